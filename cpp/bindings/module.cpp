@@ -1,0 +1,10 @@
+#include "support.h"
+
+PYBIND11_MODULE(_core, module) {
+    using namespace memsched::bindings;
+    module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
+    register_errors(module);
+    bind_problems(module);
+    bind_schedules(module);
+    bind_planners(module);
+}

@@ -1,0 +1,127 @@
+// The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
+#include "memsched/bounds.h"
+#include "memsched/offload_sets.h"
+#include "memsched/planners/dynprog.h"
+#include "memsched/planners/offload.h"
+#include "support.h"
+
+namespace memsched::bindings {
+namespace {
+
+using Flags = py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>;
+using Column = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+template <class T> std::vector<T> copied(const py::array_t<T, py::array::c_style | py::array::forcecast>& array) {
+    return {array.data(), array.data() + array.size()};
+}
+
+PrefetchRule rule_of(std::optional<int> ahead) {
+    return ahead ? PrefetchRule{PrefetchRule::Kind::window, *ahead} : PrefetchRule{};
+}
+
+Schedule named(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner, const Chunk& chunk) {
+    Schedule s;
+    s.planner = planner;
+    s.graph = graph.name();
+    s.chunk = chunk;
+    s.rounds = {{graph.batch(), 1}};
+    s.budget = budget;
+    s.steps = name_steps(graph, list);
+    check_schedule(s);
+    return s;
+}
+
+void bind_sets(py::module_& module) {
+    module.def(
+        "offload_set_makespans",
+        [](const Graph& graph, const Device& device, Bytes budget, const Flags& rows, std::optional<int> ahead, bool stall,
+           std::optional<double> time_limit, const py::object& progress) {
+            const PythonProgress ticker(time_limit, progress);
+            const std::span<const std::uint8_t> flags(rows.data(), static_cast<std::size_t>(rows.size()));
+            const py::gil_scoped_release free;
+            return offload_set_makespans(graph, device, budget, flags, rule_of(ahead), stall, ticker.progress());
+        },
+        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("rows"), py::arg("ahead") = py::none(),
+        py::arg("stall") = true, py::arg("time_limit") = py::none(), py::arg("progress") = py::none());
+    module.def(
+        "offload_set_schedule",
+        [](const Graph& graph, Bytes budget, const Flags& travels, const py::object& planner, const py::object& chunk,
+           std::optional<int> ahead) {
+            const StepList list = offload_set_steps(graph, budget, copied(travels), rule_of(ahead));
+            return named(graph, budget, list, dump_json(planner), to_chunk(chunk));
+        },
+        py::arg("graph"), py::arg("budget"), py::arg("travels"), py::arg("planner"), py::arg("chunk") = py::none(),
+        py::arg("ahead") = py::none());
+    module.def(
+        "offload_search",
+        [](const Graph& graph, const Device& device, Bytes budget, const Flags& starts, Seconds lower_bound, double gap,
+           std::uint64_t seed, std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
+           const py::object& progress) {
+            const PythonProgress ticker(time_limit, progress);
+            const std::string planner_text = dump_json(planner);
+            const Chunk cut = to_chunk(chunk);
+            const std::span<const std::uint8_t> flags(starts.data(), static_cast<std::size_t>(starts.size()));
+            const py::gil_scoped_release free;
+            const OffloadSolution best =
+                offload_search(graph, device, budget, flags, {lower_bound, gap, seed}, ticker.progress());
+            return std::pair(named(graph, budget, best.steps, planner_text, cut), best.evaluations);
+        },
+        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("starts"), py::arg("lower_bound"), py::arg("gap"),
+        py::arg("seed"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"), py::arg("progress") = py::none());
+}
+
+void bind_fluid(py::module_& module) {
+    py::class_<FluidChain>(module, "FluidChain", "A chain in the interruptible link model, times in link bytes.")
+        .def(py::init([](const Column& forward, const Column& backward, const Column& activation, const Column& gradient,
+                         const Column& forward_overhead, const Column& backward_overhead, double capacity) {
+                 FluidChain chain{copied(forward),  copied(backward),         copied(activation),
+                                  copied(gradient), copied(forward_overhead), copied(backward_overhead),
+                                  capacity};
+                 check_fluid_chain(chain);
+                 return chain;
+             }),
+             py::arg("forward"), py::arg("backward"), py::arg("activation"), py::arg("gradient"),
+             py::arg("forward_overhead"), py::arg("backward_overhead"), py::arg("capacity"))
+        .def_property_readonly("min_capacity", &fluid_min_capacity)
+        .def("makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
+             py::arg("offloaded"), "Link bytes of one offload set; infinity when it does not fit.");
+    py::class_<DynprogSolution>(module, "DynprogSolution")
+        .def_property_readonly("offloaded", [](const py::object& self) {
+            return view(self.cast<const DynprogSolution&>().offloaded, self);
+        })
+        .def_readonly("makespan", &DynprogSolution::makespan)
+        .def_readonly("lower_bound", &DynprogSolution::lower_bound)
+        .def_readonly("optimal", &DynprogSolution::optimal)
+        .def_readonly("states", &DynprogSolution::states);
+    module.def(
+        "dynprog",
+        [](const FluidChain& chain, bool hash, double gap, std::size_t max_states, std::optional<double> time_limit,
+           const py::object& progress) {
+            const PythonProgress ticker(time_limit, progress);
+            const DynprogOptions options{gap, max_states};
+            const py::gil_scoped_release free;
+            return hash ? dynprog_hash(chain, options, ticker.progress()) : dynprog(chain, options, ticker.progress());
+        },
+        py::arg("chain"), py::arg("hash") = false, py::arg("gap") = 0.0, py::arg("max_states") = std::size_t{40'000'000},
+        py::arg("time_limit") = py::none(), py::arg("progress") = py::none());
+}
+
+} // namespace
+
+void bind_planners(py::module_& module) {
+    module.def(
+        "graph_bounds",
+        [](const Graph& graph, const Device& device, Bytes budget) {
+            const Bounds b = lower_bounds(graph, device, budget);
+            return std::tuple(b.compute, b.transfer, b.fractional);
+        },
+        py::arg("graph"), py::arg("device"), py::arg("budget"), "(compute, transfer, fractional) in seconds.");
+    module.def(
+        "movable_tensors",
+        [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
+        "Ids of the tensors that may travel, in order of release.");
+    bind_sets(module);
+    bind_fluid(module);
+}
+
+} // namespace memsched::bindings

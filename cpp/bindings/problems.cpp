@@ -1,0 +1,395 @@
+// Chain, Graph and Device for Python.
+#include "memsched/chain.h"
+#include "memsched/graph.h"
+#include "memsched/lifetimes.h"
+#include "support.h"
+
+#include <cmath>
+
+namespace memsched::bindings {
+namespace {
+
+py::object documents() { return py::module_::import("memsched.documents"); }
+
+Chain make_chain(const py::object& forward_time, const py::object& backward_time, const py::object& activation,
+                 const py::object& gradient, const py::object& saved, const py::object& forward_overhead,
+                 const py::object& transient_overhead, const py::object& backward_overhead, const py::object& names,
+                 const py::object& resident, const py::object& pieces, const py::object& name,
+                 const py::object& provenance) {
+    ChainColumns c;
+    ChainGiven given;
+    c.forward_time = to_number_column(forward_time, "forward_time");
+    c.backward_time = to_number_column(backward_time, "backward_time");
+    c.activation = to_bytes_column(activation, "activation");
+    c.gradient = to_bytes_column(gradient, "gradient");
+    const auto optional = [](const py::object& value, const char* field, std::vector<Bytes>& column, bool& is_given) {
+        is_given = !value.is_none();
+        if (is_given) {
+            column = to_bytes_column(value, field);
+        }
+    };
+    optional(saved, "saved", c.saved, given.saved);
+    optional(forward_overhead, "forward_overhead", c.forward_overhead, given.forward_overhead);
+    optional(transient_overhead, "transient_overhead", c.transient_overhead, given.transient_overhead);
+    optional(backward_overhead, "backward_overhead", c.backward_overhead, given.backward_overhead);
+    if ((given.names = !names.is_none())) {
+        c.names = to_text_column(names, "names");
+    }
+    if ((given.pieces = !pieces.is_none())) {
+        std::size_t k = 0;
+        for (const py::handle storages : py::iter(pieces)) {
+            c.pieces.push_back(to_bytes_column(storages, "pieces[" + std::to_string(k++) + "]"));
+        }
+    }
+    c.resident = to_bytes(resident, "resident");
+    c.name = name.is_none() ? "chain" : to_text(name, "name");
+    c.provenance = provenance.is_none() ? "" : dump_json(provenance);
+    return Chain(std::move(c), given);
+}
+
+std::vector<TensorId> tensor_ids(const py::dict& op, const char* key, const std::string& what,
+                                 const std::unordered_map<std::string, TensorId>& ids) {
+    std::vector<TensorId> found;
+    if (!op.contains(key)) {
+        return found;
+    }
+    for (const std::string& name : to_text_column(op[key], what + ": " + key)) {
+        const auto id = ids.find(name);
+        if (id == ids.end()) {
+            throw std::invalid_argument(what + ": " + key + " names the unknown tensor '" + name + "'");
+        }
+        found.push_back(id->second);
+    }
+    return found;
+}
+
+py::dict as_dict(py::handle value, const std::string& what) {
+    if (!py::isinstance<py::dict>(value)) {
+        throw std::invalid_argument(what + " must be an object");
+    }
+    return py::reinterpret_borrow<py::dict>(value);
+}
+
+Tensor parse_tensor(py::handle value, std::size_t index) {
+    const std::string what = "tensors[" + std::to_string(index) + "]";
+    const py::dict d = as_dict(value, what);
+    check_keys(d, what, {"name", "size", "role"}, {});
+    Tensor tensor{to_text(d["name"], what + ": name"), to_bytes(d["size"], what + ": size"), Role::activation};
+    const std::string role = to_text(d["role"], what + ": role");
+    if (role == "input") {
+        tensor.role = Role::input;
+    } else if (role == "weight") {
+        tensor.role = Role::weight;
+    } else if (role == "gradient") {
+        tensor.role = Role::gradient;
+    } else if (role != "activation") {
+        throw std::invalid_argument(what + ": role is '" + role + "'; it must be input, weight, activation or gradient");
+    }
+    return tensor;
+}
+
+Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::string, TensorId>& ids) {
+    std::string what = "ops[" + std::to_string(index) + "]";
+    const py::dict d = as_dict(value, what);
+    check_keys(d, what, {"name", "phase", "reads", "writes", "choices"}, {"kind", "layer", "once", "tape", "skip_workspace"});
+    Op op;
+    op.name = to_text(d["name"], what + ": name");
+    what = "op '" + op.name + "'";
+    const std::string phase = to_text(d["phase"], what + ": phase");
+    if (phase != "fwd" && phase != "bwd") {
+        throw std::invalid_argument(what + ": phase is '" + phase + "'; it must be fwd or bwd");
+    }
+    op.phase = phase == "fwd" ? Phase::forward : Phase::backward;
+    op.kind = d.contains("kind") ? to_text(d["kind"], what + ": kind") : "";
+    op.layer = d.contains("layer") ? static_cast<int>(to_bytes(d["layer"], what + ": layer")) : 0;
+    op.reads = tensor_ids(d, "reads", what, ids);
+    op.writes = tensor_ids(d, "writes", what, ids);
+    op.tape = tensor_ids(d, "tape", what, ids);
+    for (const py::handle item : py::iter(d["choices"])) {
+        const py::dict c = as_dict(item, what + ": a choice");
+        check_keys(c, what + ": a choice", {"alg", "time", "workspace"}, {});
+        op.choices.push_back({to_text(c["alg"], what + ": alg"), to_number(c["time"], what + ": time"),
+                              to_bytes(c["workspace"], what + ": workspace")});
+    }
+    if (d.contains("once")) {
+        if (PyBool_Check(py::object(d["once"]).ptr()) == 0) {
+            throw std::invalid_argument(what + ": once must be true or false");
+        }
+        op.once = py::cast<bool>(d["once"]);
+    }
+    if (d.contains("skip_workspace")) {
+        op.skip_workspace = to_bytes(d["skip_workspace"], what + ": skip_workspace");
+    }
+    return op;
+}
+
+Graph make_graph(const py::object& tensors, const py::object& ops, const std::string& name, const py::object& batch,
+                 const py::object& resident) {
+    GraphData data;
+    data.name = name;
+    data.batch = to_bytes(batch, "batch");
+    data.resident = to_bytes(resident, "resident");
+    std::unordered_map<std::string, TensorId> ids;
+    for (const py::handle value : py::iter(tensors)) {
+        data.tensors.push_back(parse_tensor(value, data.tensors.size()));
+        ids.emplace(data.tensors.back().name, static_cast<TensorId>(data.tensors.size()) - 1);
+    }
+    for (const py::handle value : py::iter(ops)) {
+        data.ops.push_back(parse_op(value, data.ops.size(), ids));
+    }
+    return Graph(std::move(data));
+}
+
+py::list names_of(const Graph& graph, const std::vector<TensorId>& ids) {
+    py::list names;
+    for (const TensorId id : ids) {
+        names.append(graph.tensor(id).name);
+    }
+    return names;
+}
+
+py::list tensors_of(const Graph& graph) {
+    constexpr const char* roles[] = {"input", "weight", "activation", "gradient"};
+    py::list list;
+    for (const Tensor& t : graph.tensors()) {
+        list.append(py::dict(py::arg("name") = t.name, py::arg("size") = t.bytes,
+                             py::arg("role") = roles[static_cast<std::size_t>(t.role)]));
+    }
+    return list;
+}
+
+py::list ops_of(const Graph& graph) {
+    py::list list;
+    for (const Op& op : graph.ops()) {
+        py::dict d(py::arg("name") = op.name, py::arg("phase") = op.phase == Phase::forward ? "fwd" : "bwd",
+                   py::arg("kind") = op.kind, py::arg("layer") = op.layer, py::arg("reads") = names_of(graph, op.reads),
+                   py::arg("writes") = names_of(graph, op.writes));
+        if (op.once) {
+            d["once"] = true;
+        }
+        if (!op.tape.empty()) {
+            d["tape"] = names_of(graph, op.tape);
+        }
+        if (op.skip_workspace) {
+            d["skip_workspace"] = *op.skip_workspace;
+        }
+        py::list choices;
+        for (const Choice& c : op.choices) {
+            choices.append(py::dict(py::arg("alg") = c.alg, py::arg("time") = c.time, py::arg("workspace") = c.workspace));
+        }
+        d["choices"] = choices;
+        list.append(d);
+    }
+    return list;
+}
+
+Device make_device(const py::object& memory, const py::object& bandwidth, const py::object& d2h, const py::object& h2d,
+                   bool duplex, const py::object& latency, const py::object& host_memory, const py::object& name) {
+    if (!bandwidth.is_none() && !(d2h.is_none() && h2d.is_none())) {
+        throw std::invalid_argument("bandwidth sets d2h and h2d; give bandwidth, or d2h and h2d, not both");
+    }
+    if (d2h.is_none() != h2d.is_none()) {
+        throw std::invalid_argument(std::string(d2h.is_none() ? "d2h" : "h2d") +
+                                    " is missing; give both directions, or bandwidth for both at once");
+    }
+    const auto speed = [&](const py::object& direction, const char* field) {
+        return !direction.is_none()   ? to_number(direction, field)
+               : !bandwidth.is_none() ? to_number(bandwidth, "bandwidth")
+                                      : 0.0;
+    };
+    Device device{to_bytes(memory, "memory"), speed(d2h, "d2h"), speed(h2d, "h2d"), duplex, to_number(latency, "latency"), {}, ""};
+    if (!host_memory.is_none()) {
+        device.host_memory = to_bytes(host_memory, "host_memory");
+    }
+    device.name = name.is_none() ? "" : to_text(name, "name");
+    check_device(device);
+    return device;
+}
+
+template <class T, class... Extra>
+void bind_document(py::class_<T, Extra...>& cls, const char* reader, const char* writer) {
+    cls.def_static(
+           "from_json",
+           [reader](const py::object& source) { return documents().attr(reader)(source).template cast<T>(); },
+           py::arg("source"), "Reads the JSON form from a dict, a JSON text or the path of a file.")
+        .def(
+            "to_json", [writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
+            "The JSON form as a dict; from_json reads it back equal.")
+        .def("__eq__", [](const T& a, const T& b) { return a == b; }, py::is_operator())
+        .def(py::pickle([writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
+                        [reader](const py::dict& state) { return documents().attr(reader)(state).template cast<T>(); }));
+    cls.attr("__hash__") = py::none();
+}
+
+} // namespace
+
+void bind_problems(py::module_& module) {
+    py::class_<Chain> chain(module, "Chain", R"(A sequential model of n stages, as columns. Immutable.
+
+Parameters
+----------
+forward_time, backward_time : sequence of float, shape [n]
+    Seconds of F_k and B_k (u_F, u_B).
+activation : sequence of int, shape [n + 1]
+    Bytes of a^0 .. a^n: the network's input and each stage's output.
+gradient : sequence of int, shape [n + 1]
+    Bytes of d^0 .. d^n, the gradients of the activations.
+saved : sequence of int, shape [n], optional
+    Bytes that F_k leaves for B_k, its output included. Default: activation[1:].
+forward_overhead, backward_overhead : sequence of int, shape [n], optional
+    Bytes of scratch of a forward that saves, and of the backward. Default: 0.
+transient_overhead : sequence of int, shape [n], optional
+    Bytes of scratch of a forward that saves nothing. Default: saved - activation[1:] + forward_overhead.
+names : sequence of str, shape [n], optional
+resident : int
+    Bytes that never move (weights, gradients, optimiser state); they count against M everywhere.
+pieces : sequence of sequence of int, optional
+    Per stage the sizes of the storages that make up saved - activation[1:], for chunk="storage".
+name, provenance : str and dict, optional
+
+Raises
+------
+InvalidInputError
+    Naming field, index and value: NaN, inf, negative, empty, mismatched lengths, saved < activation, overflow.
+
+Examples
+--------
+>>> import memsched as ms
+>>> ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5]).n
+2
+)");
+    const auto none = py::none();
+    chain
+        .def(py::init(&make_chain), py::arg("forward_time"), py::arg("backward_time"), py::arg("activation"),
+             py::arg("gradient"), py::arg("saved") = none, py::arg("forward_overhead") = none,
+             py::arg("transient_overhead") = none, py::arg("backward_overhead") = none, py::arg("names") = none,
+             py::arg("resident") = 0, py::arg("pieces") = none, py::arg("name") = none, py::arg("provenance") = none)
+        .def_property_readonly("n", &Chain::n, "Number of stages.")
+        .def_property_readonly("names", [](const Chain& c) { return py::tuple(py::cast(c.columns().names)); })
+        .def_property_readonly("resident", [](const Chain& c) { return c.columns().resident; }, "Bytes that never move.")
+        .def_property_readonly("name", [](const Chain& c) { return c.columns().name; })
+        .def_property_readonly("provenance",
+                               [](const Chain& c) -> py::object {
+                                   return c.columns().provenance.empty() ? py::none() : load_json(c.columns().provenance);
+                               })
+        .def_property_readonly("pieces",
+                               [](const Chain& c) -> py::object {
+                                   return c.columns().pieces.empty() ? py::object(py::none()) : py::cast(c.columns().pieces);
+                               })
+        .def("__repr__", [](const Chain& c) {
+            return "Chain(name='" + c.columns().name + "', n=" + std::to_string(c.n()) +
+                   ", resident=" + std::to_string(c.columns().resident) + ")";
+        });
+    const auto column = [&chain](const char* name, auto member, const char* doc) {
+        chain.def_property_readonly(
+            name, [member](const py::object& self) { return view(self.cast<const Chain&>().columns().*member, self); }, doc);
+    };
+    column("forward_time", &ChainColumns::forward_time, "Seconds, shape [n].");
+    column("backward_time", &ChainColumns::backward_time, "Seconds, shape [n].");
+    column("activation", &ChainColumns::activation, "Bytes, shape [n + 1].");
+    column("gradient", &ChainColumns::gradient, "Bytes, shape [n + 1].");
+    column("saved", &ChainColumns::saved, "Bytes, shape [n].");
+    column("forward_overhead", &ChainColumns::forward_overhead, "Bytes, shape [n].");
+    column("transient_overhead", &ChainColumns::transient_overhead, "Bytes, shape [n].");
+    column("backward_overhead", &ChainColumns::backward_overhead, "Bytes, shape [n].");
+    bind_document(chain, "read_chain", "write_chain");
+
+    py::class_<Graph> graph(module, "Graph", R"(One training step as ops and tensors, each tensor written once. Immutable.
+
+Parameters
+----------
+tensors : sequence of dict
+    {"name", "size" (bytes), "role": "input" | "weight" | "activation" | "gradient"}.
+ops : sequence of dict, in a topological order
+    {"name", "phase": "fwd" | "bwd", "reads", "writes", "choices": [{"alg", "time" (seconds), "workspace" (bytes)}]}, and
+    optionally "kind", "layer", "once", "tape", "skip_workspace".
+name : str
+batch : int
+resident : int
+    Bytes that never move.
+
+Raises
+------
+InvalidInputError
+    Naming the op or tensor at fault.
+)");
+    graph
+        .def(py::init(&make_graph), py::arg("tensors"), py::arg("ops"), py::kw_only(), py::arg("name") = "graph",
+             py::arg("batch") = 1, py::arg("resident") = 0)
+        .def_property_readonly("name", &Graph::name)
+        .def_property_readonly("batch", &Graph::batch)
+        .def_property_readonly("resident", &Graph::resident, "Bytes that never move.")
+        .def_property_readonly("tensors", &tensors_of, "Tensors as dicts, as in the JSON form.")
+        .def_property_readonly("ops", &ops_of, "Ops as dicts, as in the JSON form.")
+        .def("__repr__", [](const Graph& g) {
+            return "Graph(name='" + g.name() + "', ops=" + std::to_string(g.ops().size()) +
+                   ", tensors=" + std::to_string(g.tensors().size()) + ")";
+        });
+    bind_document(graph, "read_graph", "write_graph");
+
+    py::class_<Device> device(module, "Device", R"(Memory of the accelerator and its link to the host. Immutable.
+
+Parameters
+----------
+memory : int
+    Bytes, > 0.
+bandwidth : float, optional
+    Bytes per second in both directions; 0 means no link (the default), inf a free one.
+d2h, h2d : float, optional
+    Bytes per second from device to host and back, instead of `bandwidth`.
+duplex : bool
+    Whether both directions work at the same time; otherwise the link carries one transfer at a time.
+latency : float
+    Seconds added to every transfer.
+host_memory : int, optional
+    Bytes of host memory for offloaded tensors; None: unlimited.
+
+Examples
+--------
+>>> import memsched as ms
+>>> ms.Device(16e9, 12e9).d2h
+12000000000.0
+)");
+    device
+        .def(py::init(&make_device), py::arg("memory"), py::arg("bandwidth") = none, py::arg("d2h") = none,
+             py::arg("h2d") = none, py::arg("duplex") = false, py::arg("latency") = 0.0, py::arg("host_memory") = none,
+             py::arg("name") = none)
+        .def_readonly("memory", &Device::memory, "Bytes.")
+        .def_readonly("d2h", &Device::d2h, "Bytes per second, device to host.")
+        .def_readonly("h2d", &Device::h2d, "Bytes per second, host to device.")
+        .def_readonly("duplex", &Device::duplex)
+        .def_readonly("latency", &Device::latency, "Seconds a transfer.")
+        .def_readonly("host_memory", &Device::host_memory, "Bytes, or None.")
+        .def_property_readonly("name",
+                               [](const Device& d) -> py::object {
+                                   return d.name.empty() ? py::object(py::none()) : py::str(d.name);
+                               })
+        .def("__repr__", [](const Device& d) {
+            return "Device(memory=" + std::to_string(d.memory) + ", d2h=" + show(d.d2h) + ", h2d=" + show(d.h2d) +
+                   (d.duplex ? ", duplex=True)" : ")");
+        });
+    bind_document(device, "read_device", "write_device");
+
+    module.def(
+        "to_graph", [](const Chain& c, const py::object& chunk) { return to_graph(c, to_chunk(chunk)); }, py::arg("chain"),
+        py::arg("chunk") = none, R"(The graph on which every plan of a chain is simulated and checked.
+
+Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output) and d0 .. dn.
+
+Parameters
+----------
+chain : Chain
+chunk : None, int or "storage"
+    None: tensors travel whole; bytes: in pieces of at most that size, a1/0, a1/1, ..; "storage": by chain.pieces.
+
+Examples
+--------
+>>> import memsched as ms
+>>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
+['F1', 'loss', 'B1']
+)");
+    module.def("graph_min_memory", py::overload_cast<const Graph&>(&min_memory), py::arg("graph"));
+    module.def("graph_peak_memory", py::overload_cast<const Graph&>(&peak_memory), py::arg("graph"));
+}
+
+} // namespace memsched::bindings

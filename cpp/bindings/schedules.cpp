@@ -1,0 +1,284 @@
+// Schedule, Timeline and simulate for Python.
+#include "memsched/errors.h"
+#include "memsched/schedule.h"
+#include "memsched/simulate.h"
+#include "support.h"
+
+namespace memsched::bindings {
+namespace {
+
+py::object documents() { return py::module_::import("memsched.documents"); }
+
+constexpr const char* verbs[] = {"run", "offload", "prefetch", "free"};
+
+[[noreturn]] void fail(std::size_t step, const std::string& message) {
+    throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
+}
+
+Verb parse_verb(const py::dict& d, std::size_t index) {
+    int found = -1;
+    for (int v = 0; v < 4; ++v) {
+        if (d.contains(verbs[v])) {
+            if (found >= 0) {
+                fail(index, std::string("has both '") + verbs[found] + "' and '" + verbs[v] + "'; a step has one verb");
+            }
+            found = v;
+        }
+    }
+    if (found < 0) {
+        fail(index, "has no verb; give run, offload, prefetch or free");
+    }
+    return static_cast<Verb>(found);
+}
+
+void check_step_keys(const py::dict& d, Verb verb, std::size_t index) {
+    for (const auto& item : d) {
+        const std::string key = to_text(item.first, "a key of a step");
+        const bool known = key == verbs[static_cast<int>(verb)] || (key == "after" && verb != Verb::free) ||
+                           (key == "at" && (verb == Verb::run || verb == Verb::prefetch)) ||
+                           ((key == "alg" || key == "skip") && verb == Verb::run);
+        if (!known) {
+            fail(index, "a " + std::string(verbs[static_cast<int>(verb)]) + " has the unknown key '" + key + "'");
+        }
+    }
+}
+
+NamedStep parse_step(py::handle value, std::size_t index) {
+    if (!py::isinstance<py::dict>(value)) {
+        fail(index, "is not an object");
+    }
+    const auto d = py::reinterpret_borrow<py::dict>(value);
+    NamedStep step;
+    step.verb = parse_verb(d, index);
+    check_step_keys(d, step.verb, index);
+    const std::string what = "step " + std::to_string(index);
+    step.name = to_text(d[verbs[static_cast<int>(step.verb)]], what);
+    if (d.contains("alg")) {
+        step.alg = to_text(d["alg"], what + ": alg");
+    }
+    if (d.contains("skip")) {
+        step.skip = to_text_column(d["skip"], what + ": skip");
+    }
+    if (d.contains("after")) {
+        for (const Bytes earlier : to_bytes_column(d["after"], what + ": after")) {
+            if (earlier < 0 || static_cast<std::size_t>(earlier) >= index) {
+                fail(index, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
+            }
+            step.after.push_back(static_cast<StepId>(earlier));
+        }
+    }
+    if (d.contains("at") && step.verb == Verb::prefetch) {
+        step.at.emplace_back(step.name, to_bytes(d["at"], what + ": at"));
+    } else if (d.contains("at")) {
+        if (!py::isinstance<py::dict>(d["at"])) {
+            fail(index, "at of a run must map tensors to addresses");
+        }
+        for (const auto& item : py::dict(d["at"])) {
+            step.at.emplace_back(to_text(item.first, what + ": at"), to_bytes(item.second, what + ": at"));
+        }
+    }
+    return step;
+}
+
+py::dict show_step(const NamedStep& step) {
+    py::dict d;
+    d[verbs[static_cast<int>(step.verb)]] = step.name;
+    if (!step.alg.empty()) {
+        d["alg"] = step.alg;
+    }
+    if (!step.at.empty() && step.verb == Verb::prefetch) {
+        d["at"] = step.at[0].second;
+    } else if (!step.at.empty()) {
+        py::dict at;
+        for (const auto& [name, address] : step.at) {
+            at[py::str(name)] = address;
+        }
+        d["at"] = at;
+    }
+    if (!step.skip.empty()) {
+        d["skip"] = step.skip;
+    }
+    if (!step.after.empty()) {
+        d["after"] = step.after;
+    }
+    return d;
+}
+
+Schedule make_schedule(const py::object& steps, const py::object& budget, const std::string& graph,
+                       const py::object& planner, const py::object& chunk, const py::object& rounds,
+                       const std::string& memory) {
+    Schedule s;
+    if (memory != "fluid" && memory != "contiguous") {
+        throw std::invalid_argument("memory is '" + memory + "'; it must be fluid or contiguous");
+    }
+    s.memory = memory == "fluid" ? MemoryMode::fluid : MemoryMode::contiguous;
+    s.budget = to_bytes(budget, "budget");
+    s.graph = graph;
+    s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner);
+    s.chunk = to_chunk(chunk);
+    if (!rounds.is_none()) {
+        s.rounds.clear();
+        for (const py::handle round : py::iter(rounds)) {
+            const std::vector<Bytes> pair = to_bytes_column(round, "rounds");
+            if (pair.size() != 2) {
+                throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]", -1);
+            }
+            s.rounds.push_back({pair[0], pair[1]});
+        }
+    }
+    for (const py::handle step : py::iter(steps)) {
+        s.steps.push_back(parse_step(step, s.steps.size()));
+    }
+    check_schedule(s);
+    return s;
+}
+
+} // namespace
+
+void bind_schedules(py::module_& module) {
+    py::class_<Schedule> schedule(module, "Schedule", R"(What happens to every tensor, as an ordered list of steps. Immutable.
+
+Parameters
+----------
+steps : sequence of dict
+    {"run": op}, {"offload": tensor}, {"prefetch": tensor} or {"free": tensor}; docs/schedule.md has the options.
+budget : int
+    Bytes, resident included.
+graph : str
+    Name of the graph that it was made for.
+planner : dict, optional
+    {"name": .., options}.
+chunk : None, int or "storage"
+    How the chain was cut: see `to_graph`.
+rounds : list of [batch, times]
+memory : "fluid" or "contiguous"
+
+Raises
+------
+ScheduleError
+    With the index of the step to blame in `.step`.
+)");
+    schedule
+        .def(py::init(&make_schedule), py::arg("steps"), py::kw_only(), py::arg("budget"), py::arg("graph") = "",
+             py::arg("planner") = py::none(), py::arg("chunk") = py::none(), py::arg("rounds") = py::none(),
+             py::arg("memory") = "fluid")
+        .def_property_readonly("planner", [](const Schedule& s) { return load_json(s.planner); })
+        .def_readonly("graph", &Schedule::graph)
+        .def_readonly("budget", &Schedule::budget, "Bytes, resident included.")
+        .def_property_readonly("chunk", [](const Schedule& s) { return from_chunk(s.chunk); })
+        .def_property_readonly("memory", [](const Schedule& s) { return s.memory == MemoryMode::fluid ? "fluid" : "contiguous"; })
+        .def_property_readonly("rounds",
+                               [](const Schedule& s) {
+                                   py::list rounds;
+                                   for (const Round& r : s.rounds) {
+                                       rounds.append(py::make_tuple(r.batch, r.times));
+                                   }
+                                   return py::tuple(rounds);
+                               })
+        .def_property_readonly("steps",
+                               [](const Schedule& s) {
+                                   py::list steps;
+                                   for (const NamedStep& step : s.steps) {
+                                       steps.append(show_step(step));
+                                   }
+                                   return py::tuple(steps);
+                               },
+                               "The steps as dicts, as in the JSON form.")
+        .def("__len__", [](const Schedule& s) { return s.steps.size(); })
+        .def("__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
+        .def("__repr__", [](const Schedule& s) {
+            return "Schedule(graph='" + s.graph + "', planner=" + s.planner + ", steps=" + std::to_string(s.steps.size()) +
+                   ", budget=" + std::to_string(s.budget) + ")";
+        })
+        .def("to_json", [](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
+             "The JSON form memsched-plan/1 as a dict; from_json reads it back equal.")
+        .def_static(
+            "from_json", [](const py::object& source) { return documents().attr("read_plan")(source).cast<Schedule>(); },
+            py::arg("source"), "Reads the JSON form from a dict, a JSON text or the path of a file.")
+        .def(py::pickle([](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
+                        [](const py::dict& state) { return documents().attr("read_plan")(state).cast<Schedule>(); }));
+    schedule.attr("__hash__") = py::none();
+
+    py::class_<Timeline> timeline(module, "Timeline", R"(What happened when, as the simulator measured it. Immutable.
+
+Attributes
+----------
+start, end : ndarray of float, one entry a step
+    Seconds, of one round. A free has start == end: the moment its bytes came back.
+makespan : float
+    Seconds, all rounds together.
+peak_memory : int
+    Bytes, resident included.
+memory : (ndarray of float, ndarray of int)
+    Times (seconds) and the bytes held from then on, resident included.
+bytes_out, bytes_in : int
+    Bytes offloaded and prefetched, all rounds together.
+idle, recompute_time : float
+    Seconds that the compute stream waits, and that it spends on repeated runs, all rounds together.
+)");
+    const auto times = [](auto member) {
+        return [member](const py::object& self) { return view(self.cast<const Timeline&>().*member, self); };
+    };
+    timeline.def_property_readonly("start", times(&Timeline::start), "Seconds, one entry a step.")
+        .def_property_readonly("end", times(&Timeline::end), "Seconds, one entry a step.")
+        .def_property_readonly("memory",
+                               [](const py::object& self) {
+                                   const auto& t = self.cast<const Timeline&>();
+                                   return py::make_tuple(view(t.memory_times, self), view(t.memory_bytes, self));
+                               },
+                               "Times (seconds) and the bytes held from then on.")
+        .def_readonly("makespan", &Timeline::makespan, "Seconds.")
+        .def_readonly("peak_memory", &Timeline::peak_memory, "Bytes, resident included.")
+        .def_readonly("bytes_out", &Timeline::bytes_out)
+        .def_readonly("bytes_in", &Timeline::bytes_in)
+        .def_readonly("idle", &Timeline::idle, "Seconds.")
+        .def_readonly("recompute_time", &Timeline::recompute_time, "Seconds.")
+        .def("__eq__", [](const Timeline& a, const Timeline& b) { return a == b; }, py::is_operator())
+        .def("__repr__", [](const Timeline& t) {
+            return "Timeline(makespan=" + show(t.makespan) + ", peak_memory=" + std::to_string(t.peak_memory) + ")";
+        })
+        .def("to_json",
+             [](const Timeline& t) {
+                 return py::dict(py::arg("start") = t.start, py::arg("end") = t.end, py::arg("makespan") = t.makespan,
+                                 py::arg("peak_memory") = t.peak_memory,
+                                 py::arg("memory") = py::dict(py::arg("times") = t.memory_times, py::arg("bytes") = t.memory_bytes),
+                                 py::arg("bytes_out") = t.bytes_out, py::arg("bytes_in") = t.bytes_in,
+                                 py::arg("idle") = t.idle, py::arg("recompute_time") = t.recompute_time);
+             },
+             "The timeline as it stands in memsched-result/1.")
+        .def_static(
+            "from_json",
+            [](const py::dict& d) {
+                check_keys(d, "timeline",
+                           {"start", "end", "makespan", "peak_memory", "memory", "bytes_out", "bytes_in", "idle", "recompute_time"}, {});
+                const py::object memory = d["memory"];
+                if (!py::isinstance<py::dict>(memory)) {
+                    throw std::invalid_argument("timeline: memory must be an object with times and bytes");
+                }
+                check_keys(py::dict(memory), "timeline: memory", {"times", "bytes"}, {});
+                Timeline t;
+                t.start = to_number_column(d["start"], "timeline: start");
+                t.end = to_number_column(d["end"], "timeline: end");
+                t.makespan = to_number(d["makespan"], "timeline: makespan");
+                t.peak_memory = to_bytes(d["peak_memory"], "timeline: peak_memory");
+                t.memory_times = to_number_column(memory["times"], "timeline: memory times");
+                t.memory_bytes = to_bytes_column(memory["bytes"], "timeline: memory bytes");
+                t.bytes_out = to_bytes(d["bytes_out"], "timeline: bytes_out");
+                t.bytes_in = to_bytes(d["bytes_in"], "timeline: bytes_in");
+                t.idle = to_number(d["idle"], "timeline: idle");
+                t.recompute_time = to_number(d["recompute_time"], "timeline: recompute_time");
+                return t;
+            },
+            py::arg("document"), "Reads what to_json wrote.")
+        .def(py::pickle([](const py::object& self) { return py::dict(self.attr("to_json")()); },
+                        [](const py::dict& state) {
+                            return py::type::of<Timeline>().attr("from_json")(state).cast<Timeline>();
+                        }));
+    timeline.attr("__hash__") = py::none();
+
+    module.def(
+        "simulate_graph", [](const Graph& g, const Schedule& s, const Device& d) { return simulate(g, s, d); },
+        py::arg("graph"), py::arg("schedule"), py::arg("device"), py::call_guard<py::gil_scoped_release>());
+}
+
+} // namespace memsched::bindings

@@ -1,0 +1,190 @@
+#include "support.h"
+
+#include "memsched/errors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace memsched::bindings {
+namespace {
+
+std::string shown(py::handle value) { return py::cast<std::string>(py::repr(value)); }
+
+[[noreturn]] void refuse(const std::string& field, py::handle value, const std::string& wanted) {
+    throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
+}
+
+bool is_bool(py::handle value) {
+    return PyBool_Check(value.ptr()) != 0 || std::string(Py_TYPE(value.ptr())->tp_name) == "numpy.bool";
+}
+
+bool is_text(py::handle value) { return PyUnicode_Check(value.ptr()) != 0 || PyBytes_Check(value.ptr()) != 0; }
+
+template <class Item, class Convert>
+std::vector<Item> column(py::handle values, const std::string& field, const Convert& convert) {
+    if (is_text(values) || py::isinstance<py::dict>(values) || !py::isinstance<py::iterable>(values)) {
+        refuse(field, values, "a list");
+    }
+    std::vector<Item> items;
+    for (const py::handle value : py::iter(values)) {
+        items.push_back(convert(value, field + "[" + std::to_string(items.size()) + "]"));
+    }
+    return items;
+}
+
+} // namespace
+
+Bytes to_bytes(py::handle value, const std::string& field) {
+    const char* wanted = "a whole number of bytes";
+    if (is_bool(value) || is_text(value)) {
+        refuse(field, value, wanted);
+    }
+    py::object whole;
+    if (PyIndex_Check(value.ptr()) != 0) {
+        whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+    } else {
+        const double number = to_number(value, field);
+        if (!std::isfinite(number) || number != std::floor(number)) {
+            refuse(field, value, wanted);
+        }
+        whole = py::reinterpret_steal<py::object>(PyLong_FromDouble(number));
+    }
+    int overflow = 0;
+    const Bytes bytes = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+    if (overflow != 0) {
+        refuse(field, value, "less than 2^63 bytes");
+    }
+    return bytes;
+}
+
+double to_number(py::handle value, const std::string& field) {
+    if (is_bool(value) || is_text(value) || PyNumber_Check(value.ptr()) == 0) {
+        refuse(field, value, "a number");
+    }
+    const double number = PyFloat_AsDouble(value.ptr());
+    if (PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        refuse(field, value, "a number");
+    }
+    return number;
+}
+
+std::string to_text(py::handle value, const std::string& field) {
+    if (PyUnicode_Check(value.ptr()) == 0) {
+        refuse(field, value, "a string");
+    }
+    return py::cast<std::string>(value);
+}
+
+std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field) {
+    return column<Bytes>(values, field, to_bytes);
+}
+
+std::vector<double> to_number_column(py::handle values, const std::string& field) {
+    return column<double>(values, field, to_number);
+}
+
+std::vector<std::string> to_text_column(py::handle values, const std::string& field) {
+    return column<std::string>(values, field, to_text);
+}
+
+Chunk to_chunk(py::handle value) {
+    if (value.is_none()) {
+        return {};
+    }
+    if (is_text(value)) {
+        if (to_text(value, "chunk") != "storage") {
+            refuse("chunk", value, "None, a number of bytes, or 'storage'");
+        }
+        return {Chunk::Kind::storage, 0};
+    }
+    return {Chunk::Kind::bytes, to_bytes(value, "chunk")};
+}
+
+py::object from_chunk(const Chunk& chunk) {
+    switch (chunk.kind) {
+    case Chunk::Kind::bytes:
+        return py::int_(chunk.bytes);
+    case Chunk::Kind::storage:
+        return py::str("storage");
+    default:
+        return py::none();
+    }
+}
+
+void check_keys(const py::dict& document, const std::string& what, std::initializer_list<const char*> required,
+                std::initializer_list<const char*> optional) {
+    for (const char* key : required) {
+        if (!document.contains(key)) {
+            throw std::invalid_argument(what + " lacks '" + key + "'");
+        }
+    }
+    const auto among = [](std::initializer_list<const char*> keys, const std::string& key) {
+        return std::any_of(keys.begin(), keys.end(), [&](const char* known) { return key == known; });
+    };
+    for (const auto& item : document) {
+        const std::string key = to_text(item.first, what + ": a key");
+        if (!among(required, key) && !among(optional, key)) {
+            throw std::invalid_argument(what + " has the unknown key '" + key + "'; remove it or fix its spelling");
+        }
+    }
+}
+
+std::string dump_json(const py::object& value) {
+    return py::cast<std::string>(py::module_::import("json").attr("dumps")(value));
+}
+
+py::object load_json(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
+
+PythonProgress::PythonProgress(std::optional<double> time_limit, py::object callback)
+    : time_limit_(time_limit), callback_(std::move(callback)) {
+    if (time_limit && (std::isnan(*time_limit) || *time_limit < 0)) {
+        throw std::invalid_argument("time_limit is " + show(*time_limit) + "; it must be >= 0 seconds, or None");
+    }
+    progress_.on_tick = [this](double fraction) { return tick(fraction); };
+}
+
+bool PythonProgress::tick(double fraction) {
+    const auto now = Clock::now();
+    if (now - last_check_ > std::chrono::milliseconds(50)) {
+        last_check_ = now;
+        const py::gil_scoped_acquire gil;
+        if (PyErr_CheckSignals() != 0) {
+            throw py::error_already_set();
+        }
+        if (!callback_.is_none()) {
+            callback_(fraction);
+        }
+    }
+    return time_limit_ && std::chrono::duration<double>(now - start_).count() > *time_limit_;
+}
+
+void register_errors(py::module_& module) {
+    const py::module_ errors = py::module_::import("memsched.errors");
+    for (const char* name : {"InvalidInputError", "InfeasibleError", "ScheduleError"}) {
+        module.attr((std::string("_") + name).c_str()) = errors.attr(name);
+    }
+    py::register_exception_translator([](std::exception_ptr pointer) {
+        const auto raise = [](const char* name, auto&&... arguments) {
+            const py::object type = py::module_::import("memsched.errors").attr(name);
+            const py::object error = type(arguments...);
+            PyErr_SetObject(type.ptr(), error.ptr());
+        };
+        try {
+            if (pointer) {
+                std::rethrow_exception(pointer);
+            }
+        } catch (const InfeasibleError& error) {
+            raise("InfeasibleError", error.what(), error.min_memory);
+        } catch (const ScheduleError& error) {
+            raise("ScheduleError", error.what(), error.step < 0 ? py::object(py::none()) : py::int_(error.step));
+        } catch (const std::invalid_argument& error) {
+            raise("InvalidInputError", error.what());
+        } catch (const std::length_error& error) {
+            raise("LimitError", error.what());
+        }
+    });
+}
+
+} // namespace memsched::bindings

@@ -1,0 +1,72 @@
+// The one place where Python's numbers, arrays, errors, interrupts and GIL meet the core.
+#pragma once
+
+#include "memsched/device.h"
+#include "memsched/progress.h"
+#include "memsched/to_graph.h"
+#include "memsched/units.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace memsched::bindings {
+
+namespace py = pybind11;
+
+// Numbers as a person gives them: ints, integral floats (16e9) and numpy scalars; never bool or str. They throw
+// std::invalid_argument naming `field`.
+Bytes to_bytes(py::handle value, const std::string& field);
+double to_number(py::handle value, const std::string& field); // seconds and bandwidths; "inf" is a number here
+std::string to_text(py::handle value, const std::string& field);
+std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field);
+std::vector<double> to_number_column(py::handle values, const std::string& field);
+std::vector<std::string> to_text_column(py::handle values, const std::string& field);
+
+Chunk to_chunk(py::handle value);
+py::object from_chunk(const Chunk& chunk);
+
+// Throws for a key that is not in `known` or a missing required key (those before the first optional one).
+void check_keys(const py::dict& document, const std::string& what, std::initializer_list<const char*> required,
+                std::initializer_list<const char*> optional);
+
+// JSON text of a Python value, and back.
+std::string dump_json(const py::object& value);
+py::object load_json(const std::string& text);
+
+// A read-only numpy view that keeps `owner` alive.
+template <class T> py::array view(const std::vector<T>& column, const py::object& owner) {
+    py::array_t<T> array(static_cast<py::ssize_t>(column.size()), column.data(), owner);
+    array.attr("setflags")(py::arg("write") = false);
+    return array;
+}
+
+// A time limit, Ctrl-C and a progress callback in one. Make it before the GIL is released, so that it dies with the GIL
+// held.
+class PythonProgress {
+  public:
+    // time_limit: seconds, or none. callback(fraction), or none, is called about ten times a second.
+    PythonProgress(std::optional<double> time_limit, py::object callback);
+    const Progress& progress() const { return progress_; }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    bool tick(double fraction);
+
+    Clock::time_point start_ = Clock::now(), last_check_ = start_;
+    std::optional<double> time_limit_;
+    py::object callback_;
+    Progress progress_;
+};
+
+void register_errors(py::module_& module);
+void bind_problems(py::module_& module);
+void bind_schedules(py::module_& module);
+void bind_planners(py::module_& module);
+
+} // namespace memsched::bindings

@@ -1,0 +1,131 @@
+#include "memsched/graph.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <unordered_set>
+
+namespace memsched {
+namespace {
+
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+Bytes check_tensors(const GraphData& g) { // the sum of all sizes
+    std::unordered_set<std::string> seen;
+    Bytes total = g.resident;
+    for (std::size_t i = 0; i < g.tensors.size(); ++i) {
+        const Tensor& t = g.tensors[i];
+        const std::string where = "tensors[" + std::to_string(i) + "]";
+        if (t.name.empty()) {
+            fail(where + " has an empty name; name every tensor");
+        }
+        if (!seen.insert(t.name).second) {
+            fail(where + " is named '" + t.name + "' like an earlier tensor; names must be unique");
+        }
+        if (t.bytes < 0) {
+            fail("tensor '" + t.name + "' has size " + std::to_string(t.bytes) + "; sizes must be >= 0 bytes");
+        }
+        total = checked_add(total, t.bytes, "tensor '" + t.name + "' and the other sizes of the graph");
+    }
+    return total;
+}
+
+void check_choices(const Op& op, Bytes total) {
+    if (op.choices.empty()) {
+        fail("op '" + op.name + "' has no choices; give at least one {alg, time, workspace}");
+    }
+    std::unordered_set<std::string> algs;
+    for (const Choice& c : op.choices) {
+        const std::string where = "op '" + op.name + "', choice '" + c.alg + "'";
+        if (!algs.insert(c.alg).second) {
+            fail(where + " is listed twice; algorithm names must be unique within an op");
+        }
+        if (!std::isfinite(c.time) || c.time < 0) {
+            fail(where + ": time is " + show(c.time) + "; a time must be a finite number of seconds >= 0");
+        }
+        if (c.workspace < 0) {
+            fail(where + ": workspace is " + std::to_string(c.workspace) + "; sizes must be >= 0 bytes");
+        }
+        checked_add(total, c.workspace, where + ": workspace and the tensors of the graph");
+    }
+    if (op.skip_workspace && *op.skip_workspace < 0) {
+        fail("op '" + op.name + "': skip_workspace is " + std::to_string(*op.skip_workspace) +
+             "; sizes must be >= 0 bytes");
+    }
+    checked_add(total, op.skip_workspace.value_or(0), "op '" + op.name + "': skip_workspace and the tensors of the graph");
+}
+
+std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
+    std::vector<OpId> writer(g.tensors.size(), -1);
+    std::vector<OpId> reader(g.tensors.size(), -1); // the last op seen reading a tensor
+    std::unordered_set<std::string> seen;
+    const auto known = [&](TensorId t) { return t >= 0 && static_cast<std::size_t>(t) < g.tensors.size(); };
+    for (std::size_t i = 0; i < g.ops.size(); ++i) {
+        const Op& op = g.ops[i];
+        if (op.name.empty() || !seen.insert(op.name).second) {
+            fail("ops[" + std::to_string(i) + "] is named '" + op.name + "'; op names must be unique and not empty");
+        }
+        check_choices(op, total);
+        for (const TensorId t : op.reads) {
+            if (!known(t)) {
+                fail("op '" + op.name + "' reads an unknown tensor");
+            }
+            const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
+            const bool source = tensor.role == Role::input || tensor.role == Role::weight;
+            if (!source && writer[static_cast<std::size_t>(t)] < 0) {
+                fail("op '" + op.name + "' reads '" + tensor.name +
+                     "', which no earlier op writes; list ops in a topological order");
+            }
+            if (reader[static_cast<std::size_t>(t)] == static_cast<OpId>(i)) {
+                fail("op '" + op.name + "' reads '" + tensor.name + "' twice; list each tensor once");
+            }
+            reader[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
+        }
+        for (const TensorId t : op.writes) {
+            if (!known(t)) {
+                fail("op '" + op.name + "' writes an unknown tensor");
+            }
+            const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
+            if (tensor.role == Role::input || tensor.role == Role::weight) {
+                fail("op '" + op.name + "' writes '" + tensor.name + "', an input; inputs have no writer");
+            }
+            if (writer[static_cast<std::size_t>(t)] >= 0) {
+                fail("op '" + op.name + "' writes '" + tensor.name + "', which an earlier op or entry writes already");
+            }
+            writer[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
+        }
+        for (const TensorId t : op.tape) {
+            if (!known(t) || writer[static_cast<std::size_t>(t)] != static_cast<OpId>(i)) {
+                fail("op '" + op.name + "' has a tape entry that it does not write");
+            }
+        }
+    }
+    for (std::size_t t = 0; t < g.tensors.size(); ++t) {
+        const Role role = g.tensors[t].role;
+        if (writer[t] < 0 && role != Role::input && role != Role::weight) {
+            fail("tensor '" + g.tensors[t].name + "' has no writer; give it the role input or an op that writes it");
+        }
+    }
+    return writer;
+}
+
+} // namespace
+
+Graph::Graph(GraphData data) : data_(std::move(data)) {
+    if (data_.batch < 1) {
+        fail("batch is " + std::to_string(data_.batch) + "; it must be >= 1");
+    }
+    if (data_.resident < 0) {
+        fail("resident is " + std::to_string(data_.resident) + "; sizes must be >= 0 bytes");
+    }
+    if (data_.ops.empty()) {
+        fail("ops is empty; a graph has at least one op");
+    }
+    const Bytes total = check_tensors(data_);
+    writer_ = check_ops(data_, total);
+}
+
+Bytes workspace(const Op& op, int choice, bool skip) {
+    return skip && op.skip_workspace ? *op.skip_workspace : op.choices[static_cast<std::size_t>(choice)].workspace;
+}
+
+} // namespace memsched

@@ -1,0 +1,67 @@
+#include "memsched/lifetimes.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+// The least workspace and the fastest time that any choice of the op offers bound every plan from below.
+Bytes least_workspace(const Op& op) {
+    Bytes least = op.choices[0].workspace;
+    for (const Choice& choice : op.choices) {
+        least = std::min(least, choice.workspace);
+    }
+    return least;
+}
+
+} // namespace
+
+Lifetimes::Lifetimes(const Graph& graph)
+    : birth(graph.tensors().size(), -1), last_forward(birth), first_backward(birth), last_use(birth),
+      usage(graph.ops().size(), 0), need(usage) {
+    const auto& ops = graph.ops();
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        const auto op = static_cast<OpId>(i);
+        const bool forward = ops[i].phase == Phase::forward;
+        for (const TensorId t : ops[i].writes) {
+            const auto id = static_cast<std::size_t>(t);
+            birth[id] = op;
+            last_forward[id] = forward ? op : last_forward[id];
+            need[i] += graph.tensor(t).bytes;
+        }
+        for (const TensorId t : ops[i].reads) {
+            const auto id = static_cast<std::size_t>(t);
+            last_use[id] = op;
+            if (forward) {
+                last_forward[id] = op;
+            } else if (first_backward[id] < 0) {
+                first_backward[id] = op;
+            }
+            need[i] += graph.tensor(t).bytes;
+        }
+        need[i] += least_workspace(ops[i]);
+    }
+    std::vector<Bytes> change(ops.size() + 1, 0);
+    for (std::size_t t = 0; t < birth.size(); ++t) {
+        const Bytes bytes = graph.tensors()[t].bytes;
+        change[static_cast<std::size_t>(std::max(birth[t], 0))] += bytes;
+        change[last_use[t] < 0 ? ops.size() : static_cast<std::size_t>(last_use[t]) + 1] -= bytes;
+    }
+    Bytes held = 0;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        held += change[i];
+        usage[i] = held + least_workspace(ops[i]);
+    }
+}
+
+Bytes min_memory(const Graph& graph) {
+    const Lifetimes lifetimes(graph);
+    return graph.resident() + *std::max_element(lifetimes.need.begin(), lifetimes.need.end());
+}
+
+Bytes peak_memory(const Graph& graph) {
+    const Lifetimes lifetimes(graph);
+    return graph.resident() + *std::max_element(lifetimes.usage.begin(), lifetimes.usage.end());
+}
+
+} // namespace memsched

@@ -1,0 +1,32 @@
+// When the plain run needs each tensor: ops once each in graph order, nothing moved, everything freed after its last
+// use. Planners and bounds reason from here.
+#pragma once
+
+#include "memsched/graph.h"
+
+#include <vector>
+
+namespace memsched {
+
+// One entry a tensor unless said otherwise; ops are indices in graph order, -1 for "before the first" or "none".
+struct Lifetimes {
+    explicit Lifetimes(const Graph& graph);
+
+    std::vector<OpId> birth;          // its writer; -1: input or weight
+    std::vector<OpId> last_forward;   // last forward op that writes or reads it; -1: none
+    std::vector<OpId> first_backward; // first backward op that reads it; -1: none
+    std::vector<OpId> last_use;       // it is freed after this op; -1: never (no reader: a result of the step)
+    std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
+    std::vector<Bytes> need;          // per op: its reads, writes and workspace
+
+    // A feature map written by a forward op, or an input, that a backward op reads.
+    bool movable(std::size_t tensor) const { return first_backward[tensor] >= 0 && birth[tensor] < first_backward[tensor]; }
+};
+
+// Least memory for which a plan without recomputation exists: resident and the largest need of one op (eq. 2 of moDNN).
+Bytes min_memory(const Graph& graph);
+
+// Memory of the plain run, resident included.
+Bytes peak_memory(const Graph& graph);
+
+} // namespace memsched

@@ -1,0 +1,32 @@
+// Anytime search for the offload set with the least simulated makespan.
+#pragma once
+
+#include "memsched/device.h"
+#include "memsched/offload_steps.h"
+#include "memsched/progress.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace memsched {
+
+struct OffloadOptions {
+    Seconds lower_bound = 0; // stop when this is reached ..
+    double gap = 0;          // .. within this ratio
+    std::uint64_t seed = 0;  // of the random walk
+};
+
+struct OffloadSolution {
+    StepList steps;
+    Seconds makespan = 0;
+    std::uint64_t evaluations = 0; // sets simulated
+};
+
+// starts: offload sets to begin with, one flag a tensor, rows one after the other. The result is never worse than any of
+// them that runs. Throws InfeasibleError when the budget (bytes, resident included) is below min_memory(graph).
+OffloadSolution offload_search(const Graph& graph, const Device& device, Bytes budget,
+                               std::span<const std::uint8_t> starts, const OffloadOptions& options,
+                               const Progress& progress);
+
+} // namespace memsched

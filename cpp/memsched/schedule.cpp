@@ -1,0 +1,149 @@
+#include "memsched/schedule.h"
+
+#include "memsched/errors.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace memsched {
+namespace {
+
+using Names = std::unordered_map<std::string, std::int32_t>;
+
+[[noreturn]] void fail(std::size_t step, const std::string& message) {
+    throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
+}
+
+std::int16_t find_choice(const Op& op, const std::string& alg, std::size_t step) {
+    if (alg.empty() && op.choices.size() == 1) {
+        return 0;
+    }
+    for (std::size_t c = 0; c < op.choices.size(); ++c) {
+        if (op.choices[c].alg == alg) {
+            return static_cast<std::int16_t>(c);
+        }
+    }
+    fail(step, alg.empty() ? "run '" + op.name + "' needs an alg, since the op has several choices"
+                           : "op '" + op.name + "' has no algorithm '" + alg + "'");
+}
+
+bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>& skip, std::size_t step) {
+    for (const std::string& name : skip) {
+        const bool known = std::any_of(op.tape.begin(), op.tape.end(),
+                                       [&](TensorId t) { return graph.tensor(t).name == name; });
+        if (!known || std::count(skip.begin(), skip.end(), name) != 1) {
+            fail(step, "run '" + op.name + "' skips '" + name + "', which must be listed once and be in the op's tape");
+        }
+    }
+    if (!skip.empty() && skip.size() != op.tape.size()) {
+        fail(step, "run '" + op.name + "' skips a part of its tape; skip all of it or none");
+    }
+    return !skip.empty();
+}
+
+void check_addresses(const Graph& graph, const NamedStep& step, std::size_t index, const Names& tensors) {
+    for (const auto& [name, address] : step.at) {
+        if (address < 0 || (!name.empty() && !tensors.contains(name))) {
+            fail(index, "address " + std::to_string(address) + " of '" + name + "' in graph '" + graph.name() +
+                            "'; addresses are >= 0 and belong to a tensor of the graph");
+        }
+    }
+}
+
+} // namespace
+
+void check_schedule(const Schedule& schedule) {
+    if (schedule.budget <= 0) {
+        throw ScheduleError("budget is " + std::to_string(schedule.budget) + "; a plan needs a budget > 0 bytes", -1);
+    }
+    if (schedule.rounds.empty()) {
+        throw ScheduleError("rounds is empty; a plan runs at least one round [batch, times]", -1);
+    }
+    for (const Round& round : schedule.rounds) {
+        if (round.batch < 1 || round.times < 1) {
+            throw ScheduleError("a round is [" + std::to_string(round.batch) + ", " + std::to_string(round.times) +
+                                    "]; batch and times must be >= 1",
+                                -1);
+        }
+    }
+    for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
+        const NamedStep& step = schedule.steps[k];
+        if (step.verb == Verb::free && !step.after.empty()) {
+            fail(k, "a free takes no 'after'; its bytes come back when all earlier uses have ended");
+        }
+        for (const StepId earlier : step.after) {
+            if (earlier < 0 || static_cast<std::size_t>(earlier) >= k) {
+                fail(k, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
+            }
+        }
+    }
+}
+
+StepList resolve(const Graph& graph, const Schedule& schedule) {
+    if (schedule.rounds.size() != 1 || schedule.rounds[0].batch != graph.batch()) {
+        throw ScheduleError("the plan's rounds do not fit graph '" + graph.name() + "' of batch " +
+                                std::to_string(graph.batch()) + "; a plain graph takes one round of its own batch",
+                            -1);
+    }
+    Names ops, tensors;
+    for (std::size_t i = 0; i < graph.ops().size(); ++i) {
+        ops.emplace(graph.ops()[i].name, static_cast<OpId>(i));
+    }
+    for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+        tensors.emplace(graph.tensors()[i].name, static_cast<TensorId>(i));
+    }
+    StepList list;
+    list.steps.reserve(schedule.steps.size());
+    for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
+        const NamedStep& named = schedule.steps[k];
+        const bool is_run = named.verb == Verb::run;
+        const Names& names = is_run ? ops : tensors;
+        const auto found = names.find(named.name);
+        if (found == names.end()) {
+            fail(k, (is_run ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
+                        "'; was the plan made for another graph or chunk?");
+        }
+        Step step{named.verb, false, 0, found->second, -1};
+        if (is_run) {
+            const Op& op = graph.op(found->second);
+            step.choice = find_choice(op, named.alg, k);
+            step.skip = find_skip(graph, op, named.skip, k);
+        }
+        check_addresses(graph, named, k, tensors);
+        if (!named.after.empty()) {
+            step.after = static_cast<StepId>(list.after.size());
+            list.after.push_back(named.after);
+        }
+        list.steps.push_back(step);
+    }
+    return list;
+}
+
+std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
+    std::vector<NamedStep> named(list.steps.size());
+    for (std::size_t k = 0; k < named.size(); ++k) {
+        const Step& step = list.steps[k];
+        NamedStep& out = named[k];
+        out.verb = step.verb;
+        if (step.verb == Verb::run) {
+            const Op& op = graph.op(step.id);
+            out.name = op.name;
+            if (op.choices.size() > 1) {
+                out.alg = op.choices[static_cast<std::size_t>(step.choice)].alg;
+            }
+            if (step.skip) {
+                for (const TensorId t : op.tape) {
+                    out.skip.push_back(graph.tensor(t).name);
+                }
+            }
+        } else {
+            out.name = graph.tensor(step.id).name;
+        }
+        if (step.after >= 0) {
+            out.after = list.after[static_cast<std::size_t>(step.after)];
+        }
+    }
+    return named;
+}
+
+} // namespace memsched

@@ -1,0 +1,344 @@
+#include "memsched/simulate.h"
+
+#include "memsched/errors.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+// What the fast path asks of an observer: nothing.
+struct Silent {
+    void step(StepId, Seconds, Seconds) {}
+    void memory(Seconds, StepId, Bytes) {}
+    void moved(Verb, Bytes) {}
+    void computed(Seconds, bool) {}
+};
+
+struct MemoryEvent {
+    Seconds time;
+    StepId step; // events at the same instant act in list order
+    Bytes change;
+};
+
+struct Recorder {
+    Timeline timeline;
+    std::vector<MemoryEvent> events;
+    Seconds busy = 0;
+
+    void step(StepId k, Seconds start, Seconds end) {
+        timeline.start[static_cast<std::size_t>(k)] = start;
+        timeline.end[static_cast<std::size_t>(k)] = end;
+    }
+    void memory(Seconds time, StepId k, Bytes change) {
+        if (change != 0) {
+            events.push_back({time, k, change});
+        }
+    }
+    void moved(Verb verb, Bytes bytes) { (verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in) += bytes; }
+    void computed(Seconds time, bool again) {
+        busy += time;
+        timeline.recompute_time += again ? time : 0;
+    }
+    void finish(Bytes at_start);
+};
+
+void Recorder::finish(Bytes at_start) {
+    std::stable_sort(events.begin(), events.end(), [](const MemoryEvent& a, const MemoryEvent& b) {
+        return a.time != b.time ? a.time < b.time : a.step < b.step;
+    });
+    Bytes held = at_start;
+    timeline.peak_memory = held;
+    timeline.memory_times = {0};
+    timeline.memory_bytes = {held};
+    for (const MemoryEvent& event : events) {
+        held += event.change;
+        timeline.peak_memory = std::max(timeline.peak_memory, held);
+        timeline.memory_times.push_back(event.time);
+        timeline.memory_bytes.push_back(held);
+    }
+    for (const Seconds end : timeline.end) {
+        timeline.makespan = std::max(timeline.makespan, end);
+    }
+    timeline.idle = std::max(0.0, timeline.makespan - busy);
+}
+
+} // namespace
+
+Simulator::Simulator(const Graph& graph, const Device& device, Bytes budget)
+    : graph_(graph), device_(device), capacity_(std::min(budget, device.memory) - graph.resident()) {
+    for (const Tensor& t : graph.tensors()) {
+        sources_ += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+}
+
+template <class Message> bool Simulator::fail(const Message& message) {
+    if (explain_) {
+        fault_ = message();
+    }
+    return false;
+}
+
+void Simulator::reset(const StepList& list) {
+    tensors_.assign(graph_.tensors().size(), {});
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        const Role role = graph_.tensors()[t].role;
+        tensors_[t].on_device = role == Role::input || role == Role::weight;
+    }
+    ran_.assign(graph_.ops().size(), 0);
+    ends_.resize(list.steps.size());
+    pending_.clear();
+    head_ = 0;
+    pending_bytes_ = 0;
+    live_ = sources_;
+    host_bytes_ = 0;
+    std::fill(std::begin(stream_free_), std::end(stream_free_), 0.0);
+    issue_ = 0;
+    fault_.clear();
+}
+
+std::size_t Simulator::stream(Verb verb) const {
+    const bool in = verb == Verb::prefetch && device_.duplex;
+    return static_cast<std::size_t>(in ? Stream::h2d : Stream::d2h);
+}
+
+bool Simulator::reserve(Bytes bytes, Seconds& start) {
+    if (bytes == 0) {
+        return true; // an allocation of nothing waits for nothing
+    }
+    const Bytes slack = capacity_ - live_ - bytes;
+    if (slack < 0) {
+        return fail([&] {
+            return "needs " + std::to_string(bytes) + " bytes, but " + std::to_string(live_) + " of " +
+                   std::to_string(capacity_) + " (budget less resident) are held; free something before it";
+        });
+    }
+    Bytes back = pending_bytes_;
+    for (std::size_t i = head_; back > slack; ++i) {
+        back -= pending_[i].bytes;
+        start = std::max(start, pending_[i].done);
+    }
+    return true;
+}
+
+void Simulator::give_back(Seconds done, Bytes bytes) {
+    if (bytes == 0 || done <= issue_) {
+        return; // back before any later step can start (E1)
+    }
+    pending_bytes_ += bytes;
+    pending_.push_back({done, bytes});
+    for (std::size_t i = pending_.size() - 1; i > head_ && pending_[i - 1].done > done; --i) {
+        std::swap(pending_[i - 1], pending_[i]);
+    }
+}
+
+template <class Observer> bool Simulator::play_run(const Step& step, Observer& observer) {
+    const Op& op = graph_.op(step.id);
+    const auto id = static_cast<std::size_t>(step.id);
+    if (op.once && ran_[id]) {
+        return fail([&] { return "op '" + op.name + "' may run only once; it ran before"; });
+    }
+    Seconds start = std::max(earliest_, stream_free_[0]);
+    for (const TensorId t : op.reads) {
+        const TensorState& state = tensors_[static_cast<std::size_t>(t)];
+        if (!state.on_device) {
+            return fail([&] {
+                return "run '" + op.name + "' reads '" + graph_.tensor(t).name +
+                       "', which is not on the device; prefetch it or run its writer before";
+            });
+        }
+        start = std::max(start, state.ready);
+    }
+    const auto skipped = [&](TensorId t) {
+        return step.skip && std::find(op.tape.begin(), op.tape.end(), t) != op.tape.end();
+    };
+    Bytes outputs = 0;
+    for (const TensorId t : op.writes) {
+        if (skipped(t)) {
+            continue;
+        }
+        if (tensors_[static_cast<std::size_t>(t)].on_device) {
+            return fail([&] {
+                return "run '" + op.name + "' writes '" + graph_.tensor(t).name +
+                       "', which is on the device already; free it before";
+            });
+        }
+        outputs += graph_.tensor(t).bytes;
+    }
+    const Bytes scratch = workspace(op, step.choice, step.skip);
+    if (!reserve(outputs + scratch, start)) {
+        return false;
+    }
+    const Seconds time = op.choices[static_cast<std::size_t>(step.choice)].time;
+    const Seconds end = start + time;
+    for (const TensorId t : op.reads) {
+        Seconds& touch = tensors_[static_cast<std::size_t>(t)].touch;
+        touch = std::max(touch, end);
+    }
+    for (const TensorId t : op.writes) {
+        if (!skipped(t)) {
+            TensorState& state = tensors_[static_cast<std::size_t>(t)];
+            state.on_device = true;
+            state.ready = state.touch = end;
+        }
+    }
+    live_ += outputs;
+    stream_free_[0] = end;
+    issue_ = start;
+    while (head_ < pending_.size() && pending_[head_].done <= issue_) {
+        pending_bytes_ -= pending_[head_++].bytes;
+    }
+    give_back(end, scratch);
+    observer.memory(start, current_, outputs + scratch);
+    observer.memory(end, current_, -scratch);
+    observer.computed(time, ran_[id] != 0);
+    observer.step(current_, start, end);
+    ends_[static_cast<std::size_t>(current_)] = end;
+    ran_[id] = 1;
+    return true;
+}
+
+template <class Observer> bool Simulator::play_transfer(const Step& step, Observer& observer) {
+    const Tensor& tensor = graph_.tensor(step.id);
+    TensorState& state = tensors_[static_cast<std::size_t>(step.id)];
+    const bool out = step.verb == Verb::offload;
+    const Bandwidth bandwidth = out ? device_.d2h : device_.h2d;
+    if (bandwidth == 0) {
+        return fail([&] { return "'" + tensor.name + "' cannot move: the bandwidth is 0, so there is no link"; });
+    }
+    if (out != state.on_device) {
+        return fail([&] {
+            return out ? "offload of '" + tensor.name + "', which is not on the device"
+                       : "prefetch of '" + tensor.name + "', which is on the device already";
+        });
+    }
+    if (!out && state.host < 0) {
+        return fail([&] { return "prefetch of '" + tensor.name + "', which has no host copy; offload it before"; });
+    }
+    Seconds& link = stream_free_[stream(step.verb)];
+    Seconds start = std::max({earliest_, link, out ? state.ready : state.host});
+    if (!out && !reserve(tensor.bytes, start)) {
+        return false;
+    }
+    const Seconds end = start + transfer_time(tensor.bytes, bandwidth, device_.latency);
+    link = end;
+    if (out) {
+        state.touch = std::max(state.touch, end);
+        if (state.host < 0) {
+            state.host = end;
+            host_bytes_ += tensor.bytes;
+            if (device_.host_memory && host_bytes_ > *device_.host_memory) {
+                return fail([&] {
+                    return "offload of '" + tensor.name + "' brings the host to " + std::to_string(host_bytes_) +
+                           " bytes, over host_memory = " + std::to_string(*device_.host_memory);
+                });
+            }
+        }
+    } else {
+        state.on_device = true;
+        state.ready = state.touch = end;
+        live_ += tensor.bytes;
+        observer.memory(start, current_, tensor.bytes);
+    }
+    observer.moved(step.verb, tensor.bytes);
+    observer.step(current_, start, end);
+    ends_[static_cast<std::size_t>(current_)] = end;
+    return true;
+}
+
+template <class Observer> bool Simulator::play_free(const Step& step, Observer& observer) {
+    const Tensor& tensor = graph_.tensor(step.id);
+    TensorState& state = tensors_[static_cast<std::size_t>(step.id)];
+    if (!state.on_device) {
+        return fail([&] { return "free of '" + tensor.name + "', which is not on the device"; });
+    }
+    const Seconds done = std::max(issue_, state.touch);
+    state.on_device = false;
+    live_ -= tensor.bytes;
+    give_back(done, tensor.bytes);
+    observer.memory(done, current_, -tensor.bytes);
+    observer.step(current_, done, done);
+    ends_[static_cast<std::size_t>(current_)] = done;
+    return true;
+}
+
+template <class Observer> bool Simulator::play(const StepList& list, Observer& observer) {
+    reset(list);
+    if (live_ > capacity_) {
+        current_ = -1;
+        return fail([] { return "the inputs and the resident bytes alone exceed the budget"; });
+    }
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        const Step& step = list.steps[k];
+        current_ = static_cast<StepId>(k);
+        earliest_ = issue_;
+        if (step.after >= 0) {
+            for (const StepId earlier : list.after[static_cast<std::size_t>(step.after)]) {
+                earliest_ = std::max(earliest_, ends_[static_cast<std::size_t>(earlier)]);
+            }
+        }
+        const bool legal = step.verb == Verb::run    ? play_run(step, observer)
+                           : step.verb == Verb::free ? play_free(step, observer)
+                                                     : play_transfer(step, observer);
+        if (!legal) {
+            return false;
+        }
+    }
+    current_ = -1;
+    const auto missing = std::find(ran_.begin(), ran_.end(), 0);
+    if (missing != ran_.end()) {
+        return fail([&] {
+            return "op '" + graph_.op(static_cast<OpId>(missing - ran_.begin())).name +
+                   "' never runs; every op must run at least once";
+        });
+    }
+    return true;
+}
+
+Seconds Simulator::makespan(const StepList& list) {
+    explain_ = false;
+    Silent silent;
+    if (!play(list, silent)) {
+        return illegal;
+    }
+    Seconds last = 0;
+    for (const Seconds end : ends_) {
+        last = std::max(last, end);
+    }
+    return last;
+}
+
+Timeline Simulator::timeline(const StepList& list) {
+    explain_ = true;
+    Recorder recorder;
+    recorder.timeline.start.resize(list.steps.size());
+    recorder.timeline.end.resize(list.steps.size());
+    if (!play(list, recorder)) {
+        const std::string where = current_ < 0 ? "" : "step " + std::to_string(current_) + ": ";
+        throw ScheduleError(where + fault_, current_);
+    }
+    recorder.finish(graph_.resident() + sources_);
+    return std::move(recorder.timeline);
+}
+
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget) {
+    return Simulator(graph, device, budget).timeline(list);
+}
+
+Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device) {
+    if (schedule.memory == MemoryMode::contiguous) {
+        throw ScheduleError("the plan carries addresses; simulating contiguous memory is not supported yet, "
+                            "validate checks such plans",
+                            -1);
+    }
+    Timeline timeline = simulate(graph, resolve(graph, schedule), device, schedule.budget);
+    const auto times = static_cast<double>(schedule.rounds[0].times);
+    timeline.makespan *= times;
+    timeline.idle *= times;
+    timeline.recompute_time *= times;
+    timeline.bytes_out *= schedule.rounds[0].times;
+    timeline.bytes_in *= schedule.rounds[0].times;
+    return timeline;
+}
+
+} // namespace memsched

@@ -1,0 +1,96 @@
+// The simulator: times a list of steps on a graph and a device, in one pass, and refuses lists that cannot run.
+//
+// Memory is decided by list order, time by three first-in-first-out streams (compute, device to host, host to device;
+// the last two are one when the link is not duplex). docs/schedule.md has the rules E1 .. E8 that the source names.
+#pragma once
+
+#include "memsched/device.h"
+#include "memsched/graph.h"
+#include "memsched/schedule.h"
+
+#include <limits>
+#include <vector>
+
+namespace memsched {
+
+// What happened when. start and end have one entry a step; a free has start == end, the moment its bytes came back.
+// memory_bytes[i] bytes (resident included) are held from memory_times[i] until the next entry.
+struct Timeline {
+    std::vector<Seconds> start, end;
+    Seconds makespan = 0;
+    Bytes peak_memory = 0; // resident included
+    std::vector<Seconds> memory_times;
+    std::vector<Bytes> memory_bytes;
+    Bytes bytes_out = 0, bytes_in = 0;
+    Seconds idle = 0;           // makespan less the time that the compute stream runs
+    Seconds recompute_time = 0; // of runs of ops that ran before
+
+    bool operator==(const Timeline&) const = default;
+};
+
+// Reusable working space for many simulations on one graph and device; one object a thread.
+class Simulator {
+  public:
+    static constexpr Seconds illegal = std::numeric_limits<Seconds>::infinity();
+
+    // budget: bytes, resident included; the smaller of it and device.memory is enforced. Keeps a reference to graph.
+    Simulator(const Graph& graph, const Device& device, Bytes budget);
+
+    // The makespan, or `illegal` when the list cannot run.
+    Seconds makespan(const StepList& list);
+
+    // The end of each step of the last list that ran.
+    const std::vector<Seconds>& ends() const { return ends_; }
+
+    // Everything. Throws ScheduleError, naming the step, when the list cannot run.
+    Timeline timeline(const StepList& list);
+
+  private:
+    struct PendingFree {
+        Seconds done;
+        Bytes bytes;
+    };
+    enum class Stream : std::size_t { compute, d2h, h2d };
+
+    template <class Observer> bool play(const StepList& list, Observer& observer);
+    template <class Observer> bool play_run(const Step& step, Observer& observer);
+    template <class Observer> bool play_transfer(const Step& step, Observer& observer);
+    template <class Observer> bool play_free(const Step& step, Observer& observer);
+    bool reserve(Bytes bytes, Seconds& start); // E7: moves start to when the bytes are there
+    void give_back(Seconds done, Bytes bytes);
+    void reset(const StepList& list);
+    template <class Message> bool fail(const Message& message); // always false; message() makes the sentence
+    std::size_t stream(Verb verb) const;
+
+    const Graph& graph_;
+    Device device_;
+    Bytes capacity_; // without resident
+    Bytes sources_ = 0; // bytes of inputs and weights, on the device from the start
+
+    struct TensorState {
+        Seconds ready = 0; // the device copy is complete
+        Seconds touch = 0; // the last use of the device copy ends
+        Seconds host = -1; // the host copy is complete; < 0: there is none
+        bool on_device = false;
+    };
+    std::vector<TensorState> tensors_;
+    std::vector<std::uint8_t> ran_;
+    std::vector<Seconds> ends_;
+    std::vector<PendingFree> pending_; // ascending by done, from head_ on
+    std::size_t head_ = 0;
+    Bytes pending_bytes_ = 0;
+    Bytes live_ = 0; // by list order
+    Bytes host_bytes_ = 0;
+    Seconds stream_free_[3] = {0, 0, 0};
+    Seconds issue_ = 0;   // E1: the start of the nearest run so far
+    Seconds earliest_ = 0; // of the current step: E1 and its `after`
+    StepId current_ = 0;
+    bool explain_ = false; // sentences cost time; the search for plans does not read them
+    std::string fault_;
+};
+
+// Throws ScheduleError when the plan cannot run on the device.
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget);
+Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device);
+
+} // namespace memsched

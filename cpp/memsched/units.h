@@ -1,0 +1,25 @@
+// Units of measure shared by the whole core, and the checked arithmetic on them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace memsched {
+
+using Bytes = std::int64_t;    // memory
+using Seconds = double;        // time
+using Bandwidth = double;      // bytes per second; 0 means no link, infinity a free one
+using TensorId = std::int32_t; // index into Graph::tensors
+using OpId = std::int32_t;     // index into Graph::ops
+using StepId = std::int32_t;   // index into a list of steps
+
+// a + b; throws std::invalid_argument naming `what` when the sum leaves int64.
+Bytes checked_add(Bytes a, Bytes b, const std::string& what);
+
+// The duration of a transfer of `bytes`; the caller has made sure that bandwidth > 0.
+Seconds transfer_time(Bytes bytes, Bandwidth bandwidth, Seconds latency);
+
+// "12345" for messages; numbers as a person would type them.
+std::string show(double value);
+
+} // namespace memsched

@@ -1,0 +1,106 @@
+"""Lower bounds on the makespan, each valid on the graph that is simulated, and the optimum of the paper's own model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memsched import _core
+from memsched._core import Chain, Device, Graph
+from memsched.fluid import fluid_chain, fluid_solve
+from memsched.problem import Problem, graph_of, make_device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Lower bounds in seconds.
+
+    Attributes
+    ----------
+    compute : float
+        Sum of all run times.
+    transfer : float
+        What exceeds M at the peak must leave and come back (Euro-Par 2020, Proposition 3).
+    fractional : float
+        Optimum when any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors.
+    best : float
+        The largest bound that holds for every schedule of the decision space.
+    interruptible : float or None
+        Optimum of the interruptible model, among schedules in which no prefetch starts before the last offload has
+        ended; where `interruptible_proven` is false, the best lower bound on it. In its class: never part of `best`.
+    interruptible_proven : bool
+    """
+
+    compute: float
+    transfer: float
+    fractional: float
+    best: float
+    interruptible: float | None
+    interruptible_proven: bool
+
+
+def graph_bound(graph: Graph, device: Device) -> float:
+    """The largest bound without recomputation, in seconds."""
+    return max(_core.graph_bounds(graph, device, device.memory))
+
+
+def bounds(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    recompute: bool = False,
+    time_limit: float = 10.0,
+) -> Bounds:
+    """Lower bounds on the makespan of a problem.
+
+    Parameters
+    ----------
+    problem : Chain or Graph
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second in both directions.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    recompute : bool
+        Whether schedules may recompute; then only the compute bound counts in `best`.
+    time_limit : float
+        Seconds for the interruptible optimum.
+
+    Returns
+    -------
+    Bounds
+
+    Raises
+    ------
+    InvalidInputError
+        A bad M, beta or device.
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020: Proposition 3, Theorem 2, section 5.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.bounds(chain, M=20, beta=1).transfer
+    8.0
+    """
+    device = make_device(M, beta, device)
+    compute, transfer, fractional = _core.graph_bounds(graph_of(problem), device, device.memory)
+    interruptible, proven = None, False
+    if isinstance(problem, Chain):
+        instance = fluid_chain(problem, device)
+        if instance.feasible:
+            solution = fluid_solve(instance, time_limit=time_limit)
+            interruptible, proven = solution.lower_bound, solution.optimal
+    return Bounds(
+        compute=compute,
+        transfer=transfer,
+        fractional=fractional,
+        best=compute if recompute else max(compute, transfer, fractional),
+        interruptible=interruptible,
+        interruptible_proven=proven,
+    )

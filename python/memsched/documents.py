@@ -1,0 +1,218 @@
+"""The JSON forms: reading with every key checked, and writing. The schemas are in `memsched/schemas`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.errors import InvalidInputError
+
+Document = dict[str, Any]
+Source = Document | str | os.PathLike[str]
+
+_CHAIN_REQUIRED = ("forward_time", "backward_time", "activation", "gradient")
+_CHAIN_COLUMNS = ("saved", "forward_overhead", "transient_overhead", "backward_overhead", "names", "pieces")
+_CHAIN_OPTIONAL = (*_CHAIN_COLUMNS, "n", "name", "parameters", "provenance", "resident")
+_GRAPH_REQUIRED = ("name", "batch", "resident", "tensors", "ops")
+_DEVICE_OPTIONAL = ("d2h", "h2d", "duplex", "latency", "host_memory", "name")
+_PLAN_REQUIRED = ("planner", "graph", "chunk", "rounds", "budget", "memory", "steps")
+
+
+def read_document(source: Source, *formats: str) -> Document:
+    """Read a JSON object from a dict, a JSON text or a file, and check its `format`.
+
+    Parameters
+    ----------
+    source : dict, str or path
+        A string that starts with "{" is JSON text; any other is the path of a file.
+    formats : str
+        The formats that are welcome, such as "memsched-chain/1".
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, is not JSON, is not an object, or has another format.
+    """
+    where = "the document"
+    if isinstance(source, dict):
+        document: Any = source
+    else:
+        text = source
+        if not (isinstance(source, str) and source.lstrip().startswith("{")):
+            where = f"'{os.fspath(source)}'"
+            try:
+                text = Path(source).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError, ValueError) as error:
+                raise InvalidInputError(f"{where} cannot be read: {error}") from error
+        try:
+            document = json.loads(str(text))
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{where} is not a JSON object")
+    if document.get("format") not in formats:
+        wanted = " or ".join(f"'{name}'" for name in formats)
+        raise InvalidInputError(f"{where} has the format {document.get('format')!r}; expected {wanted}")
+    return document
+
+
+def write_document(path: str | os.PathLike[str], document: Document) -> None:
+    """Write a JSON object to a file, or nothing at all: a reader never sees half of it.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    write_bytes(path, (json.dumps(document, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a whole file, or leave what was there."""
+    target = Path(path)
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise InvalidInputError(f"'{target}' cannot be written: {error}") from error
+
+
+def check_keys(
+    document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> None:
+    """Refuse missing and unknown keys; `format` is always welcome."""
+    for key in required:
+        if key not in document:
+            raise InvalidInputError(f"{what} lacks '{key}'")
+    for key in document:
+        if key != "format" and key not in required and key not in optional:
+            raise InvalidInputError(f"{what} has the unknown key {key!r}; remove it or fix its spelling")
+
+
+def bandwidth_from_json(value: Any) -> Any:
+    """Numbers as they are; "inf" is the number it spells."""
+    return math.inf if value == "inf" else value
+
+
+def bandwidth_to_json(value: float) -> float | str:
+    """JSON has no infinity: "inf" stands for it."""
+    return "inf" if math.isinf(value) else value
+
+
+def read_chain(source: Source) -> Chain:
+    """Read `memsched-chain/1`. Without `resident`, it is 2 x `parameters`: weights and their gradients."""
+    document = read_document(source, "memsched-chain/1")
+    check_keys(document, "the chain", _CHAIN_REQUIRED, _CHAIN_OPTIONAL)
+    parameters = document.get("parameters", 0)
+    if isinstance(parameters, bool) or not isinstance(parameters, int) or parameters < 0:
+        raise InvalidInputError(f"parameters is {parameters!r}; it must be a number of bytes >= 0")
+    chain = Chain(
+        *(document[key] for key in _CHAIN_REQUIRED),
+        **{key: document.get(key) for key in _CHAIN_COLUMNS},
+        resident=document.get("resident", 2 * parameters),
+        name=document.get("name"),
+        provenance=document.get("provenance"),
+    )
+    if document.get("n", chain.n) != chain.n:
+        raise InvalidInputError(f"n is {document['n']!r}, but the columns have {chain.n} stages")
+    return chain
+
+
+def write_chain(chain: Chain) -> Document:
+    """The form `memsched-chain/1`, with every default spelled out."""
+    document: Document = {"format": "memsched-chain/1", "name": chain.name, "n": chain.n}
+    document["names"] = list(chain.names)
+    for key in (*_CHAIN_REQUIRED, "saved", "forward_overhead", "transient_overhead", "backward_overhead"):
+        document[key] = getattr(chain, key).tolist()
+    document["resident"] = chain.resident
+    if chain.pieces is not None:
+        document["pieces"] = chain.pieces
+    if chain.provenance is not None:
+        document["provenance"] = chain.provenance
+    return document
+
+
+def read_graph(source: Source) -> Graph:
+    """Read `memsched-graph/1`."""
+    document = read_document(source, "memsched-graph/1")
+    check_keys(document, "the graph", _GRAPH_REQUIRED)
+    for key in ("tensors", "ops"):
+        if not isinstance(document[key], list):
+            raise InvalidInputError(f"{key} of the graph is not a list")
+    if not isinstance(document["name"], str):
+        raise InvalidInputError(f"name of the graph is {document['name']!r}; it must be a string")
+    return Graph(**{key: document[key] for key in _GRAPH_REQUIRED})
+
+
+def write_graph(graph: Graph) -> Document:
+    """The form `memsched-graph/1`."""
+    return {"format": "memsched-graph/1", **{key: getattr(graph, key) for key in _GRAPH_REQUIRED}}
+
+
+def read_device(source: Source) -> Device:
+    """Read `memsched-device/1`."""
+    document = read_document(source, "memsched-device/1")
+    check_keys(document, "the device", ("memory",), _DEVICE_OPTIONAL)
+    duplex = document.get("duplex", False)
+    if not isinstance(duplex, bool):
+        raise InvalidInputError(f"duplex is {duplex!r}; it must be true or false")
+    return Device(
+        document["memory"],
+        d2h=bandwidth_from_json(document.get("d2h", 0.0)),
+        h2d=bandwidth_from_json(document.get("h2d", 0.0)),
+        duplex=duplex,
+        latency=document.get("latency", 0.0),
+        host_memory=document.get("host_memory"),
+        name=document.get("name"),
+    )
+
+
+def write_device(device: Device) -> Document:
+    """The form `memsched-device/1`."""
+    return {
+        "format": "memsched-device/1",
+        "memory": device.memory,
+        "d2h": bandwidth_to_json(device.d2h),
+        "h2d": bandwidth_to_json(device.h2d),
+        "duplex": device.duplex,
+        "latency": device.latency,
+        "host_memory": device.host_memory,
+        "name": device.name,
+    }
+
+
+def read_plan(source: Source) -> Schedule:
+    """Read `memsched-plan/1`."""
+    document = read_document(source, "memsched-plan/1")
+    check_keys(document, "the plan", _PLAN_REQUIRED)
+    for key, kind in (("planner", dict), ("graph", str), ("rounds", list), ("steps", list), ("memory", str)):
+        if not isinstance(document[key], kind):
+            raise InvalidInputError(f"{key} of the plan is {document[key]!r}; it must be a {kind.__name__}")
+    return Schedule(**{key: document[key] for key in _PLAN_REQUIRED})
+
+
+def write_plan(schedule: Schedule) -> Document:
+    """The form `memsched-plan/1`."""
+    return {
+        "format": "memsched-plan/1",
+        "planner": schedule.planner,
+        "graph": schedule.graph,
+        "chunk": schedule.chunk,
+        "rounds": [list(pair) for pair in schedule.rounds],
+        "budget": schedule.budget,
+        "memory": schedule.memory,
+        "steps": list(schedule.steps),
+    }

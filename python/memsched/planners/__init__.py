@@ -1,0 +1,1 @@
+"""The planners, one file a family; `registry` lists them."""

@@ -1,0 +1,168 @@
+"""What all planners share: checking the call, and wrapping a schedule into a Result that the simulator measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memsched import _core
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.bounds import graph_bound
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.fluid import Flags
+from memsched.problem import ChunkLike, make_device
+from memsched.result import Result
+
+Progress = Callable[[float], None] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTask:
+    """One call of a chain planner.
+
+    Attributes
+    ----------
+    chain, graph : Chain and Graph
+        The graph is the chain, cut as `chunk` says.
+    device : Device
+        Its memory is the budget M.
+    chunk : None, int or "storage"
+    started : float
+        When the call began, for Result.runtime.
+    stage : ndarray of int, one entry a tensor
+        k where the tensor is (a piece of) a^k or tape^k with k < n, else -1.
+    """
+
+    chain: Chain
+    graph: Graph
+    device: Device
+    chunk: ChunkLike
+    started: float
+    stage: npt.NDArray[np.int64]
+
+    @property
+    def excess(self) -> int:
+        """Bytes by which the plain run exceeds M; <= 0 when it fits."""
+        return _core.graph_peak_memory(self.graph) - self.device.memory
+
+    def tensors(self, stages: Flags) -> Flags:
+        """Flags of tensors for flags of stages, one row or many: x_k is a^k and tape^k."""
+        padded = np.concatenate([stages, np.zeros((*stages.shape[:-1], 1), np.uint8)], axis=-1)
+        return np.ascontiguousarray(padded[..., self.stage])
+
+    def makespans(self, rows: Flags, *, ahead: int | None = None, stall: bool = True) -> npt.NDArray[np.float64]:
+        """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run."""
+        return np.array(
+            _core.offload_set_makespans(self.graph, self.device, self.device.memory, rows, ahead, stall)
+        )
+
+    def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
+        """The no-wait schedule of one set."""
+        return _core.offload_set_schedule(
+            self.graph, self.device.memory, tensors, planner, self.chunk, ahead
+        )
+
+    def result(
+        self,
+        planner: str,
+        params: dict[str, Any],
+        schedule: Schedule,
+        *,
+        estimate: float | None = None,
+        optimal: bool = False,
+    ) -> Result:
+        """Simulate, bound and wrap. `optimal` is what the planner has proven; meeting the bound proves it too."""
+        timeline = _core.simulate_graph(self.graph, schedule, self.device)
+        bound = min(graph_bound(self.graph, self.device), timeline.makespan)
+        return Result(
+            planner=planner,
+            params=params,
+            problem=self.chain,
+            device=self.device,
+            schedule=schedule,
+            timeline=timeline,
+            estimate=estimate,
+            lower_bound=bound,
+            optimal=optimal or timeline.makespan <= bound * (1 + 1e-12),
+            runtime=time.perf_counter() - self.started,
+        )
+
+
+def start(
+    planner: str,
+    problem: Chain,
+    M: float | None,
+    beta: float | None,
+    device: Device | None,
+    chunk: ChunkLike = None,
+    *,
+    min_memory: Callable[[Chain], int],
+) -> ChainTask:
+    """Check a call of a chain planner, and that it can succeed.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad problem, M, beta, device or chunk.
+    InfeasibleError
+        M is below the planner's minimum, or below the peak when there is no link.
+    """
+    started = time.perf_counter()
+    if not isinstance(problem, Chain):
+        raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
+    device = make_device(M, beta, device)
+    graph = _core.to_graph(problem, chunk)
+    needed = _core.graph_peak_memory(graph)
+    no_link = min(device.d2h, device.h2d) == 0
+    if not no_link and device.memory < needed:
+        needed = min_memory(problem)
+    if device.memory < needed:
+        reason = "there is no link (beta = 0) and everything must stay" if no_link else "some stage does not fit"
+        raise InfeasibleError(
+            f"{planner} has no plan for '{problem.name}' in {device.memory} bytes: {reason}; "
+            f"it needs M >= {needed}",
+            needed,
+        )
+    names = [tensor["name"] for tensor in graph.tensors]
+    stage = np.array([_stage(name, problem.n) for name in names], dtype=np.int64)
+    return ChainTask(chain=problem, graph=graph, device=device, chunk=chunk, started=started, stage=stage)
+
+
+def _stage(tensor: str, n: int) -> int:
+    whole = tensor.split("/")[0]
+    for kind in ("tape", "a"):
+        if whole.startswith(kind):
+            k = int(whole[len(kind) :])
+            return k if k < n else -1
+    return -1
+
+
+def check_count(name: str, value: object, least: int, most: int) -> int:
+    """An option that counts something; refuses bool, str and fractions.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
+    return int(value)
+
+
+def check_seconds(name: str, value: object) -> float:
+    """An option that is a number >= 0.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not float(value) >= 0:
+        raise InvalidInputError(f"{name} is {value!r}; it must be a number >= 0")
+    return float(value)

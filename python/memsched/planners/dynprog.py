@@ -1,0 +1,160 @@
+"""DYNPROG (Euro-Par 2020, section 5): the best offload set in the interruptible model, then simulated for real."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memsched._core import Chain, Device
+from memsched.errors import InvalidInputError
+from memsched.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
+from memsched.planners import minimum
+from memsched.planners.base import ChainTask, Progress, check_count, check_seconds, start
+from memsched.problem import ChunkLike
+from memsched.result import Result
+
+
+def dynprog_set(
+    task: ChainTask,
+    slots: int | None,
+    *,
+    method: str = "pruned",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    max_rounds: int = 1000,
+    max_states: int = MAX_STATES,
+    progress: Progress = None,
+) -> FluidSolution:
+    """The stages whose activation DYNPROG offloads; none when everything fits."""
+    instance = fluid_chain(task.chain, task.device)
+    if task.excess <= 0:
+        compute = float(task.chain.forward_time.sum() + task.chain.backward_time.sum())
+        none = np.zeros(task.chain.n, np.uint8)
+        return FluidSolution(
+            offloaded=none, makespan=compute, lower_bound=compute, optimal=True, states=0, rounds=0, slots=0
+        )
+    hashed = method == "hash"
+    if slots is None:
+        return fluid_solve(
+            instance,
+            gap=gap,
+            hash_tables=hashed,
+            max_states=max_states,
+            time_limit=time_limit,
+            progress=progress,
+        )
+    return fluid_solve_in_slots(
+        instance,
+        slots,
+        max_rounds=max_rounds,
+        gap=gap,
+        hash_tables=hashed,
+        max_states=max_states,
+        time_limit=time_limit,
+        progress=progress,
+    )
+
+
+def dynprog(
+    chain: Chain,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    slots: int | None = 500,
+    method: str = "pruned",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    max_rounds: int = 1000,
+    max_states: int = MAX_STATES,
+    chunk: ChunkLike = None,
+    progress: Progress = None,
+) -> Result:
+    """Choose the set of activations to offload by dynamic programming over (K, dF, dB).
+
+    Optimal in the interruptible model (a transfer may pause, memory comes and goes continuously) among schedules in
+    which no prefetch starts before the last offload has ended. The plan offloads exactly that set; its makespan is
+    simulated. `estimate` is the value in the interruptible model.
+
+    Parameters
+    ----------
+    chain : Chain
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    slots : int or None
+        Memory slots of the discretisation (section 5.3.2); None works on the real sizes.
+    method : "pruned" or "hash"
+        Dominance and bounds, or the paper's Algorithm 1 with hash tables and nothing else.
+    time_limit : float, optional
+        Seconds for one dynamic program; then the best set so far is taken (method "pruned").
+    gap : float
+        Stop at a proven (makespan - bound) / bound of this size, in the interruptible model.
+    max_rounds : int
+        Most rounds of the discretisation.
+    max_states : int
+        Most states kept at once, about 4 bytes each; the search stops with its best set when they run out.
+    chunk : None, int or "storage"
+        How the chosen activations travel: whole, or in pieces.
+    progress : callable, optional
+        Called with a fraction from 0 to 1, about ten times a second.
+
+    Returns
+    -------
+    Result
+        `optimal` is True when the simulated makespan is proven best; params["proven"] tells whether the set is proven
+        best in the interruptible model (in slots, where slots are used).
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain, "dynprog").
+    LimitError
+        The discretisation ends without a feasible set, or the hash tables outgrow max_states.
+    InvalidInputError
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, section 5, equations (1)-(10) as corrected in docs/errata.md.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.dynprog(chain, M=20, beta=4, slots=None).makespan
+    6.0
+    """
+    if slots is not None:
+        slots = check_count("slots", slots, 1, 10_000_000)
+    if method not in ("pruned", "hash"):
+        raise InvalidInputError(f"method is {method!r}; it must be 'pruned' or 'hash'")
+    check_count("max_rounds", max_rounds, 1, 1_000_000)
+    check_count("max_states", max_states, 1_000, 1_000_000_000)
+    gap = check_seconds("gap", gap)
+    task = start("dynprog", chain, M, beta, device, chunk, min_memory=minimum.of_fluid_model)
+    solution = dynprog_set(
+        task,
+        slots,
+        method=method,
+        time_limit=time_limit,
+        gap=gap,
+        max_rounds=max_rounds,
+        max_states=max_states,
+        progress=progress,
+    )
+    params = {
+        "slots": slots,
+        "method": method,
+        "chunk": chunk,
+        "proven": solution.optimal,
+        "states": solution.states,
+        "rounds": solution.rounds,
+        "slots_used": solution.slots or None,
+    }
+    if slots is None:
+        params["model_lower_bound"] = solution.lower_bound
+    planner = {"name": "dynprog", "slots": slots, "method": method}
+    schedule = task.schedule(task.tensors(solution.offloaded), planner)
+    return task.result("dynprog", params, schedule, estimate=solution.makespan)

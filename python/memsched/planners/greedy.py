@@ -1,0 +1,85 @@
+"""GREEDY (Euro-Par 2020, section 4): offload the first activations until the rest fits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memsched import _core
+from memsched._core import Chain, Device
+from memsched.fluid import Flags, fluid_chain, prefix_set
+from memsched.planners import minimum
+from memsched.planners.base import ChainTask, start
+from memsched.problem import ChunkLike
+from memsched.result import Result
+
+
+def release_prefix(task: ChainTask) -> Flags:
+    """Tensors in order of release until what must leave does: GREEDY on the graph's own tensors or pieces."""
+    flags = np.zeros(len(task.stage), np.uint8)
+    sizes = [tensor["size"] for tensor in task.graph.tensors]
+    missing = task.excess
+    for tensor in _core.movable_tensors(task.graph):
+        if missing <= 0:
+            break
+        flags[tensor] = 1
+        missing -= sizes[tensor]
+    return flags
+
+
+def greedy_set(task: ChainTask) -> Flags:
+    """The tensors that GREEDY offloads: whole activations, or pieces where the chain is cut."""
+    if task.chunk is not None:
+        return release_prefix(task)
+    return task.tensors(prefix_set(fluid_chain(task.chain, task.device), task.excess))
+
+
+def greedy(
+    chain: Chain,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    chunk: ChunkLike = None,
+) -> Result:
+    """Offload the first activations of the chain until the rest fits, as early as possible, and fetch them in time.
+
+    Optimal when fractions of activations may travel (Theorem 2); here the amount is rounded up to whole activations,
+    or to whole pieces. O(n) time.
+
+    Parameters
+    ----------
+    chain : Chain
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    chunk : None, int or "storage"
+        Transfers of whole tensors, of pieces of at most so many bytes, or of single storages.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain).
+    InvalidInputError
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, section 4, Theorem 2.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.greedy(chain, M=20, beta=4).offloaded
+    ('a0',)
+    """
+    task = start("greedy", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    params = {"chunk": chunk}
+    schedule = task.schedule(greedy_set(task), {"name": "greedy", **params})
+    return task.result("greedy", params, schedule)

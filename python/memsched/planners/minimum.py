@@ -1,0 +1,18 @@
+"""The least memory of each planner, shared by the planners and the registry."""
+
+from __future__ import annotations
+
+from memsched import _core
+from memsched._core import Chain
+from memsched.fluid import FluidInstance
+
+
+def of_graph(chain: Chain) -> int:
+    """Resident and the largest need of one op: where every tensor may travel."""
+    return _core.graph_min_memory(_core.to_graph(chain, None))
+
+
+def of_fluid_model(chain: Chain) -> int:
+    """The same in the paper's model, where what a stage saves is one activation; at most the peak."""
+    least = chain.resident + FluidInstance(chain=chain, capacity=0, bandwidth=1.0).min_capacity
+    return min(least, _core.graph_peak_memory(_core.to_graph(chain, None)))

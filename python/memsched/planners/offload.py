@@ -1,0 +1,106 @@
+"""OFFLOAD: anytime search for the best offload set on the simulated makespan itself."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from memsched import _core
+from memsched._core import Chain, Device
+from memsched.bounds import graph_bound
+from memsched.errors import LimitError
+from memsched.fluid import Flags, fluid_chain, fluid_solve
+from memsched.planners import minimum
+from memsched.planners.base import ChainTask, Progress, check_count, check_seconds, start
+from memsched.planners.dynprog import dynprog_set
+from memsched.planners.greedy import greedy_set, release_prefix
+from memsched.problem import ChunkLike
+from memsched.result import Result
+
+
+def _starts(task: ChainTask, time_limit: float) -> list[Flags]:
+    """Sets to begin with: GREEDY's, the prefix in order of release, DYNPROG's, the fluid optimum, and everything."""
+    everything = np.zeros(len(task.stage), np.uint8)
+    everything[_core.movable_tensors(task.graph)] = 1
+    starts = [greedy_set(task), release_prefix(task), task.tensors(np.ones(task.chain.n, np.uint8)), everything]
+    if task.device.memory >= minimum.of_fluid_model(task.chain):
+        try:
+            starts.append(task.tensors(dynprog_set(task, 500, time_limit=time_limit).offloaded))
+        except LimitError:
+            pass  # the exact model below has no rounds to run out of
+        exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, time_limit=time_limit / 4)
+        starts.append(task.tensors(exact.offloaded))
+    return starts
+
+
+def offload(
+    chain: Chain,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    chunk: ChunkLike = None,
+    time_limit: float = 1.0,
+    gap: float = 0.0,
+    seed: int = 0,
+    progress: Progress = None,
+) -> Result:
+    """Search for the offload set with the least simulated makespan; the planner to use when nothing is recomputed.
+
+    Starts from GREEDY, DYNPROG and the fluid optimum, improves by local search on the simulator, and stops when the
+    time is over or the lower bound is reached. Never worse than greedy and dynprog (same chunk, default options).
+
+    Parameters
+    ----------
+    chain : Chain
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    chunk : None, int or "storage"
+        Transfers of whole tensors, of pieces of at most so many bytes, or of single storages. Pieces of 16 MiB come
+        close to the bound almost everywhere.
+    time_limit : float
+        Seconds for the search. More time never gives a worse plan; how far a given time reaches depends on the machine.
+    gap : float
+        Stop at a proven (makespan - bound) / bound of this size.
+    seed : int
+        Of the random walk.
+    progress : callable, optional
+        Called with a fraction from 0 to 1, about ten times a second.
+
+    Returns
+    -------
+    Result
+        `gap` is certified by `lower_bound`; params["evaluations"] counts the sets simulated.
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain).
+    InvalidInputError
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> result = ms.offload(chain, M=20, beta=4)
+    >>> result.makespan, result.optimal
+    (6.0, True)
+    """
+    time_limit = check_seconds("time_limit", time_limit)
+    gap = check_seconds("gap", gap)
+    seed = check_count("seed", seed, 0, 2**63 - 1)
+    task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    bound = graph_bound(task.graph, task.device)
+    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, time_limit)
+    left = max(0.0, time_limit - (time.perf_counter() - task.started))
+    planner = {"name": "offload", "seed": seed}
+    schedule, evaluations = _core.offload_search(
+        task.graph, task.device, task.device.memory, np.array(starts), bound, gap, seed, left, planner, chunk, progress
+    )
+    params = {"chunk": chunk, "time_limit": time_limit, "seed": seed, "evaluations": evaluations}
+    return task.result("offload", params, schedule)

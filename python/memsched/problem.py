@@ -1,0 +1,125 @@
+"""What every planner asks of its problem: the graph it is simulated on, its memory needs, the device."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+from memsched import _core
+from memsched._core import Chain, Device, Graph, Schedule, Timeline
+from memsched.errors import InvalidInputError
+
+Problem: TypeAlias = Chain | Graph
+ChunkLike: TypeAlias = int | str | None
+
+
+def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
+    """The graph on which plans of the problem are simulated; a chain is cut as `chunk` says.
+
+    Raises
+    ------
+    InvalidInputError
+        The problem is neither a Chain nor a Graph, or a Graph comes with a chunk.
+    """
+    if isinstance(problem, Chain):
+        return _core.to_graph(problem, chunk)
+    if isinstance(problem, Graph):
+        if chunk is not None:
+            raise InvalidInputError(f"chunk is {chunk!r}, but a graph is not cut; leave it out")
+        return problem
+    raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
+
+
+def peak_memory(problem: Problem) -> int:
+    """Peak of the plain run (everything kept until its last use), in bytes, resident included.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.peak_memory(ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
+    20
+    """
+    return _core.graph_peak_memory(graph_of(problem))
+
+
+def make_device(
+    memory: float | None = None, bandwidth: float | None = None, device: Device | None = None
+) -> Device:
+    """The device of one call: M and beta, or a device whose memory and bandwidth they override.
+
+    Parameters
+    ----------
+    memory : int
+        M, bytes, resident included.
+    bandwidth : float
+        beta, bytes per second in both directions; 0 means no link, inf a free one.
+    device : Device, optional
+
+    Raises
+    ------
+    InvalidInputError
+        Neither `memory` nor `device` is given, or a value is out of its range.
+    """
+    if device is None:
+        if memory is None:
+            raise InvalidInputError("M is missing; give M (bytes) or device=")
+        return Device(_positive(memory), bandwidth=0.0 if bandwidth is None else _bandwidth(bandwidth))
+    if not isinstance(device, Device):
+        raise InvalidInputError(f"device is {device!r}; it must be a Device")
+    if memory is None and bandwidth is None:
+        return device
+    return Device(
+        device.memory if memory is None else _positive(memory),
+        d2h=device.d2h if bandwidth is None else _bandwidth(bandwidth),
+        h2d=device.h2d if bandwidth is None else _bandwidth(bandwidth),
+        duplex=device.duplex,
+        latency=device.latency,
+        host_memory=device.host_memory,
+        name=device.name,
+    )
+
+
+def _positive(memory: float) -> float:
+    if isinstance(memory, bool) or isinstance(memory, str) or not memory > 0:
+        raise InvalidInputError(f"M is {memory!r}; it must be a number of bytes > 0")
+    return memory
+
+
+def _bandwidth(value: float) -> float:
+    if isinstance(value, bool) or isinstance(value, str) or math.isnan(value) or value < 0:
+        raise InvalidInputError(f"beta is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)")
+    return value
+
+
+def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
+    """Time a schedule on a problem and a device.
+
+    The smaller of `schedule.budget` and `device.memory` is enforced. docs/schedule.md has the rules.
+
+    Parameters
+    ----------
+    problem : Chain or Graph
+        A chain is cut as `schedule.chunk` says.
+    schedule : Schedule
+    device : Device
+
+    Returns
+    -------
+    Timeline
+        start and end of each step (seconds), makespan, peak_memory (bytes, resident included), ...
+
+    Raises
+    ------
+    ScheduleError
+        The schedule cannot run; `.step` is the step to blame.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> result = ms.greedy(chain, M=20, beta=8)
+    >>> ms.simulate(chain, result.schedule, result.device).makespan
+    4.0
+    """
+    graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
+    return _core.simulate_graph(graph, schedule, device)

@@ -1,0 +1,129 @@
+"""Chains of real networks that ship with memsched, and generators of random and homogeneous ones."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from memsched._core import Chain
+from memsched.errors import InvalidInputError
+
+_FOLDER = "chains"
+
+
+def names() -> tuple[str, ...]:
+    """Names of the shipped profiles, sorted: network-image-bbatch.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> "resnet101-224-b32" in ms.profiles.names()
+    True
+    """
+    folder = resources.files("memsched") / _FOLDER
+    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def document(name: str) -> dict[str, Any]:
+    """The JSON form of a shipped profile, provenance included.
+
+    Raises
+    ------
+    InvalidInputError
+        No profile has this name.
+    """
+    if name not in names():
+        near = [known for known in names() if known.startswith(name.split("-")[0])]
+        hint = f"; near: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
+        raise InvalidInputError(f"no profile is named {name!r}{hint}")
+    text = (resources.files("memsched") / _FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+@lru_cache(maxsize=128)
+def load(name: str) -> Chain:
+    """A shipped profile. Bytes are exact; times are a roofline model, see docs/profiles.md and `chain.provenance`.
+
+    Raises
+    ------
+    InvalidInputError
+        No profile has this name.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.profiles.load("resnet18-224-b32").n
+    13
+    """
+    return Chain.from_json(document(name))
+
+
+def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int = 0) -> Chain:
+    """A chain of n equal stages whose backward takes twice the forward.
+
+    Parameters
+    ----------
+    n : int
+    time : float
+        Seconds of one forward.
+    activation, overhead : int
+        Bytes of each activation and gradient, and of the scratch of each forward and backward.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.profiles.homogeneous(3).backward_time.tolist()
+    [2.0, 2.0, 2.0]
+    """
+    sizes = [activation] * (n + 1)
+    return Chain(
+        [time] * n,
+        [2 * time] * n,
+        sizes,
+        sizes,
+        forward_overhead=[overhead] * n,
+        backward_overhead=[overhead] * n,
+        name=f"homogeneous-{n}",
+    )
+
+
+def random(n: int, seed: int, *, tape: bool = True, scale: int = 1 << 20) -> Chain:
+    """A random chain of n stages: log-normal times and sizes, as spread out as those of real networks.
+
+    Parameters
+    ----------
+    n : int
+    seed : int
+        The same seed gives the same chain.
+    tape : bool
+        Whether stages save more than their output.
+    scale : int
+        Bytes of a typical activation.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.profiles.random(5, seed=1) == ms.profiles.random(5, seed=1)
+    True
+    """
+    generator = np.random.default_rng(seed)
+    forward = generator.lognormal(-6.0, 1.0, n)
+    activation = np.ceil(scale * generator.lognormal(0.0, 1.0, n + 1)).astype(np.int64)
+    extra = np.ceil(scale * generator.lognormal(0.0, 1.0, n)).astype(np.int64) if tape else 0
+    gradient = activation.copy()
+    gradient[0] = 0
+    return Chain(
+        forward,
+        forward * generator.uniform(1.0, 3.0, n),
+        activation,
+        gradient,
+        saved=activation[1:] + extra,
+        forward_overhead=np.ceil(scale * generator.exponential(0.3, n)).astype(np.int64),
+        backward_overhead=np.ceil(scale * generator.exponential(0.6, n)).astype(np.int64),
+        name=f"random-{n}-{seed}",
+    )

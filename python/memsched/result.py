@@ -1,0 +1,148 @@
+"""Result: what a planner returns. The plan, what the simulator measured of it, and what is proven about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from memsched._core import Device, Schedule, Timeline
+from memsched.documents import (
+    Document,
+    Source,
+    check_keys,
+    read_chain,
+    read_device,
+    read_document,
+    read_graph,
+    read_plan,
+)
+from memsched.errors import InvalidInputError
+from memsched.problem import Problem
+
+_KEYS = (
+    "planner",
+    "params",
+    "problem",
+    "device",
+    "schedule",
+    "timeline",
+    "placement",
+    "estimate",
+    "lower_bound",
+    "optimal",
+    "runtime",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A plan and its measure.
+
+    Attributes
+    ----------
+    planner : str
+    params : dict
+        The options that the planner ran with, and what it has to say about the run.
+    problem : Chain or Graph
+    device : Device
+    schedule : Schedule
+    timeline : Timeline
+        From the simulator, never from the planner.
+    placement : dict or None
+        Addresses, where the plan carries them.
+    estimate : float or None
+        The planner's value in its paper's own model, seconds.
+    lower_bound : float
+        Seconds; no schedule of the problem without recomputation is faster on this device.
+    optimal : bool
+        Whether the plan is proven best in the planner's stated class.
+    runtime : float
+        Seconds that planning took.
+    """
+
+    planner: str
+    problem: Problem
+    device: Device
+    schedule: Schedule
+    timeline: Timeline
+    lower_bound: float
+    runtime: float
+    params: dict[str, Any] = field(default_factory=dict)
+    placement: dict[str, Any] | None = None
+    estimate: float | None = None
+    optimal: bool = False
+
+    @property
+    def makespan(self) -> float:
+        """Seconds, simulated."""
+        return self.timeline.makespan
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes, simulated, resident included."""
+        return self.timeline.peak_memory
+
+    @property
+    def gap(self) -> float:
+        """(makespan - lower_bound) / lower_bound; 0 when the bound is 0."""
+        return (self.makespan - self.lower_bound) / self.lower_bound if self.lower_bound > 0 else 0.0
+
+    @property
+    def offloaded(self) -> tuple[str, ...]:
+        """Names of the tensors that are offloaded, in the order of their first offload."""
+        return tuple(dict.fromkeys(step["offload"] for step in self.schedule.steps if "offload" in step))
+
+    @property
+    def recomputed(self) -> tuple[str, ...]:
+        """Names of the ops that run more than once, in the order of their first repeat."""
+        seen: set[str] = set()
+        repeated: dict[str, None] = {}
+        for step in self.schedule.steps:
+            op = step.get("run")
+            if op is not None and op in seen:
+                repeated[op] = None
+            elif op is not None:
+                seen.add(op)
+        return tuple(repeated)
+
+    def to_json(self) -> Document:
+        """The form `memsched-result/1`, problem and device included, as a dict."""
+        document: Document = {"format": "memsched-result/1"}
+        for key in _KEYS:
+            value = getattr(self, key)
+            document[key] = value.to_json() if hasattr(value, "to_json") else value
+        return document
+
+    @classmethod
+    def from_json(cls, source: Source) -> Result:
+        """Read `memsched-result/1` from a dict, a JSON text or the path of a file."""
+        document = read_document(source, "memsched-result/1")
+        check_keys(document, "the result", _KEYS)
+        problem = document["problem"]
+        if not isinstance(problem, dict):
+            raise InvalidInputError("problem of the result is not an object")
+        is_graph = problem.get("format") == "memsched-graph/1"
+        for key, kinds in (("planner", str), ("params", dict), ("timeline", dict), ("optimal", bool)):
+            if not isinstance(document[key], kinds):
+                raise InvalidInputError(f"{key} of the result is {document[key]!r}, which has the wrong type")
+        for key in ("lower_bound", "runtime", "estimate"):
+            value = document[key]
+            if not (key == "estimate" and value is None) and (
+                isinstance(value, bool) or not isinstance(value, int | float)
+            ):
+                raise InvalidInputError(f"{key} of the result is {value!r}; it must be a number of seconds")
+        read: dict[str, Any] = {
+            "problem": read_graph(problem) if is_graph else read_chain(problem),
+            "device": read_device(document["device"]),
+            "schedule": read_plan(document["schedule"]),
+            "timeline": Timeline.from_json(document["timeline"]),
+        }
+        return cls(**{key: read.get(key, document[key]) for key in _KEYS})
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(planner={self.planner!r}, makespan={self.makespan:.6g}, peak_memory={self.peak_memory}, "
+            f"gap={self.gap:.2%}, offloaded={len(self.offloaded)}, recomputed={len(self.recomputed)})"
+        )
+
+

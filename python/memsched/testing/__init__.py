@@ -1,0 +1,18 @@
+"""Random problems, legal random plans, hard instances and a brute force, for the tests of a planner.
+
+Needs hypothesis; ``import memsched`` never imports this package.
+"""
+
+from memsched.testing.exact import brute_force, three_partition_chain, two_partition_chain
+from memsched.testing.plans import schedules
+from memsched.testing.problems import chains, devices, instances
+
+__all__ = [
+    "brute_force",
+    "chains",
+    "devices",
+    "instances",
+    "schedules",
+    "three_partition_chain",
+    "two_partition_chain",
+]

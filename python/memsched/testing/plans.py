@@ -1,0 +1,186 @@
+"""A hypothesis strategy for schedules that are legal by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from memsched._core import Chain, Device, Schedule, to_graph
+from memsched.testing.problems import chains, devices
+
+
+@st.composite
+def schedules(  # noqa: D417 -- hypothesis supplies draw
+    draw: st.DrawFn,
+    *,
+    max_stages: int = 4,
+    recompute: bool = True,
+    chunks: bool = True,
+    after: bool = True,
+    max_bytes: int = 9,
+) -> tuple[Chain, Schedule, Device]:
+    """Draw (problem, schedule, device) where the schedule is legal by construction.
+
+    Between the runs it offloads, frees and prefetches at random; what a run misses comes back from the host
+    or by recomputation. The budget is what the list needs, with or without slack; memory is counted in bytes
+    ("fluid").
+
+    Parameters
+    ----------
+    max_stages
+        Largest number of stages.
+    recompute
+        Allow repeated forward runs and runs that skip their tape.
+    chunks
+        Allow tensors in pieces: schedules with `chunk` a number of bytes or "storage".
+    after
+        Allow `after` entries.
+    max_bytes
+        Largest size of a part, in bytes.
+
+    Returns
+    -------
+    SearchStrategy[tuple[Chain, Schedule, Device]]
+
+    Examples
+    --------
+    >>> from hypothesis import given
+    >>> @given(schedules(max_stages=2))
+    ... def test_runs(case):
+    ...     problem, schedule, device = case
+    """
+    chain = draw(chains(max_stages=max_stages, max_bytes=max_bytes))
+    in_pieces: st.SearchStrategy[int | str | None] = st.none() | st.integers(1, max(1, max_bytes))
+    if chain.pieces is not None:
+        in_pieces = in_pieces | st.just("storage")
+    chunk = draw(in_pieces) if chunks else None
+    writer = _PlanWriter(draw, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
+    slack = st.sampled_from([0, 0, 1, max_bytes])
+    budget = max(1, writer.resident + writer.peak + draw(slack))
+    plan = {
+        "format": "memsched-plan/1",
+        "planner": {"name": "random"},
+        "graph": writer.graph["name"],
+        "chunk": chunk,
+        "rounds": [[writer.graph["batch"], 1]],
+        "budget": budget,
+        "memory": "fluid",
+        "steps": writer.steps,
+    }
+    host_memory = draw(st.sampled_from([None, max(1, sum(writer.size[t] for t in writer.host))]))
+    device = draw(devices(memory=budget + draw(slack), host_memory=host_memory))
+    return chain, Schedule.from_json(plan), device
+
+
+class _PlanWriter:
+    """A random legal list of steps for the graph of a chain, and the memory that it needs."""
+
+    def __init__(self, draw: st.DrawFn, graph: dict[str, Any], *, recompute: bool, after: bool) -> None:
+        self.draw, self.graph, self.recompute, self.after = draw, graph, recompute, after
+        self.resident = int(graph["resident"])
+        self.size = {t["name"]: int(t["size"]) for t in graph["tensors"]}
+        self.gradients = {t["name"] for t in graph["tensors"] if t["role"] == "gradient"}
+        self.inputs = [t["name"] for t in graph["tensors"] if t["role"] == "input"]
+        self.op = {op["name"]: op for op in graph["ops"]}
+        self.stages = sum(op["phase"] == "fwd" for op in graph["ops"])
+        self.device, self.host, self.dead = set(self.inputs), set[str](), set[str]()
+        self.steps: list[dict[str, Any]] = []
+        self.peak = self.live()
+        self.write()
+
+    def live(self) -> int:
+        return sum(self.size[t] for t in self.device)
+
+    def boundary(self, k: int) -> list[str]:
+        """a^k, in as many tensors as it has."""
+        if k == 0:
+            return self.inputs
+        return [t for t in self.op[f"F{k}"]["writes"] if t not in self.tape(k)]
+
+    def tape(self, k: int) -> list[str]:
+        return list(self.op[f"F{k}"].get("tape", [])) if k > 0 else []
+
+    def write(self) -> None:
+        """All runs in order, with random steps around them."""
+        for k in range(1, self.stages + 1):
+            self.wander()
+            self.bring(k - 1, with_tape=False)
+            skipped = self.tape(k) if self.recompute and self.draw(st.integers(0, 3)) == 0 else []
+            self.run(f"F{k}", skipped)
+        self.wander()
+        self.bring(self.stages, with_tape=False)
+        self.run("loss")
+        for k in range(self.stages, 0, -1):
+            self.wander()
+            if f"d{k}" not in self.device:
+                self.move("prefetch", f"d{k}")
+            self.bring(k - 1, with_tape=False)
+            self.bring(k, with_tape=True)
+            self.run(f"B{k}")
+            self.dead |= {f"d{k}", *self.boundary(k), *self.tape(k), *(self.inputs if k == 1 else [])}
+            if self.draw(st.booleans()):
+                for tensor in sorted(self.dead & self.device):
+                    self.move("free", tensor)
+        self.wander()
+
+    def bring(self, k: int, *, with_tape: bool) -> None:
+        """Put a^k, and its tape if wanted, on the device: from the host, or by running F_k again."""
+        wanted = self.boundary(k) + (self.tape(k) if with_tape else [])
+        missing = [t for t in wanted if t not in self.device]
+        if not missing:
+            return
+        from_host = self.host.issuperset(missing)
+        if from_host and (k == 0 or not self.recompute or self.draw(st.booleans())):
+            for tensor in self.draw(st.permutations(missing)):
+                self.move("prefetch", tensor)
+            return
+        self.bring(k - 1, with_tape=False)
+        tape = self.tape(k)
+        skipped = tape if not with_tape and self.draw(st.booleans()) else []
+        for tensor in self.boundary(k) + ([] if skipped else tape):
+            if tensor in self.device:
+                self.move("free", tensor)
+        self.run(f"F{k}", skipped)
+
+    def wander(self) -> None:
+        """Up to three steps that nobody asked for."""
+        for _ in range(self.draw(st.integers(0, 3))):
+            choices = [("prefetch", t) for t in self.size if t in self.host - self.device]
+            for tensor in (t for t in self.size if t in self.device):
+                if tensor not in self.host and self.size[tensor] > 0:
+                    choices.append(("offload", tensor))
+                redone = self.recompute and tensor not in self.gradients and tensor not in self.inputs
+                if tensor in self.host or tensor in self.dead or redone:
+                    choices.append(("free", tensor))
+            if choices:
+                self.move(*self.draw(st.sampled_from(choices)))
+
+    def move(self, verb: str, tensor: str) -> None:
+        """Write one step that is not a run."""
+        self.steps.append({verb: tensor, **({} if verb == "free" else self.gate())})
+        if verb == "free":
+            self.device.remove(tensor)
+        elif verb == "offload":
+            self.host.add(tensor)
+        else:
+            self.device.add(tensor)
+            self.peak = max(self.peak, self.live())
+
+    def run(self, name: str, skipped: Sequence[str] = ()) -> None:
+        """Write one run."""
+        op = self.op[name]
+        workspace = int(op["choices"][0]["workspace"])
+        if skipped:
+            workspace = int(op.get("skip_workspace", workspace))
+        self.steps.append({"run": name, **({"skip": list(skipped)} if skipped else {}), **self.gate()})
+        self.device |= set(op["writes"]) - set(skipped)
+        self.peak = max(self.peak, self.live() + workspace)
+
+    def gate(self) -> dict[str, list[int]]:
+        """Now and then an `after` that names one earlier step."""
+        earlier = [index for index, step in enumerate(self.steps) if "free" not in step]
+        if not self.after or not earlier or self.draw(st.integers(0, 5)) > 0:
+            return {}
+        return {"after": [self.draw(st.sampled_from(earlier))]}

@@ -1,0 +1,1 @@
+"""Slow, obviously right oracles: plain Python that shares no code with the product."""

@@ -1,0 +1,137 @@
+"""The public testing module: what it draws is legal, what it builds has the optimum it promises."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.testing import (
+    brute_force,
+    chains,
+    devices,
+    instances,
+    schedules,
+    three_partition_chain,
+    two_partition_chain,
+)
+from oracles.exhaustive import least_makespan
+from oracles.interruptible import best_fluid, least_memory, paper_instance
+from oracles.to_graph_py import to_graph_py
+
+
+@given(chains(), st.none() | st.integers(1, 9) | st.just("storage"))
+def test_drawn_chains_have_the_graph_of_the_oracle(chain: ms.Chain, chunk: int | str | None) -> None:
+    if chunk == "storage" and chain.pieces is None:
+        chunk = None
+    assert ms.to_graph(chain, chunk=chunk).to_json() == to_graph_py(chain.to_json(), chunk)
+
+
+@given(chains(paper_form=True))
+def test_paper_form(chain: ms.Chain) -> None:
+    assert list(chain.saved) == list(chain.activation[1:])
+    assert chain.resident == 0
+
+
+@given(devices(memory=7, duplex=True))
+def test_devices_keep_what_is_fixed(device: ms.Device) -> None:
+    assert device.memory == 7
+    assert device.duplex
+    assert min(device.d2h, device.h2d) > 0
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_schedules_run_and_are_legal(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    problem, schedule, device = case
+    timeline = ms.simulate(problem, schedule, device)
+    report = ms.validate(problem, schedule, device)
+    assert report.makespan == pytest.approx(timeline.makespan)
+    assert timeline.peak_memory <= schedule.to_json()["budget"]
+
+
+@given(schedules(recompute=False, chunks=False, after=False))
+def test_schedules_without_options_have_none(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    problem, schedule, _ = case
+    plan = schedule.to_json()
+    runs = [step["run"] for step in plan["steps"] if "run" in step]
+    assert len(runs) == len(set(runs)) == 2 * len(problem.forward_time) + 1
+    assert plan["chunk"] is None
+    assert not any(step.get("skip") or step.get("after") for step in plan["steps"])
+
+
+@settings(deadline=None)
+@given(instances())
+def test_brute_force_is_the_oracle(instance: tuple[ms.Chain, int, float]) -> None:
+    chain, memory, beta = instance
+    makespan, offloaded = brute_force(chain, memory, beta)
+    found = best_fluid(**paper_instance(chain, memory), beta=beta)
+    assert found is not None
+    assert makespan == pytest.approx(found[0])
+    assert len(offloaded) <= len(found[1])
+
+
+@given(chains(max_stages=4))
+def test_brute_force_names_the_least_memory(chain: ms.Chain) -> None:
+    lists = paper_instance(chain, 0)
+    least = int(least_memory(*(lists[k] for k in ("x", "y", "exF", "exB")))) + chain.resident
+    assert brute_force(chain, least, 1.0)[0] >= sum(chain.forward_time)
+    with pytest.raises(ms.InfeasibleError) as caught:
+        brute_force(chain, least - 1, 1.0)
+    assert caught.value.min_memory == least
+
+
+@settings(deadline=None, max_examples=50)
+@given(instances(max_stages=3))
+def test_the_plan_of_the_exhaustive_search_takes_as_long_as_it_says(
+    instance: tuple[ms.Chain, int, float],
+) -> None:
+    chain, memory, beta = instance
+    found = least_makespan(ms.to_graph(chain).to_json(), memory, {"bandwidth": beta})
+    assert found is not None
+    plan = {"format": "memsched-plan/1", "planner": {"name": "exhaustive"}, "graph": "chain", "chunk": None}
+    plan |= {"rounds": [[1, 1]], "budget": memory, "memory": "fluid", "steps": found.steps}
+    timeline = ms.simulate(chain, ms.Schedule.from_json(plan), ms.Device(memory, beta))
+    assert timeline.makespan == pytest.approx(found.makespan)
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "exists"),
+    [
+        ([7, 7, 7], 21, True),
+        ([8, 8, 9, 8, 8, 9], 25, True),
+        ([4, 5, 6, 4, 5, 6], 15, True),
+        ([8, 8, 8, 8, 8, 10], 25, False),
+        ([4, 4, 4, 6, 6, 6], 15, False),
+    ],
+)
+def test_three_partition(values: list[int], target: int, exists: bool) -> None:
+    chain, memory, beta, seconds = three_partition_chain(values, target)
+    found = least_makespan(ms.to_graph(chain).to_json(), memory, {"bandwidth": beta})
+    assert found is not None
+    assert found.makespan >= seconds
+    assert (found.makespan == seconds) is exists
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=7).filter(lambda values: sum(values) % 2 == 0))
+def test_two_partition(values: list[int]) -> None:
+    sums = {0}
+    for value in values:
+        sums |= {total + value for total in sums}
+    chain, memory, beta, seconds = two_partition_chain(values)
+    makespan, _ = brute_force(chain, memory, beta)
+    assert makespan >= seconds - 1e-9
+    assert (makespan == pytest.approx(seconds)) is (sum(values) / 2 in sums)
+
+
+@pytest.mark.parametrize(("values", "target"), [([7, 7], 14), ([7, 7, 8], 21), ([5, 5, 11], 21), ([], 1)])
+def test_no_three_partition_instance(values: list[int], target: int) -> None:
+    with pytest.raises(ValueError, match="3-PARTITION"):
+        three_partition_chain(values, target)
+
+
+@pytest.mark.parametrize("values", [[1, 2], [0, 2], []])
+def test_no_two_partition_instance(values: list[int]) -> None:
+    with pytest.raises(ValueError, match="2-PARTITION"):
+        two_partition_chain(values)
