@@ -3,10 +3,48 @@
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.bounds import Bounds, bounds
+from memsched.compare import compare, plan
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError
+from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
 from memsched.planners.offload import offload
+from memsched.planners.registry import min_memory
+from memsched.planners.tflms import tflms
+from memsched.planners.vdnn import vdnn
 from memsched.problem import peak_memory, simulate
 from memsched.result import Result
 from memsched.validate import ValidationReport, validate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bounds",
+    "Chain",
+    "Device",
+    "Graph",
+    "InfeasibleError",
+    "InvalidInputError",
+    "LimitError",
+    "MemschedError",
+    "Result",
+    "Schedule",
+    "ScheduleError",
+    "Timeline",
+    "ValidationReport",
+    "autoswap",
+    "bounds",
+    "compare",
+    "dynprog",
+    "greedy",
+    "min_memory",
+    "offload",
+    "peak_memory",
+    "plan",
+    "profiles",
+    "simulate",
+    "tflms",
+    "to_graph",
+    "validate",
+    "vdnn",
+]

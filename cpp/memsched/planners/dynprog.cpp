@@ -2,6 +2,7 @@
 
 #include "memsched/bounds.h"
 #include "memsched/errors.h"
+#include "memsched/planners/fluid_walk.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +16,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t first_width = 64;
 constexpr std::size_t width_growth = 8;
+constexpr std::size_t walk_per_width = 32; // sets that the local search tries after a pass, per state of its width
 constexpr std::size_t dominance_window = 2048; // how many kept states a new one is compared with
 
 // A state on its way through a stage, with the decision that made it.
@@ -80,6 +82,10 @@ class Search {
             if (dropped >= best_.makespan || exhausted || close_enough()) {
                 break;
             }
+            walk(width);
+            if (close_enough()) {
+                break;
+            }
         }
         best_.lower_bound = std::min(best_.makespan, std::max(proven_, root_bound_));
         best_.optimal = best_.makespan <= best_.lower_bound * (1 + 1e-12);
@@ -90,6 +96,24 @@ class Search {
     bool close_enough() const {
         const double bound = std::max(proven_, root_bound_);
         return best_.makespan < infinity && best_.makespan <= bound * (1 + options_.gap) * (1 + 1e-12);
+    }
+
+    // The beam seldom finds the set whose size fits best; a walk from the incumbent does.
+    void walk(std::size_t width) {
+        const double target = std::max(proven_, root_bound_) * (1 + options_.gap);
+        constexpr std::size_t slice = 4096;
+        for (std::size_t left = walk_per_width * std::min(width, options_.max_states); left > 0;) {
+            if (progress_.tick(0) || close_enough()) {
+                return;
+            }
+            const std::size_t now = std::min(left, slice);
+            const double found = walk_.run(best_.offloaded, best_.makespan, target, now);
+            if (found < best_.makespan) {
+                best_.makespan = found;
+                best_.offloaded = walk_.offloaded();
+            }
+            left -= now;
+        }
     }
 
     // Runs the dynamic program with at most `width` states a stage. Returns the least bound among the states dropped for
@@ -199,6 +223,7 @@ class Search {
     }
 
     FluidModel model_;
+    FluidWalk walk_{model_};
     const DynprogOptions& options_;
     const Progress& progress_;
     double root_bound_ = 0;

@@ -1,0 +1,34 @@
+// Local search over offload sets in the interruptible model: finds, where the dynamic program's beam is too narrow, sets
+// whose size matches what has to leave.
+#pragma once
+
+#include "memsched/planners/fluid_chain.h"
+
+#include <array>
+#include <random>
+#include <vector>
+
+namespace memsched {
+
+class FluidWalk {
+  public:
+    explicit FluidWalk(const FluidModel& model);
+
+    // Walks from a feasible set; deterministic. Returns after `evaluations` sets, or when the makespan reaches `target`.
+    // The best set found is in offloaded(), its makespan the return value.
+    double run(const std::vector<std::uint8_t>& from, double makespan, double target, std::size_t evaluations);
+    const std::vector<std::uint8_t>& offloaded() const { return best_; }
+
+  private:
+    double evaluate(std::size_t first_changed);
+    std::size_t propose();
+
+    const FluidModel& model_;
+    std::mt19937_64 random_{0};
+    std::vector<std::uint8_t> current_, best_;
+    std::vector<FluidState> states_; // of the current set, before each stage; valid up to valid_
+    std::size_t valid_ = 0;
+    std::array<std::size_t, 3> flipped_{};
+};
+
+} // namespace memsched

@@ -1,0 +1,91 @@
+"""The registry: one line a planner. Everything that works with any planner goes through it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memsched import _core
+from memsched._core import Chain, Device
+from memsched.errors import InvalidInputError
+from memsched.planners import minimum, tflms
+from memsched.planners.autoswap import autoswap
+from memsched.planners.dynprog import dynprog
+from memsched.planners.greedy import greedy
+from memsched.planners.offload import offload
+from memsched.planners.vdnn import vdnn
+from memsched.problem import Problem, graph_of
+from memsched.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """A registered planner.
+
+    Attributes
+    ----------
+    plan : callable
+        planner(problem, M, beta, *, device, options) -> Result.
+    min_memory : callable
+        problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
+    summary : str
+        One line for lists.
+    """
+
+    plan: Callable[..., Result]
+    min_memory: Callable[[Chain], int]
+    summary: str
+
+
+def _tflms_min_memory(chain: Chain) -> int:
+    bandwidth = (chain.provenance or {}).get("link_bandwidth", math.inf)
+    return tflms.min_memory(chain, Device(1, bandwidth))
+
+
+PLANNERS: dict[str, Planner] = {
+    "offload": Planner(plan=offload, min_memory=minimum.of_graph, summary="anytime search on the simulated makespan"),
+    "dynprog": Planner(plan=dynprog, min_memory=minimum.of_fluid_model, summary="dynamic program, interruptible model"),
+    "greedy": Planner(plan=greedy, min_memory=minimum.of_graph, summary="the first activations until the rest fits"),
+    "vdnn": Planner(plan=vdnn, min_memory=minimum.of_graph, summary="best threshold on forward time over size"),
+    "tflms": Planner(plan=tflms.tflms, min_memory=_tflms_min_memory, summary="the first n, fixed lookahead, no waiting"),
+    "autoswap": Planner(plan=autoswap, min_memory=minimum.of_graph, summary="four priority scores, tuned weights"),
+}
+
+
+def planner_named(name: str) -> Planner:
+    """Look a planner up.
+
+    Raises
+    ------
+    InvalidInputError
+        No planner has this name.
+    """
+    if name not in PLANNERS:
+        raise InvalidInputError(f"planner is {name!r}; it must be one of {', '.join(PLANNERS)}")
+    return PLANNERS[name]
+
+
+def min_memory(problem: Problem, planner: str | None = None) -> int:
+    """The least M, in bytes, resident included.
+
+    Parameters
+    ----------
+    problem : Chain or Graph
+    planner : str, optional
+        That planner's own minimum; without it, resident and the largest need of one op (reads + writes + workspace),
+        below which no plan without recomputation exists. For tflms it depends on the link: the profile's is taken,
+        or a free one where there is none.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.min_memory(ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
+    16
+    """
+    if planner is None:
+        return _core.graph_min_memory(graph_of(problem))
+    found = planner_named(planner)
+    if not isinstance(problem, Chain):
+        raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
+    return found.min_memory(problem)

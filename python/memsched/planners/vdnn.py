@@ -1,0 +1,76 @@
+"""VDNN as the Euro-Par paper generalises it (section 6.1): offload by the ratio of forward time to activation size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memsched._core import Chain, Device
+from memsched.planners import minimum
+from memsched.planners.base import start
+from memsched.problem import ChunkLike
+from memsched.result import Result
+
+
+def vdnn(
+    chain: Chain,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    chunk: ChunkLike = None,
+) -> Result:
+    """Offload the activations whose forward is long for their size, by the best of all thresholds.
+
+    For every threshold t on u_F(i) / |x_i|, two sets are simulated: all activations with a ratio >= t, and every other
+    one of them. O(n) simulations.
+
+    Parameters
+    ----------
+    chain : Chain
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    chunk : None, int or "storage"
+        How the chosen activations travel: whole, or in pieces.
+
+    Returns
+    -------
+    Result
+        params["threshold"] (seconds per byte, None: nothing travels) and params["every_other"] name the winner.
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain).
+    InvalidInputError
+
+    References
+    ----------
+    Rhu et al., "vDNN", MICRO 2016; Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, section 6.1.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.vdnn(chain, M=20, beta=4).makespan
+    8.0
+    """
+    task = start("vdnn", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)
+    ratio = chain.forward_time / np.maximum(sizes, 1.0)
+    thresholds = np.unique(ratio)[::-1]
+    reached = ratio[None, :] >= thresholds[:, None]
+    every_other = reached & (np.cumsum(reached, axis=1) % 2 == 1)
+    stages = np.concatenate([np.zeros((1, chain.n), bool), reached, every_other]).astype(np.uint8)
+    rows = task.tensors(stages)
+    best = int(np.argmin(task.makespans(rows)))
+    params = {
+        "chunk": chunk,
+        "threshold": None if best == 0 else float(thresholds[(best - 1) % len(thresholds)]),
+        "every_other": best > len(thresholds),
+    }
+    schedule = task.schedule(rows[best], {"name": "vdnn"})
+    return task.result("vdnn", params, schedule)
