@@ -19,58 +19,43 @@ namespace {
 
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
 
-struct Work {
-    std::vector<Seconds> time;
-    std::vector<Bytes> excess;    // that must be away while the op runs, <= 0: none
-    std::vector<Bytes> away_most; // what can be away while it runs: held, not touched by it
-};
-
-// Reversed in time, or not, the walk is the same.
+// The walk in one direction of time.
 struct Direction {
-    std::vector<Seconds> earliest; // start of each op
-    Seconds drained = 0;           // the largest excess has left
+    std::vector<Seconds> earliest; // start of each op; infinity: never
+    Seconds drained = never;       // the largest excess has left
 };
 
-Direction walk(const Work& work, const std::vector<Bytes>& available_before, Bytes available_at_start, Bytes peak_excess,
-               Bandwidth bandwidth) {
-    Direction d;
-    d.earliest.resize(work.time.size());
+// supply(j): bytes that may travel from before op j on.
+template <class Supply> Direction walk(const Workload& work, const Supply& supply, double peak, Bandwidth bandwidth) {
+    const std::size_t n = work.time.size();
+    Direction d{std::vector<Seconds>(n, never), never};
     Seconds now = 0;
-    double copied = 0;
-    double available = static_cast<double>(available_at_start);
-    const auto peak = static_cast<double>(std::max<Bytes>(peak_excess, 0));
-    d.drained = peak > 0 ? never : 0;
-    const auto advance = [&](Seconds until) {
-        const double most = until > now ? std::min(available, copied + (until - now) * bandwidth) : copied;
-        if (d.drained == never && most >= peak) {
-            d.drained = now + std::max(0.0, (peak - copied) / bandwidth);
-        }
-        copied = std::max(copied, most);
-        now = until;
-    };
-    for (std::size_t j = 0; j < work.time.size(); ++j) {
-        available += static_cast<double>(available_before[j]);
-        const auto excess = static_cast<double>(work.excess[j]);
+    double copied = 0, available = 0;
+    for (std::size_t j = 0; j < n; ++j) {
+        available += supply(j);
+        const double excess = work.excess[j];
         if (excess > copied) {
-            if (work.excess[j] > work.away_most[j] || excess > available || bandwidth == 0) {
-                d.earliest.assign(work.time.size(), never);
-                d.drained = never;
-                return d;
+            if (excess > work.away_most[j] || excess > available || bandwidth == 0) {
+                return {std::vector<Seconds>(n, never), never};
             }
-            const Seconds ready = now + (excess - copied) / bandwidth;
-            advance(ready);
-            copied = std::max(copied, excess); // against rounding
-            if (d.drained == never && copied >= peak) {
-                d.drained = ready;
-            }
+            now += (excess - copied) / bandwidth;
+            copied = excess;
+        }
+        if (d.drained == never && copied >= peak) {
+            d.drained = now; // at the latest here, at the peak op itself
         }
         d.earliest[j] = now;
-        advance(now + work.time[j]);
+        const double sent = work.time[j] > 0 ? std::min(available - copied, work.time[j] * bandwidth) : 0;
+        if (d.drained == never && copied + sent >= peak) {
+            d.drained = now + (peak - copied) / bandwidth;
+        }
+        copied += sent;
+        now += work.time[j];
     }
     return d;
 }
 
-Work reversed(Work work) {
+Workload reversed(Workload work) {
     std::reverse(work.time.begin(), work.time.end());
     std::reverse(work.excess.begin(), work.excess.end());
     std::reverse(work.away_most.begin(), work.away_most.end());
@@ -85,23 +70,17 @@ Seconds fastest(const Op& op) {
     return time;
 }
 
-// What may travel, by the op from whose end (forwards) or start (backwards) on it may: before_op[j] for the walk in time
-// order, after_op[j] for the reversed one.
-struct Supply {
-    Bytes at_start = 0;
-    std::vector<Bytes> forwards;  // available before op j starts
-    std::vector<Bytes> backwards; // the same, with ops counted from the end
-    std::vector<Bytes> away_most;
-};
-
-Supply supply(const Graph& graph, const Lifetimes& lifetimes) {
+Workload workload(const Graph& graph, Bytes capacity) {
+    const Lifetimes lifetimes(graph);
     const std::size_t n = graph.ops().size();
-    Supply s{0, std::vector<Bytes>(n + 1, 0), std::vector<Bytes>(n + 1, 0), std::vector<Bytes>(n, 0)};
-    std::vector<OpId> previous(lifetimes.birth); // last op that touched a tensor
+    Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n), std::vector<double>(n + 1, 0),
+                  std::vector<double>(n, 0)};
+    std::vector<OpId> previous(lifetimes.birth);     // last op that touched a tensor
     std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
     for (std::size_t j = 0; j < n; ++j) {
-        Bytes touched = lifetimes.need[j];
-        s.away_most[j] = lifetimes.usage[j] - touched;
+        work.time[j] = fastest(graph.ops()[j]);
+        work.excess[j] = static_cast<double>(lifetimes.usage[j] - capacity);
+        work.away_most[j] = static_cast<double>(lifetimes.usage[j] - lifetimes.need[j]);
         for (const TensorId t : graph.ops()[j].reads) {
             const auto id = static_cast<std::size_t>(t);
             if (static_cast<OpId>(j) > previous[id] + 1) {
@@ -111,50 +90,53 @@ Supply supply(const Graph& graph, const Lifetimes& lifetimes) {
         }
     }
     for (std::size_t t = 0; t < arrival.size(); ++t) {
-        if (arrival[t] < 0) {
-            continue; // never away while an op runs
+        if (arrival[t] >= 0) { // others are never away while an op runs
+            const auto bytes = static_cast<double>(graph.tensors()[t].bytes);
+            work.written[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += bytes;
+            work.wanted[static_cast<std::size_t>(arrival[t])] += bytes;
         }
-        const Bytes bytes = graph.tensors()[t].bytes;
-        if (lifetimes.birth[t] < 0) {
-            s.at_start += bytes;
-        } else {
-            s.forwards[static_cast<std::size_t>(lifetimes.birth[t]) + 1] += bytes;
-        }
-        s.backwards[n - static_cast<std::size_t>(arrival[t])] += bytes;
     }
-    return s;
+    return work;
+}
+
+double largest_excess(const Workload& work) {
+    return std::max(0.0, *std::max_element(work.excess.begin(), work.excess.end()));
+}
+
+Seconds total(const std::vector<Seconds>& times) {
+    Seconds sum = 0;
+    for (const Seconds time : times) {
+        sum += time;
+    }
+    return sum;
 }
 
 } // namespace
 
+Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
+    const std::size_t n = work.time.size();
+    const double peak = largest_excess(work);
+    const Seconds compute = total(work.time);
+    if (peak == 0) {
+        return compute;
+    }
+    const Direction out = walk(work, [&](std::size_t j) { return work.written[j]; }, peak, d2h);
+    const auto from_the_end = [&](std::size_t j) { return j == 0 ? 0.0 : work.wanted[n - j]; };
+    const Direction in = walk(reversed(work), from_the_end, peak, h2d);
+    Seconds bound = std::max(compute, out.drained + in.drained);
+    for (std::size_t j = 0; j < n; ++j) {
+        bound = std::max(bound, out.earliest[j] + work.time[j] + in.earliest[n - 1 - j]);
+    }
+    return bound;
+}
+
 Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
-    const Lifetimes lifetimes(graph);
-    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
-    const std::size_t n = graph.ops().size();
+    const Workload work = workload(graph, std::min(budget, device.memory) - graph.resident());
+    const double peak = largest_excess(work);
     Bounds bounds;
-    Work work{std::vector<Seconds>(n), std::vector<Bytes>(n), {}};
-    Bytes peak_excess = 0;
-    for (std::size_t j = 0; j < n; ++j) {
-        work.time[j] = fastest(graph.ops()[j]);
-        work.excess[j] = lifetimes.usage[j] - capacity;
-        bounds.compute += work.time[j];
-        peak_excess = std::max(peak_excess, work.excess[j]);
-    }
-    bounds.transfer = bounds.fractional = bounds.compute;
-    if (peak_excess <= 0) {
-        bounds.transfer = 0;
-        return bounds;
-    }
-    const Supply s = supply(graph, lifetimes);
-    work.away_most = s.away_most;
-    const auto excess = static_cast<double>(peak_excess);
-    bounds.transfer = excess / device.d2h + excess / device.h2d;
-    const Direction out = walk(work, s.forwards, s.at_start, peak_excess, device.d2h);
-    const Direction in = walk(reversed(work), s.backwards, 0, peak_excess, device.h2d);
-    bounds.fractional = std::max(bounds.compute, out.drained + in.drained);
-    for (std::size_t j = 0; j < n; ++j) {
-        bounds.fractional = std::max(bounds.fractional, out.earliest[j] + work.time[j] + in.earliest[n - 1 - j]);
-    }
+    bounds.compute = total(work.time);
+    bounds.transfer = peak == 0 ? 0 : peak / device.d2h + peak / device.h2d;
+    bounds.fractional = fractional_bound(work, device.d2h, device.h2d);
     return bounds;
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,12 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.discretize import bump, ceil_partial_sums, ceil_slots, floor_partial_sums
-from memsched.errors import LimitError
 
 Progress = Callable[[float], None] | None
 Flags = npt.NDArray[np.uint8]
 
 MAX_STATES = 40_000_000
+FALLBACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,28 +170,25 @@ def fluid_solve_in_slots(
 ) -> FluidSolution:
     """Solve a feasible instance in slots, again and again with finer activations until the set fits the real sizes.
 
-    Gradients and overheads round up, so a memory close to the minimum may have no solution in slots: then the number
-    of slots doubles.
+    Gradients and overheads round up, so a memory close to the minimum may have no solution in slots. Then, and after
+    `max_rounds` rounds, the real sizes decide, within `FALLBACK_SECONDS` where no time limit is given.
 
     Raises
     ------
     LimitError
-        No feasible set within `max_rounds` rounds.
+        The hash tables outgrow `max_states`.
     """
     if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
         return fluid_solve(instance)
     exact = instance.exact()
-    states = 0
-    activation: list[float] = []
-    width = 0.0
-    for attempt in range(1, max_rounds + 1):
-        if not activation:
-            width = instance.capacity / slots
-            activation = ceil_partial_sums(instance.activation, width)
+    width = instance.capacity / slots
+    activation = ceil_partial_sums(instance.activation, width)
+    states, rounds = 0, 0
+    while rounds < max_rounds:
         rounded = instance.in_slots(width, slots, activation)
         if rounded.min_capacity > slots:
-            slots, activation = 2 * slots, []
-            continue
+            break
+        rounds += 1
         solution = _core.dynprog(rounded, hash_tables, gap, max_states, time_limit, progress)
         states += solution.states
         makespan = exact.makespan(solution.offloaded)
@@ -202,12 +199,11 @@ def fluid_solve_in_slots(
                 lower_bound=0.0,
                 optimal=solution.optimal,
                 states=states,
-                rounds=attempt,
+                rounds=rounds,
                 slots=slots,
             )
         if not bump(activation, instance.activation, width):
-            slots, activation = 2 * slots, []
-    raise LimitError(
-        f"the discretisation found no feasible set in {max_rounds} rounds; "
-        "use more slots, more max_rounds, or slots=None"
-    )
+            break
+    limit = FALLBACK_SECONDS if time_limit is None else time_limit
+    fallback = fluid_solve(instance, gap=gap, max_states=max_states, time_limit=limit, progress=progress)
+    return replace(fallback, states=fallback.states + states, rounds=rounds)

@@ -248,7 +248,8 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
     def has_memory(index: int) -> bool:
         """What was listed before counts as held, but for what steps listed before have really given back."""
         if not walk.contiguous:
-            return not steps[index].births or asked[index] - sum(returned[:index]) <= walk.capacity
+            asks = any(block.bytes for block in steps[index].births)  # who asks for nothing waits for nothing
+            return not asks or asked[index] - sum(returned[:index]) <= walk.capacity
         leaving = [b for b in walk.blocks if b.dies is not None and b.dies < index and end[b.dies] > clock]
         return not any(new.overlaps(old) for new in steps[index].births for old in leaving)
 

@@ -1,6 +1,5 @@
 #include "memsched/planners/dynprog.h"
 
-#include "memsched/bounds.h"
 #include "memsched/errors.h"
 #include "memsched/planners/fluid_walk.h"
 
@@ -66,10 +65,7 @@ class DominanceFilter {
 class Search {
   public:
     Search(const FluidChain& chain, const DynprogOptions& options, const Progress& progress)
-        : model_(chain), options_(options), progress_(progress) {
-        const Device link{std::numeric_limits<Bytes>::max(), 1, 1, false, 0, {}, ""};
-        const auto budget = static_cast<Bytes>(std::floor(chain.capacity));
-        root_bound_ = lower_bounds(fluid_graph(chain), link, budget).fractional;
+        : chain_(chain), model_(chain), options_(options), progress_(progress) {
         best_.makespan = infinity;
     }
 
@@ -78,8 +74,13 @@ class Search {
             first_pass_ = width == first_width; // always runs to its end, so that there is a solution to return
             const double dropped = pass(width);
             proven_ = std::max(proven_, std::min(dropped, best_.makespan));
-            const bool exhausted = stopped_ || (width > options_.max_states && dropped < best_.makespan);
-            if (dropped >= best_.makespan || exhausted || close_enough()) {
+            if (dropped >= best_.makespan) {
+                break; // exact
+            }
+            if (first_pass_) {
+                root_bound_ = fluid_fractional_bound(chain_);
+            }
+            if (stopped_ || width > options_.max_states || close_enough()) {
                 break;
             }
             walk(width);
@@ -222,6 +223,7 @@ class Search {
         }
     }
 
+    const FluidChain& chain_;
     FluidModel model_;
     FluidWalk walk_{model_};
     const DynprogOptions& options_;

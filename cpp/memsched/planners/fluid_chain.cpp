@@ -1,5 +1,7 @@
 #include "memsched/planners/fluid_chain.h"
 
+#include "memsched/bounds.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -53,38 +55,24 @@ double fluid_min_capacity(const FluidChain& chain) {
     return least;
 }
 
-Graph fluid_graph(const FluidChain& chain) {
-    const std::size_t n = chain.forward.size();
-    const auto bytes = [](double value) { return static_cast<Bytes>(std::llround(value)); };
-    GraphData data;
-    for (std::size_t i = 0; i <= n; ++i) {
-        data.tensors.push_back(
-            {"x" + std::to_string(i), bytes(chain.activation[i]), i == 0 ? Role::input : Role::activation});
-    }
-    for (std::size_t i = 0; i <= n; ++i) {
-        data.tensors.push_back({"y" + std::to_string(i), bytes(chain.gradient[i]), Role::gradient});
-    }
-    const auto x = [](std::size_t i) { return static_cast<TensorId>(i); };
-    const auto y = [n](std::size_t i) { return static_cast<TensorId>(n + 1 + i); };
-    const auto add = [&](std::string name, Phase phase, std::vector<TensorId> reads, TensorId write, double time,
-                         double overhead) {
-        Op op;
-        op.name = std::move(name);
-        op.phase = phase;
-        op.reads = std::move(reads);
-        op.writes = {write};
-        op.choices = {{"default", time, bytes(overhead)}};
-        data.ops.push_back(std::move(op));
-    };
+double fluid_fractional_bound(const FluidChain& chain) {
+    const std::size_t n = chain.forward.size(), ops = 2 * n; // F_0 .. F_L, B_L .. B_0; the loss is part of B_L
+    Workload work{std::vector<Seconds>(ops), std::vector<double>(ops), std::vector<double>(ops),
+                  std::vector<double>(ops + 1, 0), std::vector<double>(ops, 0)};
+    double held = chain.activation[0];
     for (std::size_t i = 0; i < n; ++i) {
-        add("F" + std::to_string(i), Phase::forward, {x(i)}, x(i + 1), chain.forward[i], chain.forward_overhead[i]);
+        const std::size_t f = i, b = ops - 1 - i;
+        held += chain.activation[i + 1];
+        const double away = held - chain.activation[i] - chain.activation[i + 1];
+        work.time[f] = chain.forward[i];
+        work.time[b] = chain.backward[i];
+        work.excess[f] = held + chain.forward_overhead[i] - chain.capacity;
+        work.excess[b] = held + chain.gradient[i] + chain.gradient[i + 1] + chain.backward_overhead[i] - chain.capacity;
+        work.away_most[f] = work.away_most[b] = away;
+        work.written[i] += chain.activation[i];
+        work.wanted[b] += chain.activation[i]; // B_i is its first reader after it was away
     }
-    add("loss", Phase::backward, {x(n)}, y(n), 0, 0);
-    for (std::size_t i = n; i-- > 0;) {
-        add("B" + std::to_string(i), Phase::backward, {x(i), x(i + 1), y(i + 1)}, y(i), chain.backward[i],
-            chain.backward_overhead[i]);
-    }
-    return Graph(std::move(data));
+    return fractional_bound(work, 1, 1);
 }
 
 double FluidModel::Turn::within(double window) const {

@@ -3,8 +3,6 @@
 // that the link moves one byte per unit and every quantity below has the same unit.
 #pragma once
 
-#include "memsched/graph.h"
-
 #include <cstdint>
 #include <vector>
 
@@ -25,8 +23,8 @@ void check_fluid_chain(const FluidChain& chain);
 // The least capacity for which any offload set is feasible.
 double fluid_min_capacity(const FluidChain& chain);
 
-// The same chain as a graph on a link of bandwidth 1, for the fractional bound.
-Graph fluid_graph(const FluidChain& chain);
+// Lower bound on every schedule, whatever fractions travel (Theorem 2), in link bytes.
+double fluid_fractional_bound(const FluidChain& chain);
 
 // A partial solution: what stages 0 .. i-1 decided, seen from between F_{i-1} and F_i.
 struct FluidState {

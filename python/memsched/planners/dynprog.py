@@ -20,7 +20,7 @@ def dynprog_set(
     method: str = "pruned",
     time_limit: float | None = None,
     gap: float = 0.0,
-    max_rounds: int = 1000,
+    max_rounds: int = 50,
     max_states: int = MAX_STATES,
     progress: Progress = None,
 ) -> FluidSolution:
@@ -64,7 +64,7 @@ def dynprog(
     method: str = "pruned",
     time_limit: float | None = None,
     gap: float = 0.0,
-    max_rounds: int = 1000,
+    max_rounds: int = 50,
     max_states: int = MAX_STATES,
     chunk: ChunkLike = None,
     progress: Progress = None,
@@ -85,7 +85,8 @@ def dynprog(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     slots : int or None
-        Memory slots of the discretisation (section 5.3.2); None works on the real sizes.
+        Memory slots of the discretisation (section 5.3.2); None works on the real sizes. So does a memory so close to
+        the minimum that rounding up leaves no solution.
     method : "pruned" or "hash"
         Dominance and bounds, or the paper's Algorithm 1 with hash tables and nothing else.
     time_limit : float, optional
@@ -93,7 +94,7 @@ def dynprog(
     gap : float
         Stop at a proven (makespan - bound) / bound of this size, in the interruptible model.
     max_rounds : int
-        Most rounds of the discretisation.
+        Most rounds of the discretisation, each a dynamic program of its own; then the real sizes decide.
     max_states : int
         Most states kept at once, about 4 bytes each; the search stops with its best set when they run out.
     chunk : None, int or "storage"
@@ -112,7 +113,7 @@ def dynprog(
     InfeasibleError
         M < min_memory(chain, "dynprog").
     LimitError
-        The discretisation ends without a feasible set, or the hash tables outgrow max_states.
+        The hash tables outgrow max_states.
     InvalidInputError
 
     References

@@ -9,7 +9,6 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.bounds import graph_bound
-from memsched.errors import LimitError
 from memsched.fluid import Flags, fluid_chain, fluid_solve
 from memsched.planners import minimum
 from memsched.planners.base import ChainTask, Progress, check_count, check_seconds, start
@@ -25,10 +24,7 @@ def _starts(task: ChainTask, time_limit: float) -> list[Flags]:
     everything[_core.movable_tensors(task.graph)] = 1
     starts = [greedy_set(task), release_prefix(task), task.tensors(np.ones(task.chain.n, np.uint8)), everything]
     if task.device.memory >= minimum.of_fluid_model(task.chain):
-        try:
-            starts.append(task.tensors(dynprog_set(task, 500, time_limit=time_limit).offloaded))
-        except LimitError:
-            pass  # the exact model below has no rounds to run out of
+        starts.append(task.tensors(dynprog_set(task, 500, time_limit=time_limit).offloaded))
         exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, time_limit=time_limit / 4)
         starts.append(task.tensors(exact.offloaded))
     return starts
