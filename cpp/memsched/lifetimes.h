@@ -19,8 +19,10 @@ struct Lifetimes {
     std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
     std::vector<Bytes> need;          // per op: its reads, writes and workspace
 
-    // A feature map written by a forward op, or an input, that a backward op reads.
-    bool movable(std::size_t tensor) const { return first_backward[tensor] >= 0 && birth[tensor] < first_backward[tensor]; }
+    // A feature map: written by a forward op, or an input, and read by a backward op.
+    bool movable(std::size_t tensor) const {
+        return first_backward[tensor] >= 0 && (birth[tensor] < 0 || last_forward[tensor] >= 0);
+    }
 };
 
 // Least memory for which a plan without recomputation exists: resident and the largest need of one op (eq. 2 of moDNN).

@@ -87,7 +87,9 @@ def _positive(memory: float) -> float:
 
 def _bandwidth(value: float) -> float:
     if isinstance(value, bool) or isinstance(value, str) or math.isnan(value) or value < 0:
-        raise InvalidInputError(f"beta is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)")
+        raise InvalidInputError(
+            f"beta is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)"
+        )
     return value
 
 

@@ -2,9 +2,10 @@
 // whose size matches what has to leave.
 #pragma once
 
+#include "memsched/planners/flip_move.h"
 #include "memsched/planners/fluid_chain.h"
+#include "memsched/planners/late_acceptance.h"
 
-#include <array>
 #include <random>
 #include <vector>
 
@@ -21,14 +22,15 @@ class FluidWalk {
 
   private:
     double evaluate(std::size_t first_changed);
-    std::size_t propose();
 
     const FluidModel& model_;
     std::mt19937_64 random_{0};
+    FlipMove move_;
+    LateAcceptance walk_{256};
+    std::vector<std::size_t> stages_;
     std::vector<std::uint8_t> current_, best_;
     std::vector<FluidState> states_; // of the current set, before each stage; valid up to valid_
     std::size_t valid_ = 0;
-    std::array<std::size_t, 3> flipped_{};
 };
 
 } // namespace memsched

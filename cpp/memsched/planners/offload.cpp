@@ -1,114 +1,114 @@
 #include "memsched/planners/offload.h"
 
 #include "memsched/errors.h"
-#include "memsched/simulate.h"
+#include "memsched/planners/set_walk.h"
+#include "memsched/planners/step_walk.h"
 
 #include <algorithm>
-#include <array>
-#include <random>
 #include <stdexcept>
 
 namespace memsched {
 namespace {
 
-constexpr std::size_t memory_of_walk = 64; // late acceptance: a move may be as bad as the walk was so many moves ago
+constexpr std::size_t slice = 512;        // moves between two looks at the clock
+constexpr std::size_t slices_a_turn = 8;  // of one walk before the other has its turn
+constexpr std::size_t patience = 200;     // moves without progress, per movable tensor, before the set walk starts elsewhere
 
-class Walk {
+// Two walks in turn: one over sets, and one over the positions of the transfers of the best set that the first has found.
+class Search {
   public:
-    Walk(const Graph& graph, const Device& device, Bytes budget, const OffloadOptions& options, const Progress& progress)
+    Search(const Graph& graph, const Device& device, Bytes budget, const OffloadOptions& options,
+           const Progress& progress)
         : builder_(graph, std::min(budget, device.memory) - graph.resident()), simulator_(graph, device, budget),
-          options_(options), progress_(progress), random_(options.seed) {
+          target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)), progress_(progress), random_(options.seed),
+          sets_(graph, builder_, simulator_, random_) {
         best_.makespan = Simulator::illegal;
     }
 
-    void start_from(std::vector<std::uint8_t> travels) {
-        const Seconds makespan = evaluate(travels);
-        if (makespan < best_.makespan) {
-            keep(travels, makespan);
+    void start_from(const std::vector<std::uint8_t>& travels) {
+        const Seconds makespan = sets_.evaluate(travels);
+        ++best_.evaluations;
+        if (makespan < set_makespan_) {
+            set_ = travels;
+            set_makespan_ = makespan;
         }
     }
 
-    bool good_enough() const { return best_.makespan <= options_.lower_bound * (1 + options_.gap) * (1 + 1e-12); }
-
-    void run() {
-        const std::vector<TensorId>& movable = builder_.movable();
-        if (movable.empty()) {
-            return;
+    bool run() {
+        if (set_makespan_ == Simulator::illegal) {
+            return false;
         }
-        std::vector<std::uint8_t> current = best_travels_;
-        Seconds current_makespan = best_.makespan;
-        std::vector<Seconds> past(memory_of_walk, current_makespan);
-        for (std::uint64_t move = 0; !good_enough(); ++move) {
-            if (progress_.tick(0)) {
-                return;
+        sets_.restart(set_, set_makespan_);
+        adopt_set();
+        std::size_t idle_turns = 0;
+        while (!builder_.movable().empty() && best_.makespan > target_ && !stopped_) {
+            const bool progress = turn(sets_);
+            idle_turns = progress ? 0 : idle_turns + 1;
+            if (sets_.makespan() < set_makespan_ || (progress && sets_.makespan() < steps_.makespan())) {
+                adopt_set();
             }
-            const std::size_t flips = propose(current);
-            const Seconds makespan = evaluate(current);
-            Seconds& old = past[move % memory_of_walk];
-            if (makespan <= current_makespan || makespan <= old) {
-                current_makespan = makespan;
-                if (makespan < best_.makespan) {
-                    keep(current, makespan);
-                }
-            } else {
-                undo(current, flips);
+            if (best_.makespan > target_ && !stopped_) {
+                turn(steps_);
             }
-            old = current_makespan;
+            keep_steps();
+            if (idle_turns * slices_a_turn * slice > patience * builder_.movable().size()) {
+                idle_turns = 0;
+                restart_elsewhere();
+            }
         }
+        return true;
     }
 
-    OffloadSolution solution() {
-        if (!builder_.build(best_travels_, {}, best_.steps)) {
-            throw std::logic_error("the best set no longer builds");
-        }
-        return std::move(best_);
-    }
-
-    bool found() const { return best_.makespan < Simulator::illegal; }
+    OffloadSolution solution() { return std::move(best_); }
 
   private:
-    Seconds evaluate(const std::vector<std::uint8_t>& travels) {
-        ++best_.evaluations;
-        return builder_.build(travels, {}, list_) ? simulator_.makespan(list_) : Simulator::illegal;
-    }
-
-    void keep(const std::vector<std::uint8_t>& travels, Seconds makespan) {
-        best_travels_ = travels;
-        best_.makespan = makespan;
-    }
-
-    // Flips one to three tensors of `current`: mostly one that travels against one that stays.
-    std::size_t propose(std::vector<std::uint8_t>& current) {
-        const std::vector<TensorId>& movable = builder_.movable();
-        std::uniform_int_distribution<std::size_t> any(0, movable.size() - 1);
-        const std::uint64_t kind = random_() % 8;
-        const std::size_t flips = kind < 2 ? 1 : kind < 7 ? 2 : 3;
-        for (std::size_t f = 0; f < flips; ++f) {
-            auto t = static_cast<std::size_t>(movable[any(random_)]);
-            for (int tries = 0; f == 1 && tries < 16 && current[t] != current[flipped_[0]]; ++tries) {
-                t = static_cast<std::size_t>(movable[any(random_)]); // flipped_[0] has its new value already
-            }
-            current[t] ^= 1U;
-            flipped_[f] = t;
+    template <class Walk> bool turn(Walk& walk) {
+        bool better = false;
+        for (std::size_t s = 0; s < slices_a_turn && walk.makespan() > target_ && !stopped_; ++s) {
+            better |= walk.run(slice, target_);
+            best_.evaluations += slice;
+            stopped_ = progress_.tick(0);
         }
-        return flips;
+        return better;
     }
 
-    void undo(std::vector<std::uint8_t>& current, std::size_t flips) {
-        while (flips-- > 0) {
-            current[flipped_[flips]] ^= 1U;
+    // The transfers of the set walk's best set become the step walk's subject.
+    void adopt_set() {
+        StepList list;
+        if (!builder_.build(sets_.best(), {}, list)) {
+            throw std::logic_error("a set that ran no longer builds");
         }
+        steps_.restart(list, sets_.makespan());
+        if (sets_.makespan() < set_makespan_) {
+            set_ = sets_.best();
+            set_makespan_ = sets_.makespan();
+        }
+        keep_steps();
+    }
+
+    void keep_steps() {
+        if (steps_.makespan() < best_.makespan) {
+            best_.makespan = steps_.makespan();
+            best_.steps = steps_.best();
+        }
+    }
+
+    void restart_elsewhere() {
+        sets_.perturb(set_, set_makespan_);
+        adopt_set();
     }
 
     OffloadSteps builder_;
     Simulator simulator_;
-    OffloadOptions options_;
+    Seconds target_;
     const Progress& progress_;
     std::mt19937_64 random_;
-    StepList list_;
-    std::array<std::size_t, 3> flipped_{};
-    std::vector<std::uint8_t> best_travels_;
+    SetWalk sets_;
+    StepWalk steps_{simulator_, random_};
+    std::vector<std::uint8_t> set_; // the best set so far
+    Seconds set_makespan_ = Simulator::illegal;
     OffloadSolution best_;
+    bool stopped_ = false;
 };
 
 } // namespace
@@ -120,16 +120,15 @@ OffloadSolution offload_search(const Graph& graph, const Device& device, Bytes b
     if (width == 0 || starts.size() % width != 0) {
         throw std::invalid_argument("starts must hold one flag for each of the " + std::to_string(width) + " tensors");
     }
-    Walk walk(graph, device, budget, options, progress);
+    Search search(graph, device, budget, options, progress);
     for (std::size_t at = 0; at < starts.size(); at += width) {
-        walk.start_from({starts.begin() + static_cast<std::ptrdiff_t>(at),
-                         starts.begin() + static_cast<std::ptrdiff_t>(at + width)});
+        search.start_from({starts.begin() + static_cast<std::ptrdiff_t>(at),
+                           starts.begin() + static_cast<std::ptrdiff_t>(at + width)});
     }
-    if (!walk.found()) {
+    if (!search.run()) {
         throw InfeasibleError("no offload set fits in " + std::to_string(budget) + " bytes", min_memory(graph));
     }
-    walk.run();
-    return walk.solution();
+    return search.solution();
 }
 
 } // namespace memsched

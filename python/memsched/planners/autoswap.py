@@ -1,11 +1,124 @@
+# ruff: noqa: N803 -- M is the name of the public argument
 """AUTOSWAP (Zhang et al., 2019): offload by a weighted sum of four priority scores until the memory fits."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
 from memsched._core import Chain, Device
-from memsched.planners.vdnn import vdnn
+from memsched.bounds import graph_bound
+from memsched.fluid import Flags
+from memsched.planners import minimum
+from memsched.planners.base import ChainTask, Progress, check_count, start
+from memsched.planners.bayes import minimise
 from memsched.problem import ChunkLike
 from memsched.result import Result
+
+Array = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.int64]
+
+STARTS = np.vstack([np.eye(4), np.full((1, 4), 0.25)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """The blocks x_0 .. x_{n-1} (x_k is a^k and tape^k) on the plain run F_1 .. F_n, loss, B_n .. B_1.
+
+    x_k is absent, in the paper's sense, from the end of F_{k+1} to the start of B_{k+1}. Its tape is away
+    during these two as well, for they do not read it.
+
+    Attributes
+    ----------
+    seconds : ndarray, one entry an op
+    excess : ndarray, one entry an op
+        Bytes by which the load during the op exceeds M.
+    size, tape : ndarray, shape [n]
+        Bytes of x_k, and those of them that are tape^k.
+    transfer : ndarray, shape [n]
+        Seconds that x_k needs to leave and to come back.
+    """
+
+    seconds: Array
+    excess: Bytes
+    size: Bytes
+    tape: Bytes
+    transfer: Array
+
+
+def blocks_of(task: ChainTask) -> Blocks:
+    """The blocks, their transfers, and the load curve of the plain run, gathered from the chain."""
+    chain, device = task.chain, task.device
+    held = np.cumsum([chain.activation[0], *chain.saved])[1:]
+    forward = held + chain.forward_overhead
+    backward = held + chain.gradient[1:] + chain.gradient[:-1] + chain.backward_overhead
+    load = np.concatenate([forward, [held[-1] + chain.gradient[-1]], backward[::-1]]) + chain.resident
+    size = np.array([chain.activation[0], *chain.saved[:-1]], dtype=np.int64)
+    moving = [
+        k for k, tensor in zip(task.stage, task.graph.tensors, strict=True) if k >= 0 and tensor["size"] > 0
+    ]
+    copies = np.bincount(moving, minlength=chain.n)
+    return Blocks(
+        seconds=np.concatenate([chain.forward_time, [0.0], chain.backward_time[::-1]]),
+        excess=np.asarray(load - device.memory, dtype=np.int64),
+        size=size,
+        tape=size - chain.activation[:-1],
+        transfer=2 * device.latency * copies + size / device.d2h + size / device.h2d,
+    )
+
+
+def over_absences(blocks: Blocks, rate: Array | Bytes) -> Array:
+    """Integral of a rate, one entry an op, over the absence of each block."""
+    total = np.concatenate([[0.0], np.cumsum(rate * blocks.seconds)])
+    n = len(blocks.size)
+    integral: Array = total[2 * n : n : -1] - total[1 : n + 1]
+    return integral
+
+
+def scores(blocks: Blocks) -> Array:
+    """DOA, AOA and WDOA, shape [3, n]. SWDOA is WDOA on the load left."""
+    doa = over_absences(blocks, np.ones(len(blocks.seconds))) - blocks.transfer
+    size = np.maximum(blocks.size, 1)
+    aoa = np.where(doa >= 0, doa * size, doa / size)
+    return np.array([doa, aoa, over_absences(blocks, blocks.excess)])
+
+
+def normalised(values: Array) -> Array:
+    """Min-max normalised along the last axis; 0 where all are equal."""
+    low, high = values.min(axis=-1, keepdims=True), values.max(axis=-1, keepdims=True)
+    unit: Array = (values - low) / np.where(high > low, high - low, 1.0)
+    return unit
+
+
+def take(blocks: Blocks, excess: Bytes, k: int) -> None:
+    """Lower `excess` by what the absence of x_k frees during each op."""
+    n = len(blocks.size)
+    excess[k + 1 : 2 * n - k] -= blocks.size[k]
+    excess[[k, 2 * n - k]] -= blocks.tape[k]
+
+
+def select(blocks: Blocks, weights: Array) -> Flags:
+    """Take the block with the largest weighted score until the load fits everywhere; one flag a block.
+
+    DOA, AOA and WDOA are normalised once over all blocks, SWDOA over those left at each choice. Blocks of no
+    bytes stay. On ties the first block wins. All are taken when nothing less fits.
+    """
+    chosen = np.zeros(len(blocks.size), np.uint8)
+    left = np.flatnonzero(blocks.size > 0)
+    if len(left) == 0:
+        return chosen
+    fixed = weights[:3] @ normalised(scores(blocks)[:, left])
+    excess = blocks.excess.copy()
+    while len(left) > 0 and excess.max() > 0:
+        total = fixed + weights[3] * normalised(over_absences(blocks, excess)[left])
+        top = int(np.argmax(total))
+        chosen[left[top]] = 1
+        take(blocks, excess, int(left[top]))
+        kept = np.arange(len(left)) != top
+        left, fixed = left[kept], fixed[kept]
+    return chosen
 
 
 def autoswap(
@@ -15,6 +128,84 @@ def autoswap(
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
+    evaluations: int = 40,
+    seed: int = 0,
+    progress: Progress = None,
 ) -> Result:
-    """Being written."""
-    return vdnn(chain, M, beta, device=device, chunk=chunk)
+    """Offload the activations with the largest weighted sum of four scores; weights by Bayesian optimisation.
+
+    The scores of an activation are its duration of absence (DOA: from its last forward use to its first
+    backward use, less its two transfers), area of absence (AOA: DOA times bytes, or over bytes if
+    negative), weighted duration of absence (WDOA: the integral of load - M over the absence) and submodular
+    WDOA (SWDOA: the same on the load that the activations chosen so far leave). Each is scaled to [0, 1].
+    Activations are taken, largest sum first, until the load is at most M everywhere. The weights tried are
+    each score alone, all equal, then by expected improvement of the simulated makespan. O(evaluations x
+    n^2) time, and one simulation for each new set.
+
+    Parameters
+    ----------
+    chain : Chain
+        Its x_0 .. x_{n-1} are the candidates.
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    chunk : None, int or "storage"
+        How the chosen activations travel: whole, or in pieces.
+    evaluations : int
+        Weights to try; fewer are tried when the lower bound is met.
+    seed : int
+        Of the Bayesian optimisation.
+    progress : callable, optional
+        Called with a fraction from 0 to 1 before each evaluation.
+
+    Returns
+    -------
+    Result
+        params["weights"] are the winner's, of DOA, AOA, WDOA and SWDOA (None: nothing travels);
+        params["evaluations"] counts the weights tried.
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain).
+    InvalidInputError
+
+    References
+    ----------
+    Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", arXiv:1903.06631, 2019;
+    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, section 6.1.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.autoswap(chain, M=20, beta=4).offloaded
+    ('a0',)
+    """
+    evaluations = check_count("evaluations", evaluations, 1, 1000)
+    seed = check_count("seed", seed, 0, 2**63 - 1)
+    task = start("autoswap", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    params = {"chunk": chunk, "seed": seed}
+    if task.excess <= 0:
+        nothing = task.schedule(np.zeros(len(task.stage), np.uint8), {"name": "autoswap"})
+        return task.result("autoswap", {**params, "evaluations": 0, "weights": None}, nothing)
+    blocks = blocks_of(task)
+    simulated: dict[bytes, float] = {}
+
+    def makespan(weights: Array) -> float:
+        chosen = select(blocks, weights)
+        if chosen.tobytes() not in simulated:
+            simulated[chosen.tobytes()] = float(task.makespans(task.tensors(chosen[None]))[0])
+        return simulated[chosen.tobytes()]
+
+    target = graph_bound(task.graph, task.device) * (1 + 1e-12)
+    search = minimise(makespan, STARTS, evaluations=evaluations, seed=seed, target=target, progress=progress)
+    best = search.points[search.best]
+    weights = best.tolist()
+    schedule = task.schedule(task.tensors(select(blocks, best)), {"name": "autoswap", "weights": weights})
+    return task.result(
+        "autoswap", {**params, "evaluations": len(search.values), "weights": weights}, schedule
+    )

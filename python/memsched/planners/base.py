@@ -55,17 +55,45 @@ class ChainTask:
         padded = np.concatenate([stages, np.zeros((*stages.shape[:-1], 1), np.uint8)], axis=-1)
         return np.ascontiguousarray(padded[..., self.stage])
 
-    def makespans(self, rows: Flags, *, ahead: int | None = None, stall: bool = True) -> npt.NDArray[np.float64]:
+    def host_error(self, planner: str) -> InfeasibleError:
+        """What to raise when nothing that fits the device fits the host too."""
+        sizes = [tensor["size"] for tensor in self.graph.tensors]
+        room, spared = self.device.host_memory or 0, 0
+        for tensor in _core.movable_tensors(self.graph):
+            if spared + sizes[tensor] > room:
+                break
+            spared += sizes[tensor]
+        needed = max(self.device.memory + 1, self.device.memory + self.excess - spared)
+        return InfeasibleError(
+            f"{planner} has no plan for '{self.chain.name}' in {self.device.memory} bytes with host_memory = {room}: "
+            f"what must leave does not fit the host; raise host_memory, or M to about {needed}",
+            needed,
+        )
+
+    def makespans(
+        self, rows: Flags, *, ahead: int | None = None, stall: bool = True
+    ) -> npt.NDArray[np.float64]:
         """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run."""
         return np.array(
             _core.offload_set_makespans(self.graph, self.device, self.device.memory, rows, ahead, stall)
         )
 
     def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
-        """The no-wait schedule of one set."""
-        return _core.offload_set_schedule(
-            self.graph, self.device.memory, tensors, planner, self.chunk, ahead
-        )
+        """The no-wait schedule of one set.
+
+        Raises
+        ------
+        InfeasibleError
+            The set does not fit host_memory.
+        """
+        limit = self.device.host_memory
+        if limit is not None:
+            sizes = [
+                tensor["size"] for tensor, moves in zip(self.graph.tensors, tensors, strict=True) if moves
+            ]
+            if sum(sizes) > limit:
+                raise self.host_error(planner["name"])
+        return _core.offload_set_schedule(self.graph, self.device.memory, tensors, planner, self.chunk, ahead)
 
     def result(
         self,
@@ -122,7 +150,9 @@ def start(
     if not no_link and device.memory < needed:
         needed = min_memory(problem)
     if device.memory < needed:
-        reason = "there is no link (beta = 0) and everything must stay" if no_link else "some stage does not fit"
+        reason = (
+            "there is no link (beta = 0) and everything must stay" if no_link else "some stage does not fit"
+        )
         raise InfeasibleError(
             f"{planner} has no plan for '{problem.name}' in {device.memory} bytes: {reason}; "
             f"it needs M >= {needed}",

@@ -18,11 +18,28 @@ from memsched.problem import ChunkLike
 from memsched.result import Result
 
 
+def _fitted_prefix(task: ChainTask) -> Flags:
+    """The prefix in order of release, its last tensor replaced by the smallest other one that does as well."""
+    flags = release_prefix(task)
+    movable = np.array(_core.movable_tensors(task.graph))
+    sizes = np.array([tensor["size"] for tensor in task.graph.tensors])
+    prefix = movable[flags[movable] == 1]
+    others = movable[flags[movable] == 0]
+    missing = task.excess - int(sizes[prefix[:-1]].sum())
+    fitting = others[sizes[others] >= missing]
+    if fitting.size:
+        best = fitting[np.argmin(sizes[fitting])]
+        if sizes[best] < sizes[prefix[-1]]:
+            flags[prefix[-1]], flags[best] = 0, 1
+    return flags
+
+
 def _starts(task: ChainTask, time_limit: float) -> list[Flags]:
-    """Sets to begin with: GREEDY's, the prefix in order of release, DYNPROG's, the fluid optimum, and everything."""
+    """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything."""
     everything = np.zeros(len(task.stage), np.uint8)
     everything[_core.movable_tensors(task.graph)] = 1
-    starts = [greedy_set(task), release_prefix(task), task.tensors(np.ones(task.chain.n, np.uint8)), everything]
+    all_stages = task.tensors(np.ones(task.chain.n, np.uint8))
+    starts = [greedy_set(task), release_prefix(task), _fitted_prefix(task), all_stages, everything]
     if task.device.memory >= minimum.of_fluid_model(task.chain):
         starts.append(task.tensors(dynprog_set(task, 500, time_limit=time_limit).offloaded))
         exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, time_limit=time_limit / 4)
@@ -93,10 +110,22 @@ def offload(
     task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     bound = graph_bound(task.graph, task.device)
     starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, time_limit)
+    if not np.isfinite(task.makespans(np.array(starts))).any():
+        raise task.host_error("offload")
     left = max(0.0, time_limit - (time.perf_counter() - task.started))
     planner = {"name": "offload", "seed": seed}
     schedule, evaluations = _core.offload_search(
-        task.graph, task.device, task.device.memory, np.array(starts), bound, gap, seed, left, planner, chunk, progress
+        task.graph,
+        task.device,
+        task.device.memory,
+        np.array(starts),
+        bound,
+        gap,
+        seed,
+        left,
+        planner,
+        chunk,
+        progress,
     )
     params = {"chunk": chunk, "time_limit": time_limit, "seed": seed, "evaluations": evaluations}
     return task.result("offload", params, schedule)

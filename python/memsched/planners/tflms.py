@@ -27,13 +27,13 @@ def _makespans(task: ChainTask) -> npt.NDArray[np.float64]:
     return np.array([task.makespans(rows, ahead=ahead, stall=False) for ahead in LOOKAHEADS])
 
 
-def min_memory(chain: Chain, device: Device) -> int:
+def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
     """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer."""
     rows: Flags | None = None
     low, high = 0, _core.graph_peak_memory(_core.to_graph(chain, None))
     while high - low > 1:
         middle = (low + high) // 2
-        task = start("tflms", chain, middle, None, device, min_memory=lambda _: 0)
+        task = start("tflms", chain, middle, None, device, chunk, min_memory=lambda _: 0)
         rows = task.tensors(_prefixes(chain.n)) if rows is None else rows
         if np.isfinite(task.makespans(rows, ahead=1, stall=False)).any():
             high = middle
@@ -75,7 +75,7 @@ def tflms(
     Raises
     ------
     InfeasibleError
-        No setting runs; `.min_memory` (found with whole activations) is where one does.
+        No setting runs; `.min_memory` is where one does.
     InvalidInputError
 
     References
@@ -92,7 +92,7 @@ def tflms(
     task = start("tflms", chain, M, beta, device, chunk, min_memory=lambda _: 0)
     makespans = _makespans(task)
     if not np.isfinite(makespans).any():
-        least = min_memory(chain, task.device)
+        least = min_memory(chain, task.device, chunk)
         raise InfeasibleError(
             f"tflms has no plan for '{chain.name}' in {task.device.memory} bytes: every setting makes a forward wait "
             f"for memory, which tflms cannot do; it needs M >= {least}",

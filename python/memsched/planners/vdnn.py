@@ -60,13 +60,16 @@ def vdnn(
     """
     task = start("vdnn", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)
-    ratio = chain.forward_time / np.maximum(sizes, 1.0)
+    ratio = np.divide(chain.forward_time, sizes, out=np.zeros(chain.n), where=sizes > 0)
     thresholds = np.unique(ratio)[::-1]
     reached = ratio[None, :] >= thresholds[:, None]
     every_other = reached & (np.cumsum(reached, axis=1) % 2 == 1)
     stages = np.concatenate([np.zeros((1, chain.n), bool), reached, every_other]).astype(np.uint8)
     rows = task.tensors(stages)
-    best = int(np.argmin(task.makespans(rows)))
+    makespans = task.makespans(rows)
+    if not np.isfinite(makespans).any():
+        raise task.host_error("vdnn")
+    best = int(np.argmin(makespans))
     params = {
         "chunk": chunk,
         "threshold": None if best == 0 else float(thresholds[(best - 1) % len(thresholds)]),

@@ -1,0 +1,41 @@
+"""Check what is in the wheel and the sdist of a folder."""
+
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+(wheel,) = folder.glob("*.whl")
+(sdist,) = folder.glob("*.tar.gz")
+source = Path("python/memsched")
+
+packed = set(zipfile.ZipFile(wheel).namelist())
+wanted = {
+    f"memsched/{path.relative_to(source).as_posix()}"
+    for path in source.rglob("*.py*")
+    if path.suffix != ".pyc"
+}
+wanted |= {
+    f"memsched/{kind}/{path.name}"
+    for kind in ("chains", "schemas")
+    for path in (source / kind).glob("*.json")
+}
+wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
+missing = sorted(wanted - packed)
+if missing:
+    raise SystemExit(f"{wheel.name} lacks {missing}")
+for module in ("_core", "discretize"):
+    if not any(name.startswith(f"memsched/{module}.") and name.endswith((".so", ".pyd")) for name in packed):
+        raise SystemExit(f"{wheel.name} lacks the compiled module {module}")
+strange = sorted(n for n in packed if not n.startswith("memsched/") and ".dist-info/" not in n)
+strange += sorted(n for n in packed if n.endswith((".cpp", ".h", ".a", ".pyc")))
+if strange:
+    raise SystemExit(f"{wheel.name} has files that do not belong there: {strange}")
+
+with tarfile.open(sdist) as archive:
+    listed = {name.partition("/")[2] for name in archive.getnames()}
+for name in ("pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "cpp/memsched/simulate.h", "tests"):
+    if not any(entry == name or entry.startswith(name + "/") for entry in listed):
+        raise SystemExit(f"{sdist.name} lacks {name}")
+print(f"{wheel.name}: {len(packed)} files; {sdist.name}: {len(listed)} entries")

@@ -1,0 +1,601 @@
+# Written by tools/stubs.py from the extension; do not edit.
+# ruff: noqa: D417, E501
+"""
+The C++ core of memsched. Import memsched instead; names here may change.
+"""
+
+from __future__ import annotations
+
+import os
+import typing
+
+import numpy
+import numpy.typing
+
+__all__: list[str] = [
+    "Chain",
+    "Device",
+    "DynprogSolution",
+    "FluidChain",
+    "Graph",
+    "Schedule",
+    "Timeline",
+    "dynprog",
+    "graph_bounds",
+    "graph_min_memory",
+    "graph_peak_memory",
+    "movable_tensors",
+    "offload_search",
+    "offload_set_makespans",
+    "offload_set_schedule",
+    "simulate_graph",
+    "to_graph",
+]
+_Number = typing.SupportsFloat | typing.SupportsIndex
+_Column = typing.Iterable[_Number]
+_Flags = numpy.typing.NDArray[numpy.uint8]
+_Seconds = numpy.typing.NDArray[numpy.float64]
+_Bytes = numpy.typing.NDArray[numpy.int64]
+_Document = dict[str, typing.Any]
+
+class Chain:
+    """
+    A sequential model of n stages, as columns. Immutable.
+
+    Parameters
+    ----------
+    forward_time, backward_time : sequence of float, shape [n]
+        Seconds of F_k and B_k (u_F, u_B).
+    activation : sequence of int, shape [n + 1]
+        Bytes of a^0 .. a^n: the network's input and each stage's output.
+    gradient : sequence of int, shape [n + 1]
+        Bytes of d^0 .. d^n, the gradients of the activations.
+    saved : sequence of int, shape [n], optional
+        Bytes that F_k leaves for B_k, its output included. Default: activation[1:].
+    forward_overhead, backward_overhead : sequence of int, shape [n], optional
+        Bytes of scratch of a forward that saves, and of the backward. Default: 0.
+    transient_overhead : sequence of int, shape [n], optional
+        Bytes of scratch of a forward that saves nothing. Default: saved - activation[1:] + forward_overhead.
+    names : sequence of str, shape [n], optional
+    resident : int
+        Bytes that never move (weights, gradients, optimiser state); they count against M everywhere.
+    pieces : sequence of sequence of int, optional
+        Per stage the sizes of the storages that make up saved - activation[1:], for chunk="storage".
+    name, provenance : str and dict, optional
+
+    Raises
+    ------
+    InvalidInputError
+        Naming field, index and value: NaN, inf, negative, empty, mismatched lengths, saved < activation, overflow.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5]).n
+    2
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    @staticmethod
+    def from_json(source: _Document | str | os.PathLike[str]) -> Chain:
+        """
+        Reads the JSON form from a dict, a JSON text or the path of a file.
+        """
+
+    def __eq__(self, other: object) -> bool: ...
+    def __getstate__(self) -> _Document: ...
+    def __init__(
+        self,
+        forward_time: _Column,
+        backward_time: _Column,
+        activation: _Column,
+        gradient: _Column,
+        saved: _Column | None = None,
+        forward_overhead: _Column | None = None,
+        transient_overhead: _Column | None = None,
+        backward_overhead: _Column | None = None,
+        names: typing.Iterable[str] | None = None,
+        resident: _Number = 0,
+        pieces: typing.Iterable[_Column] | None = None,
+        name: str | None = None,
+        provenance: _Document | None = None,
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, arg0: _Document) -> None: ...
+    def to_json(self) -> _Document:
+        """
+        The JSON form as a dict; from_json reads it back equal.
+        """
+
+    @property
+    def activation(self) -> _Bytes:
+        """
+        Bytes, shape [n + 1].
+        """
+
+    @property
+    def backward_overhead(self) -> _Bytes:
+        """
+        Bytes, shape [n].
+        """
+
+    @property
+    def backward_time(self) -> _Seconds:
+        """
+        Seconds, shape [n].
+        """
+
+    @property
+    def forward_overhead(self) -> _Bytes:
+        """
+        Bytes, shape [n].
+        """
+
+    @property
+    def forward_time(self) -> _Seconds:
+        """
+        Seconds, shape [n].
+        """
+
+    @property
+    def gradient(self) -> _Bytes:
+        """
+        Bytes, shape [n + 1].
+        """
+
+    @property
+    def n(self) -> int:
+        """
+        Number of stages.
+        """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def pieces(self) -> list[list[int]] | None: ...
+    @property
+    def provenance(self) -> _Document | None: ...
+    @property
+    def resident(self) -> int:
+        """
+        Bytes that never move.
+        """
+
+    @property
+    def saved(self) -> _Bytes:
+        """
+        Bytes, shape [n].
+        """
+
+    @property
+    def transient_overhead(self) -> _Bytes:
+        """
+        Bytes, shape [n].
+        """
+
+class Graph:
+    """
+    One training step as ops and tensors, each tensor written once. Immutable.
+
+    Parameters
+    ----------
+    tensors : sequence of dict
+        {"name", "size" (bytes), "role": "input" | "weight" | "activation" | "gradient"}.
+    ops : sequence of dict, in a topological order
+        {"name", "phase": "fwd" | "bwd", "reads", "writes", "choices": [{"alg", "time" (seconds), "workspace" (bytes)}]}, and
+        optionally "kind", "layer", "once", "tape", "skip_workspace".
+    name : str
+    batch : int
+    resident : int
+        Bytes that never move.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the op or tensor at fault.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    @staticmethod
+    def from_json(source: _Document | str | os.PathLike[str]) -> Graph:
+        """
+        Reads the JSON form from a dict, a JSON text or the path of a file.
+        """
+
+    def __eq__(self, other: object) -> bool: ...
+    def __getstate__(self) -> _Document: ...
+    def __init__(
+        self,
+        tensors: typing.Iterable[_Document],
+        ops: typing.Iterable[_Document],
+        *,
+        name: str = "graph",
+        batch: _Number = 1,
+        resident: _Number = 0,
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, arg0: _Document) -> None: ...
+    def to_json(self) -> _Document:
+        """
+        The JSON form as a dict; from_json reads it back equal.
+        """
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def ops(self) -> list[_Document]:
+        """
+        Ops as dicts, as in the JSON form.
+        """
+
+    @property
+    def resident(self) -> int:
+        """
+        Bytes that never move.
+        """
+
+    @property
+    def tensors(self) -> list[_Document]:
+        """
+        Tensors as dicts, as in the JSON form.
+        """
+
+class Device:
+    """
+    Memory of the accelerator and its link to the host. Immutable.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes, > 0.
+    bandwidth : float, optional
+        Bytes per second in both directions; 0 means no link (the default), inf a free one.
+    d2h, h2d : float, optional
+        Bytes per second from device to host and back, instead of `bandwidth`.
+    duplex : bool
+        Whether both directions work at the same time; otherwise the link carries one transfer at a time.
+    latency : float
+        Seconds added to every transfer.
+    host_memory : int, optional
+        Bytes of host memory for offloaded tensors; None: unlimited.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.Device(16e9, 12e9).d2h
+    12000000000.0
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    @staticmethod
+    def from_json(source: _Document | str | os.PathLike[str]) -> Device:
+        """
+        Reads the JSON form from a dict, a JSON text or the path of a file.
+        """
+
+    def __eq__(self, other: object) -> bool: ...
+    def __getstate__(self) -> _Document: ...
+    def __init__(
+        self,
+        memory: _Number,
+        bandwidth: _Number | None = None,
+        d2h: _Number | None = None,
+        h2d: _Number | None = None,
+        duplex: bool = False,
+        latency: _Number = 0.0,
+        host_memory: _Number | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, arg0: _Document) -> None: ...
+    def to_json(self) -> _Document:
+        """
+        The JSON form as a dict; from_json reads it back equal.
+        """
+
+    @property
+    def d2h(self) -> float:
+        """
+        Bytes per second, device to host.
+        """
+
+    @property
+    def duplex(self) -> bool: ...
+    @property
+    def h2d(self) -> float:
+        """
+        Bytes per second, host to device.
+        """
+
+    @property
+    def host_memory(self) -> int | None:
+        """
+        Bytes, or None.
+        """
+
+    @property
+    def latency(self) -> float:
+        """
+        Seconds a transfer.
+        """
+
+    @property
+    def memory(self) -> int:
+        """
+        Bytes.
+        """
+
+    @property
+    def name(self) -> str | None: ...
+
+class Schedule:
+    """
+    What happens to every tensor, as an ordered list of steps. Immutable.
+
+    Parameters
+    ----------
+    steps : sequence of dict
+        {"run": op}, {"offload": tensor}, {"prefetch": tensor} or {"free": tensor}; docs/schedule.md has the options.
+    budget : int
+        Bytes, resident included.
+    graph : str
+        Name of the graph that it was made for.
+    planner : dict, optional
+        {"name": .., options}.
+    chunk : None, int or "storage"
+        How the chain was cut: see `to_graph`.
+    rounds : list of [batch, times]
+    memory : "fluid" or "contiguous"
+
+    Raises
+    ------
+    ScheduleError
+        With the index of the step to blame in `.step`.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    @staticmethod
+    def from_json(source: _Document | str | os.PathLike[str]) -> Schedule:
+        """
+        Reads the JSON form from a dict, a JSON text or the path of a file.
+        """
+
+    def __eq__(self, other: object) -> bool: ...
+    def __getstate__(self) -> _Document: ...
+    def __init__(
+        self,
+        steps: typing.Iterable[_Document],
+        *,
+        budget: _Number,
+        graph: str = "",
+        planner: _Document | None = None,
+        chunk: _Number | str | None = None,
+        rounds: typing.Iterable[typing.Iterable[_Number]] | None = None,
+        memory: str = "fluid",
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, arg0: _Document) -> None: ...
+    def to_json(self) -> _Document:
+        """
+        The JSON form memsched-plan/1 as a dict; from_json reads it back equal.
+        """
+
+    @property
+    def budget(self) -> int:
+        """
+        Bytes, resident included.
+        """
+
+    @property
+    def chunk(self) -> int | str | None: ...
+    @property
+    def graph(self) -> str: ...
+    @property
+    def memory(self) -> str: ...
+    @property
+    def planner(self) -> _Document: ...
+    @property
+    def rounds(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def steps(self) -> tuple[_Document, ...]:
+        """
+        The steps as dicts, as in the JSON form.
+        """
+
+class Timeline:
+    """
+    What happened when, as the simulator measured it. Immutable.
+
+    Attributes
+    ----------
+    start, end : ndarray of float, one entry a step
+        Seconds, of one round. A free has start == end: the moment its bytes came back.
+    makespan : float
+        Seconds, all rounds together.
+    peak_memory : int
+        Bytes, resident included.
+    memory : (ndarray of float, ndarray of int)
+        Times (seconds) and the bytes held from then on, resident included.
+    bytes_out, bytes_in : int
+        Bytes offloaded and prefetched, all rounds together.
+    idle, recompute_time : float
+        Seconds that the compute stream waits, and that it spends on repeated runs, all rounds together.
+    """
+
+    __hash__: typing.ClassVar[None]  # type: ignore[assignment]
+
+    @staticmethod
+    def from_json(document: _Document) -> Timeline:
+        """
+        Reads what to_json wrote.
+        """
+
+    def __eq__(self, other: object) -> bool: ...
+    def __getstate__(self) -> _Document: ...
+    def __repr__(self) -> str: ...
+    def __setstate__(self, arg0: _Document) -> None: ...
+    def to_json(self) -> _Document:
+        """
+        The timeline as it stands in memsched-result/1.
+        """
+
+    @property
+    def bytes_in(self) -> int: ...
+    @property
+    def bytes_out(self) -> int: ...
+    @property
+    def end(self) -> _Seconds:
+        """
+        Seconds, one entry a step.
+        """
+
+    @property
+    def idle(self) -> float:
+        """
+        Seconds.
+        """
+
+    @property
+    def makespan(self) -> float:
+        """
+        Seconds.
+        """
+
+    @property
+    def memory(self) -> tuple[_Seconds, _Bytes]:
+        """
+        Times (seconds) and the bytes held from then on.
+        """
+
+    @property
+    def peak_memory(self) -> int:
+        """
+        Bytes, resident included.
+        """
+
+    @property
+    def recompute_time(self) -> float:
+        """
+        Seconds.
+        """
+
+    @property
+    def start(self) -> _Seconds:
+        """
+        Seconds, one entry a step.
+        """
+
+class FluidChain:
+    """
+    A chain in the interruptible link model, times in link bytes.
+    """
+
+    def __init__(
+        self,
+        forward: numpy.typing.ArrayLike,
+        backward: numpy.typing.ArrayLike,
+        activation: numpy.typing.ArrayLike,
+        gradient: numpy.typing.ArrayLike,
+        forward_overhead: numpy.typing.ArrayLike,
+        backward_overhead: numpy.typing.ArrayLike,
+        capacity: float,
+    ) -> None: ...
+    def makespan(self, offloaded: numpy.typing.ArrayLike) -> float:
+        """
+        Link bytes of one offload set; infinity when it does not fit.
+        """
+
+    @property
+    def min_capacity(self) -> float: ...
+
+class DynprogSolution:
+    @property
+    def lower_bound(self) -> float: ...
+    @property
+    def makespan(self) -> float: ...
+    @property
+    def offloaded(self) -> _Flags: ...
+    @property
+    def optimal(self) -> bool: ...
+    @property
+    def states(self) -> int: ...
+
+def dynprog(
+    chain: FluidChain,
+    hash: bool = False,
+    gap: float = 0.0,
+    max_states: int = 40000000,
+    time_limit: float | None = None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> DynprogSolution: ...
+def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, float, float]:
+    """
+    (compute, transfer, fractional) in seconds.
+    """
+
+def graph_min_memory(graph: Graph) -> int: ...
+def graph_peak_memory(graph: Graph) -> int: ...
+def movable_tensors(graph: Graph) -> list[int]:
+    """
+    Ids of the tensors that may travel, in order of release.
+    """
+
+def offload_search(
+    graph: Graph,
+    device: Device,
+    budget: int,
+    starts: numpy.typing.ArrayLike,
+    lower_bound: float,
+    gap: float,
+    seed: int,
+    time_limit: float | None,
+    planner: _Document | None,
+    chunk: _Number | str | None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[Schedule, int]: ...
+def offload_set_makespans(
+    graph: Graph,
+    device: Device,
+    budget: int,
+    rows: numpy.typing.ArrayLike,
+    ahead: int | None = None,
+    stall: bool = True,
+    time_limit: float | None = None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> list[float]: ...
+def offload_set_schedule(
+    graph: Graph,
+    budget: int,
+    travels: numpy.typing.ArrayLike,
+    planner: _Document | None,
+    chunk: _Number | str | None = None,
+    ahead: int | None = None,
+) -> Schedule: ...
+def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
+def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:
+    """
+    The graph on which every plan of a chain is simulated and checked.
+
+    Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output) and d0 .. dn.
+
+    Parameters
+    ----------
+    chain : Chain
+    chunk : None, int or "storage"
+        None: tensors travel whole; bytes: in pieces of at most that size, a1/0, a1/1, ..; "storage": by chain.pieces.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
+    ['F1', 'loss', 'B1']
+    """

@@ -1,0 +1,5 @@
+"""`python -m memsched.cli`."""
+
+from memsched.cli import main
+
+main()

@@ -1,0 +1,123 @@
+"""The program: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+import memsched
+from memsched.cli.check import simulate, validate
+from memsched.cli.compare import compare
+from memsched.cli.draw import plot, trace
+from memsched.cli.plan import plan
+from memsched.cli.profiles import profiles
+from memsched.cli.show import print_json
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
+
+OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
+
+_HELP = """Plan what happens to every activation of a training step, so that it fits a memory budget.
+
+PROBLEM is the name of a shipped profile, such as resnet101-224-b32, or a memsched-chain/1 or memsched-graph/1
+file. FILE is a result or a plan that `memsched plan` saved. "-" reads the standard input.
+
+Sizes: 8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes. A memory may also be 40%: 0% is the least
+that any plan without recomputation needs, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf
+(a free link), 0 (no link).
+"""
+
+_EPILOG = """Exit status: 0 fine, 1 other error, 2 bad usage or input, 3 no plan fits the memory, 4 a schedule
+that cannot run or a result that does not hold, 130 interrupted."""
+
+
+def _message(error: MemschedError) -> str:
+    text = str(error)
+    step = getattr(error, "step", None)
+    return text if step is None or text.lower().startswith("step") else f"step {step}: {text}"
+
+
+def _status(error: MemschedError) -> int:
+    if isinstance(error, InfeasibleError):
+        return INFEASIBLE
+    if isinstance(error, ScheduleError):
+        return ILLEGAL
+    return USAGE if isinstance(error, InvalidInputError) else OTHER
+
+
+def _complain(text: str) -> None:
+    click.echo(f"error: {' '.join(text.split())}", err=True)
+
+
+def _complain_of_usage(error: click.ClickException) -> None:
+    text = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    _complain(text if context is None else f"{text}; see '{context.command_path} --help'")
+
+
+def _describe(error: MemschedError) -> dict[str, Any]:
+    facts = {name: getattr(error, name) for name in ("min_memory", "step") if hasattr(error, name)}
+    return {"error": {"kind": type(error).__name__, "message": str(error), **facts}}
+
+
+class Program(click.Group):
+    """A group whose errors are one line and an exit status, never a traceback."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the program's own options."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            _complain_of_usage(error)
+            sys.exit(USAGE)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            _complain_of_usage(error)
+            ctx.exit(USAGE)
+        except MemschedError as error:
+            self._fail(ctx, error)
+        except BrokenPipeError:  # as in `memsched profiles | head`: the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+        except OSError as error:
+            _complain(str(error))
+            ctx.exit(OTHER)
+        except MemoryError:
+            _complain("out of memory")
+            ctx.exit(OTHER)
+        except (KeyboardInterrupt, click.Abort):
+            _complain("interrupted")
+            ctx.exit(INTERRUPTED)
+
+    def _fail(self, ctx: click.Context, error: MemschedError) -> None:
+        if ctx.meta.get("memsched.json") and isinstance(error, InfeasibleError | ScheduleError):
+            print_json(_describe(error))
+        _complain(_message(error))
+        ctx.exit(_status(error))
+
+
+@click.group(
+    cls=Program,
+    help=_HELP,
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(memsched.__version__, prog_name="memsched", message="%(prog)s %(version)s")
+@click.pass_context
+def program(context: click.Context) -> None:
+    """Show the help when there is no command."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _command in (compare, plan, simulate, validate, profiles, plot, trace):
+    program.add_command(_command)

@@ -1,0 +1,118 @@
+"""`memsched simulate` and `memsched validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from memsched.cli.inputs import (
+    PLAN,
+    RESULT,
+    Machine,
+    json_option,
+    machine_options,
+    open_plan,
+    open_result,
+    read_text,
+)
+from memsched.cli.show import describe_link, exact_bytes, facts, print_json, print_rich, report
+from memsched.documents import read_document
+from memsched.result import Result
+from memsched.units import format_bytes, format_seconds
+from memsched.validate import validate as check_plan
+
+PROBLEM = click.option("--problem", metavar="PROBLEM", help="Of a bare plan; a result holds its own.")
+
+
+def _file_command(command: Callable[..., Any]) -> click.Command:
+    decorated = click.argument("file")(PROBLEM(json_option(machine_options(command))))
+    return click.command()(decorated)
+
+
+@_file_command
+def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) -> None:
+    """Simulate a saved plan, also on another device.
+
+    FILE is a result, or a bare plan with --problem.
+
+    \b
+    memsched simulate result.json
+    memsched simulate result.json --bandwidth 6GB/s
+    memsched simulate plan.json --problem resnet101-224-b32
+
+    The device is the result's, or the plan's budget and the profile's link; options override it.
+    """
+    document = read_document(read_text(file), RESULT, PLAN)
+    result, origin = open_result(document, problem, machine)
+    if not as_json:
+        print_rich(report(result, origin))
+        return
+    print_json(
+        {
+            "planner": result.planner,
+            "problem": result.problem.name,
+            "device": result.device.to_json(),
+            "bandwidth_from": origin,
+            "lower_bound": result.lower_bound,
+            "gap": result.gap,
+            **result.timeline.to_json(),
+        }
+    )
+
+
+@_file_command
+def validate(file: str, problem: str | None, as_json: bool, machine: Machine) -> None:
+    """Check a saved plan with no help from the simulator.
+
+    FILE is a result, or a bare plan with --problem.
+
+    \b
+    memsched validate result.json
+    memsched validate plan.json --problem resnet101-224-b32 --memory 8GiB
+
+    Of a result the makespan, the peak and the bound that it states are checked too, unless options change its
+    device. The exit status is 4 when the check fails.
+    """
+    document = read_document(read_text(file), RESULT, PLAN)
+    if document["format"] == RESULT and problem is None:
+        saved = Result.from_json(document)
+        device, origin = machine.build(saved.problem, saved.device, "the result's")
+        schedule = saved.schedule
+        known = check_plan(saved.problem, schedule, device) if machine.given else check_plan(saved)
+    elif document["format"] == RESULT:
+        raise click.UsageError("a result holds its problem; leave --problem out")
+    else:
+        loaded, schedule, device, origin = open_plan(document, problem, machine)
+        known = check_plan(loaded, schedule, device)
+    budget = min(schedule.budget, device.memory)
+    if as_json:
+        names = (
+            "makespan",
+            "peak_memory",
+            "logical_peak",
+            "compute_time",
+            "recompute_time",
+            "bytes_out",
+            "bytes_in",
+        )
+        figures = {name: getattr(known, name) for name in names}
+        recomputed = list(known.recomputed)
+        print_json(
+            {
+                "valid": True,
+                "steps": len(schedule.steps),
+                "budget": budget,
+                **figures,
+                "recomputed": recomputed,
+            }
+        )
+        return
+    rows = [
+        ("link", describe_link(device, origin)),
+        ("makespan", format_seconds(known.makespan)),
+        ("peak memory", f"{exact_bytes(known.peak_memory)} of {exact_bytes(budget)}"),
+        ("moved", f"{format_bytes(known.bytes_out)} out, {format_bytes(known.bytes_in)} in"),
+    ]
+    print_rich(facts(rows, f"valid: {len(schedule.steps)} steps"))

@@ -1,0 +1,207 @@
+"""`memsched compare`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from memsched._core import Chain, Device
+from memsched.bounds import Bounds, bounds
+from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
+from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
+from memsched.cli.show import (
+    describe_link,
+    exact_bytes,
+    facts,
+    finite,
+    new_table,
+    print_json,
+    print_rich,
+    working,
+)
+from memsched.compare import compare as run_planners
+from memsched.documents import write_document
+from memsched.errors import InfeasibleError, MemschedError
+from memsched.planners.registry import PLANNERS, min_memory, planner_named
+from memsched.problem import Problem, peak_memory
+from memsched.result import Result
+from memsched.units import format_bytes, format_seconds, memory_percent
+
+Outcomes = dict[str, Result | MemschedError]
+
+
+def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Table:
+    percent = memory_percent(device.memory, problem)
+    where = "" if percent is None else f", {percent:.4g} % from min_memory to the peak"
+    if device.memory < min_memory(problem):
+        where = ", below min_memory"
+    size = f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(problem.ops)} ops"
+    least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
+    said = (("compute", known.compute), ("transfer", known.transfer), ("fractional", known.fractional))
+    each = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in said)
+    rows = [
+        ("problem", f"{size}, min_memory {least}, peak of the plain run {most}"),
+        ("memory", f"M = {exact_bytes(device.memory)}{where}"),
+        ("link", describe_link(device, origin)),
+        ("bounds", f"{each}; best {format_seconds(known.best)}"),
+    ]
+    return facts(rows, problem.name or "a problem without a name")
+
+
+def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[str], str]:
+    """Cells and style of one planner."""
+    if isinstance(outcome, InfeasibleError):
+        return [name, "no plan", "", f"needs {format_bytes(outcome.min_memory)}", "", "", ""], "dim"
+    if isinstance(outcome, MemschedError):
+        return [name, "failed", "", "", "", "", ""], "dim"
+    timeline = outcome.timeline
+    chosen = outcome.makespan <= best
+    return [
+        f"{name} *" if chosen else name,
+        format_seconds(outcome.makespan),
+        f"{1 + outcome.gap:.4f}" if outcome.lower_bound > 0 else "",
+        format_bytes(outcome.peak_memory),
+        format_bytes(timeline.bytes_out + timeline.bytes_in),
+        format_seconds(outcome.runtime, 2),
+        "yes" if outcome.optimal else "",
+    ], "bold green" if chosen else ""
+
+
+def _table(outcomes: Outcomes) -> Table:
+    table = new_table(
+        ("planner", "left"),
+        ("makespan", "right"),
+        ("/ bound", "right"),
+        ("peak", "right"),
+        ("moved", "right"),
+        ("solved in", "right"),
+        ("optimal", "left"),
+    )
+    best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
+    for name, outcome in outcomes.items():
+        cells, style = _row(name, outcome, best)
+        table.add_row(*(Text(cell) for cell in cells), style=style)
+    return table
+
+
+def _notes(outcomes: Outcomes) -> list[str]:
+    notes = [
+        f"{name} failed: {outcome}"
+        for name, outcome in outcomes.items()
+        if isinstance(outcome, MemschedError) and not isinstance(outcome, InfeasibleError)
+    ]
+    if any(isinstance(outcome, Result) for outcome in outcomes.values()):
+        notes.append("* least makespan; optimal: proven in the planner's class")
+    return notes
+
+
+def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
+    if isinstance(outcome, InfeasibleError):
+        return {"status": "infeasible", "min_memory": outcome.min_memory, "message": str(outcome)}
+    if isinstance(outcome, MemschedError):
+        return {"status": "failed", "message": str(outcome)}
+    return {
+        "status": "planned",
+        "makespan": outcome.makespan,
+        "lower_bound": outcome.lower_bound,
+        "gap": outcome.gap,
+        "peak_memory": outcome.peak_memory,
+        "bytes_out": outcome.timeline.bytes_out,
+        "bytes_in": outcome.timeline.bytes_in,
+        "idle": outcome.timeline.idle,
+        "recompute_time": outcome.timeline.recompute_time,
+        "estimate": outcome.estimate,
+        "runtime": outcome.runtime,
+        "optimal": outcome.optimal,
+    }
+
+
+def _comparison(
+    problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes
+) -> dict[str, Any]:
+    results = {name: found for name, found in outcomes.items() if isinstance(found, Result)}
+    return finite(
+        {
+            "problem": problem.name,
+            "memory": device.memory,
+            "memory_percent": memory_percent(device.memory, problem),
+            "min_memory": min_memory(problem),
+            "peak_memory": peak_memory(problem),
+            "device": device.to_json(),
+            "bandwidth_from": origin,
+            "bounds": {name: getattr(known, name) for name in ("compute", "transfer", "fractional", "best")},
+            "best": min(results, key=lambda name: results[name].makespan, default=None),
+            "planners": {name: _outcome_json(outcome) for name, outcome in outcomes.items()},
+        }
+    )
+
+
+def _least(outcomes: Outcomes) -> MemschedError:
+    """The error to end with when no planner has a plan."""
+    infeasible = [found for found in outcomes.values() if isinstance(found, InfeasibleError)]
+    if infeasible:
+        return min(infeasible, key=lambda error: error.min_memory)
+    return next(found for found in outcomes.values() if isinstance(found, MemschedError))
+
+
+@click.command()
+@click.argument("problem")
+@click.option(
+    "-p", "--planner", "planners", multiple=True, metavar="NAME", help=f"Repeatable: {', '.join(PLANNERS)}."
+)
+@CHUNK
+@TIME_LIMIT
+@click.option("-o", "--output", metavar="FILE", help="Save the figures as JSON.")
+@json_option
+@machine_options
+@click.pass_context
+def compare(
+    context: click.Context,
+    problem: str,
+    planners: tuple[str, ...],
+    chunk: str | None,
+    time_limit: str | None,
+    output: str | None,
+    as_json: bool,
+    machine: Machine,
+) -> None:
+    """Run every planner on PROBLEM and show the figures side by side.
+
+    \b
+    memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB
+
+    "/ bound" is the makespan over the lower bound; a planner without a plan shows the memory it needs. The
+    exit status is 0 when at least one planner has a plan, and 3 when none has.
+    """
+    check_writable(output)
+    names = list(dict.fromkeys(planners)) or list(PLANNERS)
+    for name in names:
+        planner_named(name)
+    pieces, limit = chunk_and_limit(chunk, time_limit)
+    loaded = load_problem(problem)
+    device, origin = machine.build(loaded)
+    with working("planning") as say:
+        outcomes = run_planners(
+            loaded,
+            device=device,
+            planners=names,
+            chunk=pieces,
+            time_limit=limit,
+            progress=lambda name: say(f"planning: {name}"),
+        )
+        known = bounds(loaded, device=device, time_limit=0.0)
+    document = _comparison(loaded, device, origin, known, outcomes)
+    if output is not None:
+        write_document(output, document)
+    if as_json:
+        print_json(document)
+    else:
+        print_rich(
+            _header(loaded, device, origin, known), "", _table(outcomes), "", *map(Text, _notes(outcomes))
+        )
+    if not any(isinstance(found, Result) for found in outcomes.values()):
+        click.echo(f"error: no planner has a plan: {_least(outcomes)}", err=True)
+        context.exit(3)

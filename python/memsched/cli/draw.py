@@ -1,0 +1,107 @@
+"""`memsched plot` and `memsched trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.text import Text
+
+from memsched.cli.check import PROBLEM
+from memsched.cli.inputs import (
+    CHAIN,
+    GRAPH,
+    PLAN,
+    RESULT,
+    Machine,
+    check_writable,
+    json_option,
+    machine_options,
+    open_result,
+    problem_from,
+    read_target,
+)
+from memsched.cli.plan import Planning, planner_options
+from memsched.cli.show import print_json, print_rich
+from memsched.documents import write_document
+from memsched.plot import check_suffix
+from memsched.plot import plot as draw
+from memsched.result import Result
+from memsched.trace import trace as make_trace
+from memsched.units import format_seconds
+
+
+def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:
+    """The result in a file, that of a bare plan, or a new one of a problem."""
+    document = read_target(target, RESULT, PLAN, CHAIN, GRAPH)
+    if document["format"] in (RESULT, PLAN):
+        if options.given:
+            raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
+        return open_result(document, problem, machine)[0]
+    if problem is not None:
+        raise click.UsageError(f"'{target}' is a problem itself; leave --problem out")
+    return options.run(problem_from(document), machine)[0]
+
+
+def _drawing_command(command: Callable[..., Any]) -> click.Command:
+    output = click.option("-o", "--output", required=True, metavar="FILE", help="Where to save it.")
+    decorated = output(PROBLEM(json_option(machine_options(planner_options(command)))))
+    return click.command()(click.argument("target", metavar="FILE|PROBLEM")(decorated))
+
+
+def _say(result: Result, output: str, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "output": output,
+                "planner": result.planner,
+                "problem": result.problem.name,
+                "makespan": result.makespan,
+                "lower_bound": result.lower_bound,
+                "peak_memory": result.peak_memory,
+            }
+        )
+    else:
+        print_rich(Text(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}"))
+
+
+@_drawing_command
+def plot(
+    target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning
+) -> None:
+    """Draw the three streams and the memory under them.
+
+    FILE is a result, a bare plan with --problem, or a PROBLEM to plan.
+
+    \b
+    memsched plot result.json -o plan.png
+    memsched plot resnet101-224-b32 --planner greedy --memory 40% -o plan.svg
+
+    The ending of the output says which: .png, .svg or .pdf.
+    """
+    check_suffix(output)
+    check_writable(output)
+    options.check()
+    result = _result(target, problem, machine, options)
+    draw(result, output)
+    _say(result, output, as_json)
+
+
+@_drawing_command
+def trace(
+    target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning
+) -> None:
+    """Write a trace for Perfetto or Chrome.
+
+    ui.perfetto.dev and chrome://tracing open it.
+    FILE is a result, a bare plan with --problem, or a PROBLEM to plan.
+
+    \b
+    memsched trace result.json -o trace.json
+    """
+    check_writable(output)
+    options.check()
+    result = _result(target, problem, machine, options)
+    write_document(output, make_trace(result))
+    _say(result, output, as_json)

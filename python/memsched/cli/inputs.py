@@ -1,0 +1,230 @@
+"""What the commands read: problems, devices, results and plans; and whether their outputs can be written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from memsched import profiles
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.bounds import bounds, graph_bound
+from memsched.documents import Document, read_chain, read_device, read_document, read_graph, read_plan
+from memsched.errors import InvalidInputError
+from memsched.problem import Problem, graph_of, simulate
+from memsched.result import Result
+from memsched.units import parse_bandwidth, parse_bytes, parse_memory, parse_seconds
+
+RESULT, PLAN = "memsched-result/1", "memsched-plan/1"
+CHAIN, GRAPH = "memsched-chain/1", "memsched-graph/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The options that describe a device, as they were typed."""
+
+    memory: str | None
+    bandwidth: str | None
+    duplex: bool | None
+    latency: str | None
+    host_memory: str | None
+    device: str | None
+
+    @property
+    def given(self) -> bool:
+        """Whether any of them was."""
+        values = (self.memory, self.bandwidth, self.duplex, self.latency, self.host_memory, self.device)
+        return any(value is not None for value in values)
+
+    def build(
+        self, problem: Problem, base: Device | None = None, origin: str = "", memory: int | None = None
+    ) -> tuple[Device, str]:
+        """The device, and where its bandwidth comes from.
+
+        What is not given comes from `base` (which is from `origin`), then from `memory` and the problem.
+        """
+        if self.device is not None:
+            base, origin = read_device(read_text(self.device)), f"'{self.device}'"
+        if self.memory is not None:
+            memory = parse_memory(self.memory, problem)
+        elif base is not None:
+            memory = base.memory
+        if memory is None:
+            raise click.UsageError("Missing option '--memory' (such as 40% or 8GiB)")
+        if memory == 0:
+            raise InvalidInputError(f"the memory is {self.memory!r}; it must be more than 0 bytes")
+        if self.bandwidth is not None:
+            d2h = h2d = parse_bandwidth(self.bandwidth)
+            origin = "--bandwidth"
+        elif base is not None:
+            d2h, h2d = base.d2h, base.h2d
+        else:
+            d2h = h2d = _provenance_bandwidth(problem)
+            origin = "the profile's link_bandwidth"
+        host_memory = None if base is None else base.host_memory
+        if self.host_memory is not None:
+            host_memory = parse_bytes(self.host_memory, "the host memory")
+        latency = 0.0 if base is None else base.latency
+        if self.latency is not None:
+            latency = parse_seconds(self.latency, "the latency")
+        duplex = self.duplex if self.duplex is not None else base is not None and base.duplex
+        name = None if base is None else base.name
+        built = Device(
+            memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host_memory, name=name
+        )
+        return built, origin
+
+
+def _provenance_bandwidth(problem: Problem) -> float:
+    provenance = getattr(problem, "provenance", None)
+    found = provenance.get("link_bandwidth") if isinstance(provenance, dict) else None
+    if found is None:
+        raise InvalidInputError(
+            f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
+            "give --bandwidth, such as 12GB/s (inf: a free link, 0: no link)"
+        )
+    return parse_bandwidth(found, "provenance.link_bandwidth of the problem")
+
+
+_MACHINE_OPTIONS = (
+    click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ..."),
+    click.option(
+        "-b",
+        "--bandwidth",
+        metavar="RATE",
+        help="Of the link, each way: 12GB/s, inf, 0. By default the profile's.",
+    ),
+    click.option("--duplex/--no-duplex", default=None, help="Whether both directions work at the same time."),
+    click.option("--latency", metavar="SECONDS", help="Of each transfer: 0.00001 or 10us."),
+    click.option("--host-memory", metavar="SIZE", help="Bytes that may lie on the host at once."),
+    click.option(
+        "--device", metavar="DEVICE", help="A memsched-device/1 file; the other options override it."
+    ),
+)
+
+
+def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `Machine`, which the command takes as `machine`."""
+
+    @wraps(command)
+    def gathered(**arguments: Any) -> Any:
+        taken = {name: arguments.pop(name) for name in Machine.__dataclass_fields__}
+        return command(machine=Machine(**taken), **arguments)
+
+    decorated: Callable[..., Any] = gathered
+    for option in reversed(_MACHINE_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def _remember_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    context.meta["memsched.json"] = value
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_remember_json, help="Print JSON and nothing else."
+)
+
+
+def read_text(source: str) -> str:
+    """A path as it is; for "-", the standard input as a text."""
+    if source != "-":
+        return source
+    text = sys.stdin.read()
+    if not text.lstrip().startswith("{"):
+        raise InvalidInputError("the standard input is not a JSON object")
+    return text
+
+
+def read_target(source: str, *formats: str) -> Document:
+    """The JSON form of a shipped profile by its name, or of one of the formats from a file."""
+    named = source in profiles.names()
+    if named or (source != "-" and not Path(source).suffix and not Path(source).exists()):
+        return profiles.document(source)  # an unknown name: the error says which are near
+    return read_document(read_text(source), *formats)
+
+
+def load_problem(source: str) -> Problem:
+    """A shipped profile by its name, or a chain or graph from a file."""
+    return problem_from(read_target(source, CHAIN, GRAPH))
+
+
+def problem_from(document: Document) -> Chain | Graph:
+    """A chain or a graph from its JSON form."""
+    return read_graph(document) if document["format"] == GRAPH else read_chain(document)
+
+
+def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
+    """A saved result or plan, simulated on its device or the one described, and the link's origin."""
+    if document["format"] == RESULT:
+        if problem is not None:
+            raise click.UsageError("a result holds its problem; leave --problem out")
+        saved = Result.from_json(document)
+        device, origin = machine.build(saved.problem, saved.device, "the result's")
+        timeline = simulate(saved.problem, saved.schedule, device)
+        if machine.given:
+            measured = replace(saved, device=device, timeline=timeline, optimal=False)
+            return replace(measured, lower_bound=_bound(measured)), origin
+        return replace(
+            saved, timeline=timeline, lower_bound=min(saved.lower_bound, timeline.makespan)
+        ), origin
+    chain, schedule, device, origin = open_plan(document, problem, machine)
+    made = Result(
+        planner=str(schedule.planner.get("name", "a plan")),
+        problem=chain,
+        device=device,
+        schedule=schedule,
+        timeline=simulate(chain, schedule, device),
+        lower_bound=0.0,
+        runtime=0.0,
+    )
+    return replace(made, lower_bound=_bound(made)), origin
+
+
+def open_plan(
+    document: Document, problem: str | None, machine: Machine
+) -> tuple[Problem, Schedule, Device, str]:
+    """A bare plan with its problem and device; the memory is the plan's budget unless it is given."""
+    if problem is None:
+        raise click.UsageError("a plan does not hold its problem; give --problem")
+    schedule = read_plan(document)
+    loaded = load_problem(problem)
+    device, origin = machine.build(loaded, memory=schedule.budget)
+    return loaded, schedule, device, origin
+
+
+def _bound(result: Result) -> float:
+    """A lower bound for a plan whose own is not known."""
+    if result.recomputed:
+        known = bounds(result.problem, device=result.device, recompute=True, time_limit=0.0).best
+    else:
+        known = graph_bound(graph_of(result.problem, result.schedule.chunk), result.device)
+    return min(known, result.makespan)
+
+
+def check_writable(path: str | None) -> None:
+    """Complain before the work rather than after it; the write itself checks again.
+
+    Raises
+    ------
+    InvalidInputError
+        Nothing can be written there.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInputError(f"'{path}' cannot be written: it is a directory")
+    if target.exists() and not target.is_file():
+        raise InvalidInputError(f"'{path}' cannot be written: it is not a regular file")
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"'{path}' cannot be written: '{target.parent}' is not a directory")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise InvalidInputError(f"'{path}' cannot be written: no permission in '{target.parent}'")

@@ -1,0 +1,145 @@
+"""What the commands print: tables and reports on stdout, progress on stderr, or JSON and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console, RenderableType
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from memsched._core import Device
+from memsched.problem import graph_of
+from memsched.result import Result
+from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
+
+_UNFOLDED = 200  # columns, where the reader is not a terminal
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: "inf" stands for it, as in memsched-device/1."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def finite(document: dict[str, Any]) -> dict[str, Any]:
+    """A document that JSON can hold."""
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def print_json(document: Any) -> None:
+    """One line of JSON on stdout."""
+    click.echo(json.dumps(_plain(document), allow_nan=False))
+
+
+def print_rich(*things: RenderableType) -> None:
+    """Print to stdout: in colour on a terminal, plain and unfolded anywhere else."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _UNFOLDED
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    with console.capture() as captured:
+        console.print(*things, sep="\n")
+    click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
+
+
+def new_table(*columns: tuple[str, str]) -> Table:
+    """A table of (title, justify) columns that are never cut short."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+    for title, justify in columns:
+        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
+    return table
+
+
+def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
+    """A report: a bold title and lines of a name and what is to say about it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    if title is not None:
+        table.title = Text(title, style="bold")
+        table.title_justify = "left"
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+@contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on stderr, where that is a terminal, that work goes on; yields what changes the text."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text)
+        yield lambda said: progress.update(task, description=said)
+
+
+def exact_bytes(count: int) -> str:
+    """A size for people, and the bytes where that is not the same."""
+    return format_bytes(count) if count < 1024 else f"{format_bytes(count)} ({count} bytes)"
+
+
+def describe_link(device: Device, origin: str) -> str:
+    """The link of a device, and where its bandwidth comes from."""
+    if device.d2h == device.h2d:
+        text = format_bandwidth(device.d2h)
+        if device.d2h > 0 and math.isfinite(device.d2h):
+            text += " in both directions at once" if device.duplex else ", one direction at a time"
+    else:
+        text = f"{format_bandwidth(device.d2h)} to the host, {format_bandwidth(device.h2d)} back"
+    if device.latency:
+        text += f", latency {format_seconds(device.latency)}"
+    if device.host_memory is not None:
+        text += f", host memory {format_bytes(device.host_memory)}"
+    return f"{text} ({origin})"
+
+
+def offloaded_bytes(result: Result) -> int:
+    """Bytes of the distinct tensors that are offloaded."""
+    sizes = {tensor["name"]: tensor["size"] for tensor in _graph(result).tensors}
+    return sum(sizes[name] for name in result.offloaded)
+
+
+def _graph(result: Result) -> Any:
+    return graph_of(result.problem, result.schedule.chunk)
+
+
+def report(result: Result, origin: str) -> Table:
+    """What a plan does and what is proven about it."""
+    timeline = result.timeline
+    budget = min(result.schedule.budget, result.device.memory)
+    gap = f"gap {format_percent(result.gap)}"
+    rows = [
+        ("link", describe_link(result.device, origin)),
+        ("makespan", format_seconds(result.makespan)),
+        (
+            "lower bound",
+            f"{format_seconds(result.lower_bound)}, {'proven optimal' if result.optimal else gap}",
+        ),
+        ("peak memory", f"{exact_bytes(result.peak_memory)} of {exact_bytes(budget)}"),
+        ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
+        ("idle", f"{format_seconds(timeline.idle)} of the compute stream"),
+        ("offloaded", f"{len(result.offloaded)} tensors, {format_bytes(offloaded_bytes(result))}"),
+    ]
+    if result.recomputed:
+        seconds = format_seconds(timeline.recompute_time)
+        rows.append(("recomputed", f"{len(result.recomputed)} ops, {seconds}"))
+    if result.estimate is not None:
+        rows.append(("estimate", f"{format_seconds(result.estimate)} in the model of the planner's paper"))
+    rows.append(("steps", str(len(result.schedule.steps))))
+    return facts(rows, f"{result.planner} on {result.problem.name or 'a problem without a name'}")

@@ -1,0 +1,173 @@
+"""The bounds: equal to a linear program, below the best schedule there is, and below every planner."""
+
+from __future__ import annotations
+
+import inspect
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.planners.registry import PLANNERS
+from memsched.testing import chains, devices, instances
+from oracles.exhaustive import least_makespan
+from oracles.fractional_lp import aggregate_lp, from_graph
+
+MANY = settings(max_examples=2 * settings().max_examples)
+FEW = settings(max_examples=max(20, settings().max_examples // 2))
+TINY = 1e-9
+
+
+def read(device: ms.Device) -> dict[str, Any]:
+    """The device as the oracles take it."""
+    return {key: getattr(device, key) for key in ("d2h", "h2d", "duplex", "latency")}
+
+
+@st.composite
+def limited(draw: st.DrawFn, latency: int = 2, **options: Any) -> tuple[ms.Chain, ms.Device]:
+    """A chain with tapes and resident bytes and a device from the least memory to the peak."""
+    chain = draw(chains(**options))
+    least = max(1, ms.min_memory(chain))
+    memory = draw(st.integers(least, max(least, ms.peak_memory(chain))))
+    return chain, draw(devices(memory=memory, max_latency=latency))
+
+
+def by_program(problem: ms.Chain | ms.Graph, device: ms.Device) -> float:
+    graph = ms.to_graph(problem) if isinstance(problem, ms.Chain) else problem
+    value = aggregate_lp(from_graph(graph.to_json(), device.memory, read(device)))
+    return inf if value is None else value
+
+
+@MANY
+@given(limited(latency=0, max_stages=6), st.none() | st.integers(1, 9))
+def test_fractional_is_the_linear_program(case: tuple[ms.Chain, ms.Device], chunk: int | None) -> None:
+    chain, device = case
+    graph = ms.to_graph(chain, chunk=chunk)
+    found = ms.bounds(graph, device=device)
+    assert found.fractional == pytest.approx(by_program(graph, device), abs=1e-6)
+    assert found.fractional == pytest.approx(
+        ms.bounds(chain, device=device).fractional
+    )  # pieces change nothing
+
+
+@FEW
+@given(instances(max_stages=10))
+def test_fractional_is_the_linear_program_on_the_chains_of_the_paper(
+    instance: tuple[ms.Chain, int, float],
+) -> None:
+    chain, memory, beta = instance
+    found = ms.bounds(chain, memory, beta)
+    assert found.fractional == pytest.approx(by_program(chain, ms.Device(memory, beta)), abs=1e-6)
+    over = ms.peak_memory(chain) - memory
+    assert found.transfer == pytest.approx(2 * over / beta)
+    assert found.compute == chain.forward_time.sum() + chain.backward_time.sum()
+    assert found.best == found.fractional >= max(found.compute, found.transfer) - TINY
+    assert found.interruptible is not None
+    assert found.fractional <= found.interruptible + TINY * found.interruptible
+    assert found.interruptible_proven
+
+
+@FEW
+@given(limited(max_stages=3, max_bytes=6))
+def test_no_schedule_is_below_the_bound(case: tuple[ms.Chain, ms.Device]) -> None:
+    """Half duplex and duplex, with and without latency, with tapes: against a search over all schedules."""
+    chain, device = case
+    try:
+        found = least_makespan(ms.to_graph(chain).to_json(), device.memory, read(device), max_states=10_000)
+    except RuntimeError:
+        assume(False)
+    assert found is not None
+    bounds = ms.bounds(chain, device=device)
+    assert max(bounds.compute, bounds.transfer, bounds.fractional) <= found.makespan + TINY
+    assert bounds.best <= found.makespan + TINY
+
+
+@MANY
+@given(limited(max_stages=6), st.integers(1, 9), st.sampled_from([1.5, 2, inf]))
+def test_more_memory_or_a_faster_link_never_raises_a_bound(
+    case: tuple[ms.Chain, ms.Device], more: int, factor: float
+) -> None:
+    chain, device = case
+    before = ms.bounds(chain, device=device)
+    more_memory = ms.bounds(chain, device.memory + more, device=device)
+    either = [
+        ms.Device(device.memory, d2h=device.d2h * d2h, h2d=device.h2d * h2d, duplex=device.duplex)
+        for d2h, h2d in ((factor, 1), (1, factor))
+    ]
+    for after in (more_memory, *(ms.bounds(chain, device=faster) for faster in either)):
+        for name in ("compute", "transfer", "fractional", "best"):
+            assert getattr(after, name) <= getattr(before, name) * (1 + TINY)
+    assert more_memory.compute == before.compute
+
+
+@given(limited(max_stages=6))
+def test_recomputation_is_beaten_by_nothing_but_compute(case: tuple[ms.Chain, ms.Device]) -> None:
+    chain, device = case
+    without, with_it = ms.bounds(chain, device=device), ms.bounds(chain, device=device, recompute=True)
+    assert with_it.best == with_it.compute == without.compute
+    assert (with_it.transfer, with_it.fractional) == (without.transfer, without.fractional)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@FEW
+@given(case=limited(max_stages=6), chunk=st.none() | st.integers(2, 9))
+def test_every_planner_stays_above_the_bound(
+    planner: str, case: tuple[ms.Chain, ms.Device], chunk: int | None
+) -> None:
+    chain, device = case
+    plan = PLANNERS[planner].plan
+    options = {"time_limit": 0.0} if "time_limit" in inspect.signature(plan).parameters else {}
+    try:
+        result = plan(chain, device=device, chunk=chunk, **options)
+    except ms.InfeasibleError:
+        assert planner in ("tflms", "dynprog")  # they need more than the least of all plans
+        return
+    best = ms.bounds(chain, device=device).best
+    assert result.lower_bound == pytest.approx(min(best, result.makespan))
+    assert best <= result.makespan * (1 + TINY) + TINY
+
+
+SMALL = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 0, 0])
+
+
+def test_small_by_hand() -> None:
+    """F2 waits for 2 bytes to leave, and B1 for them to return: 2 + 1 + 1 + 2 + 1."""
+    found = ms.bounds(SMALL, 10, 1.0)
+    assert (found.compute, found.transfer, found.fractional, found.best) == (4, 4, 7, 7)
+    assert found.interruptible == 9
+
+
+def test_no_link() -> None:
+    for device in (ms.Device(10), ms.Device(10, d2h=1.0, h2d=0.0), ms.Device(10, d2h=0.0, h2d=1.0)):
+        found = ms.bounds(SMALL, device=device)
+        assert (found.compute, found.fractional, found.best) == (4, inf, inf)
+        assert found.interruptible is None
+        assert ms.bounds(SMALL, device=device, recompute=True).best == 4
+    fits = ms.bounds(SMALL, 12)
+    assert (fits.transfer, fits.fractional, fits.best) == (0, 4, 4)
+
+
+def test_a_free_link() -> None:
+    found = ms.bounds(SMALL, 8, inf)
+    assert (found.transfer, found.fractional, found.best, found.interruptible) == (0, 4, 4, 4)
+    one_way = ms.bounds(SMALL, device=ms.Device(10, d2h=inf, h2d=1.0))
+    assert (one_way.transfer, one_way.fractional) == (2, 6)  # back in [3, 5], after B2
+
+
+def test_too_little_memory_has_no_schedule() -> None:
+    found = ms.bounds(SMALL, 7, 1.0)
+    assert (found.compute, found.best, found.interruptible) == (4, inf, None)
+
+
+def test_the_interruptible_bound_says_when_it_is_not_proven() -> None:
+    chain = ms.profiles.load("densenet201-224-b32")
+    least, peak = ms.min_memory(chain, "dynprog"), ms.peak_memory(chain)
+    found = ms.bounds(chain, int(least + 0.1 * (peak - least)), 12.2e9, time_limit=0)
+    assert found.interruptible is not None
+    assert found.interruptible >= found.transfer * (1 - TINY)
+    exact = ms.dynprog(chain, int(least + 0.1 * (peak - least)), 12.2e9, slots=None, time_limit=1)
+    assert exact.estimate is not None
+    assert found.interruptible <= exact.estimate * (1 + TINY)

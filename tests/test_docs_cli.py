@@ -1,0 +1,41 @@
+"""The commands of docs/cli.md run, in their order, and end as the page says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from memsched.cli.app import program
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+
+def commands() -> list[tuple[str, int]]:
+    """Each line `$ memsched ...` of a console block, and the status that its comment announces."""
+    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    announced = (re.search(r"# exit status (\d+)$", line) for line in lines)
+    return [(line, int(found[1]) if found else 0) for line, found in zip(lines, announced, strict=True)]
+
+
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands()
+    assert len(found) > 10
+    for line, status in found:
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "memsched"
+        outcome = CliRunner().invoke(program, arguments, prog_name=name)
+        assert outcome.exit_code == status, f"{line}\n{outcome.output}"
+
+
+def test_every_command_and_exit_status_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name in program.commands:
+        assert any(line.startswith(f"memsched {name} ") for line, _ in commands()), name
+        assert f"`memsched {name} " in text
+    assert {status for _, status in commands()} == {0, 3, 4}

@@ -1,0 +1,164 @@
+"""OFFLOAD: never worse than what it starts from, optimal where its class can be searched, in pieces of any kind."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import _core
+from memsched.testing import chains, devices, instances, three_partition_chain
+from oracles.exhaustive import least_makespan
+
+FEW = settings(max_examples=max(20, settings().max_examples // 2))
+TINY = 1e-9
+ENOUGH = 0.2  # seconds; the tiny sets here are all tried within a few milliseconds
+
+
+@st.composite
+def limited(draw: st.DrawFn, **options: Any) -> tuple[ms.Chain, ms.Device, Any]:
+    """A chain, a device below its peak, and a chunk."""
+    chain = draw(chains(**options).filter(lambda c: max(1, ms.min_memory(c)) < ms.peak_memory(c)))
+    memory = draw(st.integers(max(1, ms.min_memory(chain)), ms.peak_memory(chain) - 1))
+    chunk: st.SearchStrategy[Any] = st.none() | st.integers(1, 9)
+    if chain.pieces is not None:
+        chunk = chunk | st.just("storage")
+    return chain, draw(devices(memory=memory)), draw(chunk)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(limited(max_stages=7))
+def test_never_worse_than_greedy_and_dynprog(case: tuple[ms.Chain, ms.Device, Any]) -> None:
+    chain, device, chunk = case
+    found = ms.offload(chain, device=device, chunk=chunk, time_limit=0)
+    ms.validate(found)
+    assert found.makespan <= ms.greedy(chain, device=device, chunk=chunk).makespan * (1 + TINY)
+    if device.memory >= ms.min_memory(chain, "dynprog"):
+        assert found.makespan <= ms.dynprog(chain, device=device, chunk=chunk).makespan * (1 + TINY)
+
+
+@pytest.mark.parametrize("name", ["resnet50-224-b32", "densenet121-224-b32", "gpt2-1024-b8"])
+@pytest.mark.parametrize("chunk", [None, 64 << 20])
+def test_never_worse_on_profiles(name: str, chunk: int | None) -> None:
+    chain = ms.profiles.load(name)
+    for share in (0.1, 0.4, 0.8):
+        least = ms.min_memory(chain, "dynprog")
+        memory = int(least + share * (ms.peak_memory(chain) - least))
+        found = ms.offload(chain, memory, 12.2e9, chunk=chunk, time_limit=0.05)
+        assert found.makespan <= ms.greedy(chain, memory, 12.2e9, chunk=chunk).makespan * (1 + TINY)
+        assert found.makespan <= ms.dynprog(chain, memory, 12.2e9, chunk=chunk).makespan * (1 + TINY)
+        assert found.lower_bound <= found.makespan
+
+
+def best_set(chain: ms.Chain, device: ms.Device, chunk: Any = None) -> float:
+    """Makespan of the best set of tensors of the forward pass, each set sent by the no-wait schedule."""
+    graph = ms.to_graph(chain, chunk=chunk)
+    may = [tensor["role"] != "gradient" for tensor in graph.tensors]
+    rows = []
+    for chosen in product((0, 1), repeat=sum(may)):
+        flags = iter(chosen)
+        rows.append([next(flags) if movable else 0 for movable in may])
+    return float(min(_core.offload_set_makespans(graph, device, device.memory, np.array(rows, np.uint8))))
+
+
+@FEW
+@given(limited(max_stages=3, max_bytes=6))
+def test_the_best_of_all_sets_on_tiny_chains(case: tuple[ms.Chain, ms.Device, Any]) -> None:
+    chain, device, _ = case
+    found = ms.offload(chain, device=device, time_limit=ENOUGH)
+    assert found.makespan == pytest.approx(best_set(chain, device), rel=TINY)
+
+
+@FEW
+@given(instances(max_stages=3))
+def test_never_below_the_best_schedule_there_is(instance: tuple[ms.Chain, int, float]) -> None:
+    """Equal, or above where the best schedule is outside the class.
+
+    The class: transfers in order of release, every prefetch after every offload, at the earliest position at which all
+    later runs fit. The best schedule of all may interleave the two, send a tensor twice, or let a transfer wait.
+    """
+    chain, memory, beta = instance
+    best = least_makespan(ms.to_graph(chain).to_json(), memory, {"bandwidth": beta})
+    assert best is not None
+    found = ms.offload(chain, memory, beta, time_limit=0.02)
+    assert found.lower_bound - TINY <= best.makespan <= found.makespan + TINY
+
+
+@pytest.mark.parametrize(
+    ("columns", "memory", "beta", "makespan"),
+    [
+        # the optimum of the exhaustive search, reached
+        (([1, 1], [1, 1], [4, 4, 4], [0, 0, 0]), 10, 1.0, 11),
+        (([1, 2], [2, 3], [4, 6, 5], [0, 6, 5]), 22, 2.0, 10),
+        (([3, 1, 2], [1, 4, 2], [5, 4, 3, 2], [0, 4, 3, 2]), 17, 3.0, 13),
+    ],
+)
+def test_the_optimum_of_tiny_chains(columns: Any, memory: int, beta: float, makespan: float) -> None:
+    chain = ms.Chain(*columns)
+    best = least_makespan(ms.to_graph(chain).to_json(), memory, {"bandwidth": beta})
+    assert best is not None
+    found = ms.offload(chain, memory, beta, time_limit=ENOUGH)
+    assert found.makespan == pytest.approx(best.makespan)
+    assert found.makespan == pytest.approx(makespan)
+
+
+@pytest.mark.parametrize(("values", "target"), [([7, 7, 7], 21), ([8, 8, 9, 8, 8, 9], 25)])
+def test_three_partition(values: list[int], target: int) -> None:
+    """Whole transfers within T: needs triples of sum `target` to be sent together."""
+    chain, memory, beta, seconds = three_partition_chain(values, target)
+    found = ms.offload(chain, memory, beta, time_limit=ENOUGH)
+    assert found.makespan >= seconds
+
+
+def test_storages() -> None:
+    """Tapes of three storages: any of them may stay, so the plan is no worse than with whole tapes."""
+    chain = ms.Chain(
+        [2, 2, 2],
+        [2, 2, 2],
+        [4, 4, 4, 4],
+        [0, 4, 4, 4],
+        saved=[16, 16, 16],
+        pieces=[[6, 4, 2], [2, 4, 6], [12]],
+    )
+    names = {tensor["name"] for tensor in ms.to_graph(chain, "storage").tensors}
+    assert {"tape1/0", "tape1/1", "tape1/2", "tape2/0", "tape3"} <= names
+    memory = ms.peak_memory(chain) - 5
+    pieces = ms.offload(chain, memory, 2.0, chunk="storage", time_limit=ENOUGH)
+    whole = ms.offload(chain, memory, 2.0, time_limit=ENOUGH)
+    assert ms.validate(pieces).peak_memory <= memory
+    assert pieces.schedule.chunk == "storage"
+    assert pieces.makespan <= whole.makespan
+    assert pieces.makespan == pytest.approx(best_set(chain, pieces.device, "storage"))
+
+
+@FEW
+@given(limited(max_stages=5))
+def test_no_bytes_travel_in_vain(case: tuple[ms.Chain, ms.Device, Any]) -> None:
+    """What is offloaded is fetched again, once, and gradients stay."""
+    chain, device, chunk = case
+    found = ms.offload(chain, device=device, chunk=chunk, time_limit=0.005)
+    fetched = [step["prefetch"] for step in found.schedule.steps if "prefetch" in step]
+    sent = [step["offload"] for step in found.schedule.steps if "offload" in step]
+    assert sorted(fetched) == sorted(sent) == sorted(found.offloaded)
+    assert not any(name.startswith("d") for name in sent)
+    assert found.timeline.bytes_in == found.timeline.bytes_out
+
+
+def test_options() -> None:
+    chain = ms.profiles.load("resnet50-224-b32")
+    memory = int(0.7 * ms.min_memory(chain) + 0.3 * ms.peak_memory(chain))
+    start = ms.offload(chain, memory, 12.2e9, time_limit=0)
+    assert ms.offload(chain, memory, 12.2e9, time_limit=0.1).makespan <= start.makespan
+    at_once = ms.offload(chain, memory, 12.2e9, time_limit=60, gap=10.0)
+    assert at_once.makespan >= start.lower_bound
+    assert at_once.gap <= 10
+    assert ms.offload(chain, memory, 12.2e9, time_limit=0, seed=3).params["seed"] == 3
+    seen: list[float] = []
+    ms.offload(chain, memory, 12.2e9, time_limit=0.3, progress=seen.append)
+    assert seen
+    assert all(0 <= fraction <= 1 for fraction in seen)

@@ -1,0 +1,112 @@
+"""C++ runs without the GIL, and Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import memsched as ms
+from memsched.testing import two_partition_chain
+
+
+def hard() -> tuple[ms.Chain, int, float]:
+    """2-PARTITION of 40 even numbers with an odd half: no search finishes soon."""
+    values = [2 * int(v) for v in np.random.default_rng(1).integers(10**8, 10**9, 40)]
+    values[0] += 2 * (1 - sum(values) // 2 % 2)
+    chain, memory, beta, _ = two_partition_chain(values)
+    return chain, memory, beta
+
+
+def dynprog() -> ms.Result:
+    return ms.dynprog(*hard(), slots=None, time_limit=0.6)
+
+
+def offload() -> ms.Result:
+    return ms.offload(*hard(), time_limit=0.6)
+
+
+@pytest.mark.parametrize("work", [dynprog, offload])
+def test_others_run_while_a_planner_does(work: Callable[[], ms.Result]) -> None:
+    """Each round of the loop below needs the GIL; one that is kept would allow two or three of them."""
+    barrier, finished = threading.Barrier(2), threading.Event()
+    results: list[ms.Result] = []
+
+    def plan() -> None:
+        barrier.wait()
+        try:
+            results.append(work())
+        finally:
+            finished.set()
+
+    thread = threading.Thread(target=plan)
+    thread.start()
+    barrier.wait()
+    rounds = 0
+    while not finished.wait(0.005):
+        rounds += 1
+    thread.join()
+    assert rounds >= 10
+    ms.validate(results[0])
+
+
+def test_two_planners_at_once_find_what_each_finds_alone() -> None:
+    chain = ms.profiles.load("resnet101-224-b32")
+    least, peak = ms.min_memory(chain, "dynprog"), ms.peak_memory(chain)
+    memories = [int(least + share * (peak - least)) for share in (0.2, 0.4, 0.6, 0.8)]
+    alone = [ms.dynprog(chain, memory, 12.2e9).schedule for memory in memories]
+    found: dict[int, ms.Schedule] = {}
+
+    def plan(index: int) -> None:
+        found[index] = ms.dynprog(chain, memories[index], 12.2e9).schedule
+
+    threads = [threading.Thread(target=plan, args=(index,)) for index in range(len(memories))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[index] for index in range(len(memories))] == alone
+
+
+SCRIPT = """
+import memsched as ms
+from test_threads import hard
+
+def running(fraction):
+    print("running", flush=True)
+
+{call}
+"""
+CALLS = [
+    "ms.offload(*hard(), time_limit=60, progress=running)",
+    "ms.dynprog(*hard(), slots=None, time_limit=60, progress=running)",
+    "ms.dynprog(*hard(), slots=None, method='hash', max_states=10**9, time_limit=60, progress=running)",
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to a child there")
+@pytest.mark.parametrize("call", CALLS, ids=["offload", "dynprog", "hash"])
+def test_ctrl_c_ends_a_planner(call: str) -> None:
+    """The child reports from within C++, is interrupted there, and would otherwise run for a minute."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(call=call)],
+        cwd=__file__.rpartition("/")[0],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "running\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=20)
+    finally:
+        child.kill()
+        child.wait()
+    assert "KeyboardInterrupt" in errors
+    assert child.returncode in (-signal.SIGINT, 128 + signal.SIGINT, 1)

@@ -1,0 +1,171 @@
+"""Sizes, bandwidths and durations as people write them."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import units
+from memsched.testing import problems
+from memsched.units import (
+    format_bandwidth,
+    format_bytes,
+    format_seconds,
+    memory_percent,
+    parse_bandwidth,
+    parse_bytes,
+    parse_chunk,
+    parse_memory,
+    parse_seconds,
+)
+
+UNITS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
+
+
+def test_the_examples_of_the_docstrings_hold() -> None:
+    outcome = doctest.testmod(units)
+    assert outcome.attempted > 8
+    assert outcome.failed == 0
+
+
+@given(count=st.integers(0, 10**6), unit=st.sampled_from(sorted(UNITS)), gap=st.sampled_from(["", " "]))
+def test_a_size_is_its_number_times_its_unit(count: int, unit: str, gap: str) -> None:
+    assert parse_bytes(f"{count}{gap}{unit}") == count * UNITS[unit]
+    assert parse_bytes(f" {count}{gap}{unit.lower()} ") == count * UNITS[unit]
+
+
+@given(count=st.integers(0, 2**63 - 1))
+def test_whole_bytes_survive_exactly(count: int) -> None:
+    assert parse_bytes(str(count)) == parse_bytes(count) == count
+
+
+@given(thousandths=st.integers(0, 10**6))
+def test_fractions_of_a_unit_are_exact(thousandths: int) -> None:
+    assert parse_bytes(f"{thousandths // 1000}.{thousandths % 1000:03}kB") == thousandths
+    assert parse_bandwidth(f"{thousandths}e-3kB/s") == thousandths
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GiB",
+        "8G",
+        "8 Gib/s",
+        "-1",
+        "-1GB",
+        "1.5",
+        "1e-1",
+        "nan",
+        "inf",
+        "1e30",
+        str(2**63),
+        "1,5GB",
+        "1 2",
+        "0x10",
+        "8GiB8",
+        "5%",
+        "1e999",
+        "1e9999999999",
+        "1__0",
+        "²",
+    ],
+)
+def test_bad_sizes_are_refused_with_the_value_and_the_forms(text: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=r"8GiB \(1024\^3\)") as error:
+        parse_bytes(text)
+    assert repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize("value", [True, 1.5, -1, math.nan, math.inf, None, 2**63])
+def test_bad_numbers_of_bytes_are_refused(value: float) -> None:
+    with pytest.raises(ms.InvalidInputError, match="8GiB"):
+        parse_bytes(value)
+    with pytest.raises(ms.InvalidInputError, match="40%"):
+        parse_memory(value, CHAIN)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12GB", "12Gb/s", "12/s", "-1", "nan", "1e999", "12 GB / s", "fast", "5%"]
+)
+def test_bad_bandwidths_are_refused_with_the_value_and_the_forms(text: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match="12GB/s") as error:
+        parse_bandwidth(text)
+    assert repr(text) in str(error.value)
+
+
+def test_bandwidths() -> None:
+    assert parse_bandwidth("12GiB/s") == 12 * 2**30
+    assert parse_bandwidth(" INF ") == parse_bandwidth("infinity") == parse_bandwidth(math.inf) == math.inf
+    assert parse_bandwidth(0) == parse_bandwidth("0GB/s") == 0
+    with pytest.raises(ms.InvalidInputError, match="True"):
+        parse_bandwidth(True)
+
+
+@given(chain=problems.chains())
+def test_percentages_run_from_the_least_memory_to_the_peak(chain: ms.Chain) -> None:
+    least, most = ms.min_memory(chain), ms.peak_memory(chain)
+    assert parse_memory("0%", chain) == least
+    assert parse_memory("100%", chain) == most
+    assert parse_memory("200 %", chain) == most + (most - least)
+    assert parse_memory("40%", chain) == least + 2 * (most - least) // 5
+    if most > least:
+        assert memory_percent(most, chain) == 100
+    else:
+        assert memory_percent(most, chain) is None
+
+
+@pytest.mark.parametrize("text", ["%", "-1%", "40%%", "40 percent", "4GiB%", "1e30%", "nan%"])
+def test_bad_percentages_are_refused(text: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match="40%") as error:
+        parse_memory(text, CHAIN)
+    assert repr(text) in str(error.value)
+
+
+def test_seconds_and_chunks() -> None:
+    assert parse_seconds("1") == 1
+    assert parse_seconds("2.5ms") == parse_seconds("2500 us") == 0.0025
+    for text in ("", "-1", "1h", "inf", "1e999"):
+        with pytest.raises(ms.InvalidInputError, match="10ms"):
+            parse_seconds(text)
+    assert parse_chunk("1MiB") == 2**20
+    for text in ("0", "half", "-1", "40%"):
+        with pytest.raises(ms.InvalidInputError, match="storage or none"):
+            parse_chunk(text)
+
+
+@given(count=st.integers(0, 2**59))
+def test_a_printed_size_reads_back_within_its_digits(count: int) -> None:
+    text = format_bytes(count)
+    assert re.fullmatch(r"\d{1,4}(\.\d+)? ([KMGTP]i)?B", text)
+    assert float(text.split()[0]) < 1024
+    assert parse_bytes(text) == pytest.approx(count, rel=0.006)
+    assert format_bytes(-count) in (f"-{text}", text)
+
+
+@given(seconds=st.floats(1e-9, 1e6))
+def test_a_printed_duration_reads_back_within_its_digits(seconds: float) -> None:
+    assert parse_seconds(format_seconds(seconds)) == pytest.approx(seconds, rel=6e-4)
+    assert "e" not in format_seconds(seconds)
+
+
+@given(bandwidth=st.floats(1, 1e15))
+def test_a_printed_bandwidth_reads_back_within_its_digits(bandwidth: float) -> None:
+    assert parse_bandwidth(format_bandwidth(bandwidth)) == pytest.approx(bandwidth, rel=6e-4)

@@ -1,0 +1,199 @@
+"""Write python/memsched/_core.pyi, the types of the C++ extension, or check that it is up to date.
+
+    python tools/stubs.py           writes
+    python tools/stubs.py --check   fails when the file is stale
+
+pybind11-stubgen reads the names, defaults and docstrings from the installed extension. Types that a binding
+cannot express (a list of numbers, an array of bytes) are in the tables below. Any other name keeps the type
+that stubgen found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+STUB = Path(__file__).resolve().parent.parent / "python" / "memsched" / "_core.pyi"
+
+HEADER = "# Written by tools/stubs.py from the extension; do not edit.\n# ruff: noqa: D417, E501\n"
+
+# _Number: int, float and numpy scalars; not str. _Column: lists, tuples and arrays of them.
+ALIASES = """
+_Number = typing.SupportsFloat | typing.SupportsIndex
+_Column = typing.Iterable[_Number]
+_Flags = numpy.typing.NDArray[numpy.uint8]
+_Seconds = numpy.typing.NDArray[numpy.float64]
+_Bytes = numpy.typing.NDArray[numpy.int64]
+_Document = dict[str, typing.Any]
+"""
+
+# Arguments that a binding takes as any object, by name.
+ARGUMENTS = {
+    "activation": "_Column",
+    "backward_overhead": "_Column | None",
+    "backward_time": "_Column",
+    "bandwidth": "_Number | None",
+    "batch": "_Number",
+    "budget": "_Number",
+    "chunk": "_Number | str | None",
+    "d2h": "_Number | None",
+    "forward_overhead": "_Column | None",
+    "forward_time": "_Column",
+    "gradient": "_Column",
+    "h2d": "_Number | None",
+    "host_memory": "_Number | None",
+    "latency": "_Number",
+    "memory": "_Number",
+    "name": "str | None",
+    "names": "typing.Iterable[str] | None",
+    "ops": "typing.Iterable[_Document]",
+    "pieces": "typing.Iterable[_Column] | None",
+    "planner": "_Document | None",
+    "progress": "typing.Callable[[float], object] | None",
+    "provenance": "_Document | None",
+    "resident": "_Number",
+    "rounds": "typing.Iterable[typing.Iterable[_Number]] | None",
+    "saved": "_Column | None",
+    "source": "_Document | str | os.PathLike[str]",
+    "steps": "typing.Iterable[_Document]",
+    "tensors": "typing.Iterable[_Document]",
+    "transient_overhead": "_Column | None",
+}
+
+# What properties return, where the binding returns an object, a tuple or an array.
+RETURNS = {
+    "Chain.activation": "_Bytes",
+    "Chain.backward_overhead": "_Bytes",
+    "Chain.backward_time": "_Seconds",
+    "Chain.forward_overhead": "_Bytes",
+    "Chain.forward_time": "_Seconds",
+    "Chain.gradient": "_Bytes",
+    "Chain.names": "tuple[str, ...]",
+    "Chain.pieces": "list[list[int]] | None",
+    "Chain.provenance": "_Document | None",
+    "Chain.saved": "_Bytes",
+    "Chain.transient_overhead": "_Bytes",
+    "Device.name": "str | None",
+    "DynprogSolution.offloaded": "_Flags",
+    "Graph.ops": "list[_Document]",
+    "Graph.tensors": "list[_Document]",
+    "Schedule.chunk": "int | str | None",
+    "Schedule.planner": "_Document",
+    "Schedule.rounds": "tuple[tuple[int, int], ...]",
+    "Schedule.steps": "tuple[_Document, ...]",
+    "Timeline.end": "_Seconds",
+    "Timeline.memory": "tuple[_Seconds, _Bytes]",
+    "Timeline.start": "_Seconds",
+}
+
+# Types without parameters, which strict type checkers refuse.
+BARE = {
+    "dict": "_Document",
+    "list": "list[typing.Any]",
+    "numpy.ndarray": "numpy.typing.NDArray[typing.Any]",
+    "tuple": "tuple[typing.Any, ...]",
+}
+
+
+def expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+class Parameters(ast.NodeTransformer):
+    """Gives bare types their parameters."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.slice, ast.Tuple) and ast.unparse(node.value) == "typing.Annotated":
+            return node.slice.elts[0]
+        node.slice = self.visit(node.slice)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return expression(BARE.get(ast.unparse(node), ast.unparse(node)))
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return expression(BARE.get(node.id, node.id))
+
+
+def improved(annotation: ast.expr) -> ast.expr:
+    text = ast.unparse(annotation)  # newer pybind11 writes plain numbers as protocols
+    text = text.replace("typing.SupportsFloat | typing.SupportsIndex", "float")
+    text = text.replace("typing.SupportsInt | typing.SupportsIndex", "int")
+    result = Parameters().visit(expression(text))
+    assert isinstance(result, ast.expr)
+    return result
+
+
+def improve_function(function: ast.FunctionDef, owner: str) -> None:
+    for argument in function.args.args + function.args.kwonlyargs:
+        if argument.annotation is not None:
+            anything = ast.unparse(argument.annotation) == "typing.Any"
+            known = ARGUMENTS.get(argument.arg) if anything else None
+            argument.annotation = expression(known) if known else improved(argument.annotation)
+    if function.name == "__eq__":
+        function.args.args[1] = ast.arg("other", expression("object"))
+    if function.returns is not None:
+        known = RETURNS.get(f"{owner}.{function.name}")
+        function.returns = expression(known) if known else improved(function.returns)
+
+
+def private(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and all((a.asname or a.name).startswith("_") for a in node.names)
+
+
+def improve(stub: str) -> str:
+    module = ast.parse(stub)
+    module.body = [node for node in module.body if not private(node)]
+    for node in module.body:
+        members = node.body if isinstance(node, ast.ClassDef) else [node]
+        for member in members:
+            if isinstance(member, ast.FunctionDef):
+                improve_function(member, node.name if isinstance(node, ast.ClassDef) else "")
+    first = next(i for i, node in enumerate(module.body) if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    module.body[first:first] = ast.parse(ALIASES).body
+    imports = next(i for i, node in enumerate(module.body) if isinstance(node, ast.Import))
+    module.body[imports:imports] = ast.parse("import os").body
+    text = ast.unparse(ast.fix_missing_locations(module))
+    text = text.replace(
+        "__hash__: typing.ClassVar[None] = None",
+        "__hash__: typing.ClassVar[None]  # type: ignore[assignment]",
+    )
+    return HEADER + "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def generate() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pybind11_stubgen", "memsched._core", "--exit-code", "-o", folder]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode != 0:
+            raise SystemExit(
+                f"pybind11-stubgen failed; install the extension and the extra 'dev' first\n{done.stderr}"
+            )
+        stub = improve((Path(folder) / "memsched" / "_core.pyi").read_text(encoding="utf-8"))
+    for command in (["check", "--select", "I", "--fix-only", "--quiet"], ["format", "--quiet"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"]
+        stub = subprocess.run(ruff, input=stub, capture_output=True, text=True, check=True).stdout
+    return stub
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the types of the C++ extension.")
+    parser.add_argument(
+        "--check", action="store_true", help="fail when the file is stale instead of writing it"
+    )
+    check = parser.parse_args().check
+    stub = generate()
+    if not check:
+        STUB.write_text(stub, encoding="utf-8")
+    elif not STUB.exists() or STUB.read_text(encoding="utf-8") != stub:
+        raise SystemExit(f"{STUB.name} is stale: the extension has changed; run: python tools/stubs.py")
+
+
+if __name__ == "__main__":
+    main()
