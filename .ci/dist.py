@@ -11,16 +11,8 @@ folder = Path(sys.argv[1])
 source = Path("python/memsched")
 
 packed = set(zipfile.ZipFile(wheel).namelist())
-wanted = {
-    f"memsched/{path.relative_to(source).as_posix()}"
-    for path in source.rglob("*.py*")
-    if path.suffix != ".pyc"
-}
-wanted |= {
-    f"memsched/{kind}/{path.name}"
-    for kind in ("chains", "schemas")
-    for path in (source / kind).glob("*.json")
-}
+wanted = {f"memsched/{path.relative_to(source).as_posix()}" for path in source.rglob("*.py*") if path.suffix != ".pyc"}
+wanted |= {f"memsched/{kind}/{path.name}" for kind in ("chains", "schemas") for path in (source / kind).glob("*.json")}
 wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
 missing = sorted(wanted - packed)
 if missing:

@@ -9,9 +9,7 @@ MARKER = "<!-- ci:test -->"
 path = Path(sys.argv[1])
 text = path.read_text(encoding="utf-8")
 if text.count(MARKER) != 1:
-    raise SystemExit(
-        f"{path} has {text.count(MARKER)} lines {MARKER}; put one before the block with the test command"
-    )
+    raise SystemExit(f"{path} has {text.count(MARKER)} lines {MARKER}; put one before the block with the test command")
 after = text.split(MARKER)[1].lstrip("\n")
 fenced = re.match(r"```\w*\n(.*?)\n```", after, re.S)
 indented = re.match(r"(?:(?: {4}|\t).*\n?)+", after)

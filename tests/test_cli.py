@@ -172,9 +172,7 @@ class TestCompare:
         assert list(document["planners"]) == ["vdnn", "greedy"]
         assert document["device"]["memory"] == 24
         assert document["bandwidth_from"] == "'d.json'"
-        document = run_json(
-            *given, "-m", "100%", "-b", "3", "--duplex", "--latency", "1ms", "--host-memory", "1kB"
-        )
+        document = run_json(*given, "-m", "100%", "-b", "3", "--duplex", "--latency", "1ms", "--host-memory", "1kB")
         assert document["memory"] == 29
         device = document["device"]
         assert (device["d2h"], device["h2d"], device["duplex"]) == (3, 3, True)
@@ -197,9 +195,7 @@ class TestCompare:
         monkeypatch.setattr("memsched.cli.compare.run_planners", lambda *_, **__: outcomes)
         text = run("compare", "c.json", "-m", "24", "-b", "2").output
         assert "dynprog failed: raise max_states" in text
-        assert (
-            run_json("compare", "c.json", "-m", "24", "-b", "2")["planners"]["dynprog"]["status"] == "failed"
-        )
+        assert run_json("compare", "c.json", "-m", "24", "-b", "2")["planners"]["dynprog"]["status"] == "failed"
 
     def test_bad_input(self) -> None:
         assert "resnet18-1000-b2" in fails("compare", "resnet18-1", "-m", "40%")
@@ -279,9 +275,7 @@ class TestPlan:
             patch.setattr(os, "access", lambda *_: False)
             return fails("plan", SMALL, "-m", "40%", "-o", "r.json")
 
-    def test_a_failed_write_leaves_what_was_there(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_write_leaves_what_was_there(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("r.json").write_text("old")
         before = sorted(folder.iterdir())
 
@@ -354,9 +348,7 @@ class TestSavedPlans:
             assert "leave --problem out" in fails(*command, "r.json", "--problem", "c.json")
         assert "memsched-plan/1" in fails("simulate", "c.json")
         assert "leave --planner" in fails("plot", "r.json", "-p", "greedy", "-o", "a.png")
-        assert "leave --problem out" in fails(
-            "plot", "c.json", "--problem", "c.json", "-m", "24", "-o", "a.png"
-        )
+        assert "leave --problem out" in fails("plot", "c.json", "--problem", "c.json", "-m", "24", "-o", "a.png")
 
     def test_plot_and_trace_plan_a_problem_too(self) -> None:
         given = ("c.json", "--device", "d.json", "-p", "greedy")

@@ -1,4 +1,4 @@
-"""OFFLOAD: never worse than what it starts from, optimal where its class can be searched, in pieces of any kind."""
+"""OFFLOAD: never worse than what it starts from, optimal where its class can be searched, any pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oracles.exhaustive import least_makespan
 
 FEW = settings(max_examples=max(20, settings().max_examples // 2))
 TINY = 1e-9
-ENOUGH = 0.2  # seconds; the tiny sets here are all tried within a few milliseconds
+ENOUGH = 0.1  # seconds; the tiny sets here are all tried within a few milliseconds
 
 
 @st.composite
@@ -79,8 +79,8 @@ def test_the_best_of_all_sets_on_tiny_chains(case: tuple[ms.Chain, ms.Device, An
 def test_never_below_the_best_schedule_there_is(instance: tuple[ms.Chain, int, float]) -> None:
     """Equal, or above where the best schedule is outside the class.
 
-    The class: transfers in order of release, every prefetch after every offload, at the earliest position at which all
-    later runs fit. The best schedule of all may interleave the two, send a tensor twice, or let a transfer wait.
+    The class: transfers in order of release, every prefetch after every offload, at the earliest position
+    at which all later runs fit. The best schedule of all may interleave the two or let a transfer wait.
     """
     chain, memory, beta = instance
     best = least_makespan(ms.to_graph(chain).to_json(), memory, {"bandwidth": beta})
@@ -95,7 +95,7 @@ def test_never_below_the_best_schedule_there_is(instance: tuple[ms.Chain, int, f
         # the optimum of the exhaustive search, reached
         (([1, 1], [1, 1], [4, 4, 4], [0, 0, 0]), 10, 1.0, 11),
         (([1, 2], [2, 3], [4, 6, 5], [0, 6, 5]), 22, 2.0, 10),
-        (([3, 1, 2], [1, 4, 2], [5, 4, 3, 2], [0, 4, 3, 2]), 17, 3.0, 13),
+        (([3, 1, 2], [1, 4, 2], [5, 4, 3, 2], [0, 4, 3, 2]), 17, 3.0, 44 / 3),
     ],
 )
 def test_the_optimum_of_tiny_chains(columns: Any, memory: int, beta: float, makespan: float) -> None:

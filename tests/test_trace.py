@@ -84,9 +84,7 @@ def test_the_second_run_of_an_op_is_a_recomputation(case: tuple[Any, ms.Schedule
     assert math.isclose(
         sum(bar.end - bar.start for bar in again), result.timeline.recompute_time, rel_tol=1e-9, abs_tol=1e-9
     )
-    moved = {
-        kind: sum(bar.bytes or 0 for bar in bars if bar.kind == kind) for kind in ("offload", "prefetch")
-    }
+    moved = {kind: sum(bar.bytes or 0 for bar in bars if bar.kind == kind) for kind in ("offload", "prefetch")}
     assert moved == {"offload": result.timeline.bytes_out, "prefetch": result.timeline.bytes_in}
 
 

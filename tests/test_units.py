@@ -102,9 +102,7 @@ def test_bad_numbers_of_bytes_are_refused(value: float) -> None:
         parse_memory(value, CHAIN)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "12GB", "12Gb/s", "12/s", "-1", "nan", "1e999", "12 GB / s", "fast", "5%"]
-)
+@pytest.mark.parametrize("text", ["", "12GB", "12Gb/s", "12/s", "-1", "nan", "1e999", "12 GB / s", "fast", "5%"])
 def test_bad_bandwidths_are_refused_with_the_value_and_the_forms(text: str) -> None:
     with pytest.raises(ms.InvalidInputError, match="12GB/s") as error:
         parse_bandwidth(text)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 STUB = Path(__file__).resolve().parent.parent / "python" / "memsched" / "_core.pyi"
 
-HEADER = "# Written by tools/stubs.py from the extension; do not edit.\n# ruff: noqa: D417, E501\n"
+HEADER = "# Written by tools/stubs.py from the extension; do not edit.\n# ruff: noqa: E501\n"
 
 # _Number: int, float and numpy scalars; not str. _Column: lists, tuples and arrays of them.
 ALIASES = """
@@ -172,9 +172,7 @@ def generate() -> str:
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode != 0:
-            raise SystemExit(
-                f"pybind11-stubgen failed; install the extension and the extra 'dev' first\n{done.stderr}"
-            )
+            raise SystemExit(f"pybind11-stubgen failed; install the extension and the extra 'dev' first\n{done.stderr}")
         stub = improve((Path(folder) / "memsched" / "_core.pyi").read_text(encoding="utf-8"))
     for command in (["check", "--select", "I", "--fix-only", "--quiet"], ["format", "--quiet"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"]
@@ -184,9 +182,7 @@ def generate() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the types of the C++ extension.")
-    parser.add_argument(
-        "--check", action="store_true", help="fail when the file is stale instead of writing it"
-    )
+    parser.add_argument("--check", action="store_true", help="fail when the file is stale instead of writing it")
     check = parser.parse_args().check
     stub = generate()
     if not check:

@@ -38,7 +38,7 @@ class Dice {
 };
 
 // A chain with a tape on some stages and scratch on some ops.
-inline Chain random_chain(Dice &dice, int stages) {
+inline Chain random_chain(Dice& dice, int stages) {
     ChainColumns c;
     c.forward_time = dice.column<Seconds>(stages, 0, 5);
     c.backward_time = dice.column<Seconds>(stages, 0, 9);
@@ -56,7 +56,7 @@ inline Chain random_chain(Dice &dice, int stages) {
     return Chain(std::move(c), given);
 }
 
-inline FluidChain random_fluid_chain(Dice &dice, int stages) {
+inline FluidChain random_fluid_chain(Dice& dice, int stages) {
     FluidChain c;
     c.forward = dice.column<double>(stages, 0, 6);
     c.backward = dice.column<double>(stages, 0, 9);

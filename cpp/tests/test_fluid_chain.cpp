@@ -16,10 +16,10 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // Walks the whole tree of decisions. visit(stages decided, state, decisions, best completion).
-using Visit = std::function<void(int, const FluidState &, const std::vector<std::uint8_t> &, double)>;
+using Visit = std::function<void(int, const FluidState&, const std::vector<std::uint8_t>&, double)>;
 
-double best_completion(const FluidModel &model, const FluidState &state, std::vector<std::uint8_t> &decided,
-                       const Visit &visit) {
+double best_completion(const FluidModel& model, const FluidState& state, std::vector<std::uint8_t>& decided,
+                       const Visit& visit) {
     const int i = static_cast<int>(decided.size());
     double best = infinity;
     FluidState kept{}, offloaded{};
@@ -47,7 +47,7 @@ TEST_CASE("the transitions add up, and lead where fluid_makespan leads") {
         std::size_t leaves = 0;
         const double best =
             best_completion(model, model.initial(), decided,
-                            [&](int i, const FluidState &state, const std::vector<std::uint8_t> &set, double value) {
+                            [&](int i, const FluidState& state, const std::vector<std::uint8_t>& set, double value) {
                                 double moved = 0, held = chain.activation[static_cast<std::size_t>(i)];
                                 for (std::size_t k = 0; k < set.size(); ++k) {
                                     (set[k] ? moved : held) += chain.activation[k];
@@ -81,7 +81,7 @@ TEST_CASE("no completion of a state is better than its lower bound") {
         const FluidModel model(chain);
         std::vector<std::uint8_t> decided;
         best_completion(model, model.initial(), decided,
-                        [&](int i, const FluidState &state, const std::vector<std::uint8_t> &, double best) {
+                        [&](int i, const FluidState& state, const std::vector<std::uint8_t>&, double best) {
                             if (i < model.stages()) {
                                 CHECK(model.lower_bound(i, state) <= best);
                             }
@@ -105,16 +105,16 @@ TEST_CASE("columns that do not fit together are refused") {
     Dice dice(10);
     const FluidChain good = random_fluid_chain(dice, 3);
     CHECK_NOTHROW(check_fluid_chain(good));
-    const auto refused = [&](const std::function<void(FluidChain &)> &change) {
+    const auto refused = [&](const std::function<void(FluidChain&)>& change) {
         FluidChain chain = good;
         change(chain);
         CHECK_THROWS_AS(check_fluid_chain(chain), std::invalid_argument);
     };
-    refused([](FluidChain &c) { c = {}; });
-    refused([](FluidChain &c) { c.backward.pop_back(); });
-    refused([](FluidChain &c) { c.activation.pop_back(); });
-    refused([](FluidChain &c) { c.gradient[1] = -1; });
-    refused([](FluidChain &c) { c.forward_overhead[0] = infinity; });
-    refused([](FluidChain &c) { c.backward_overhead[2] = -infinity; });
-    refused([](FluidChain &c) { c.capacity = std::numeric_limits<double>::quiet_NaN(); });
+    refused([](FluidChain& c) { c = {}; });
+    refused([](FluidChain& c) { c.backward.pop_back(); });
+    refused([](FluidChain& c) { c.activation.pop_back(); });
+    refused([](FluidChain& c) { c.gradient[1] = -1; });
+    refused([](FluidChain& c) { c.forward_overhead[0] = infinity; });
+    refused([](FluidChain& c) { c.backward_overhead[2] = -infinity; });
+    refused([](FluidChain& c) { c.capacity = std::numeric_limits<double>::quiet_NaN(); });
 }

@@ -19,7 +19,7 @@ struct Problem {
     std::vector<std::uint8_t> travels;
 };
 
-Problem random_problem(Dice &dice, int stages) {
+Problem random_problem(Dice& dice, int stages) {
     Graph graph = to_graph(random_chain(dice, stages));
     const Bytes budget = min_memory(graph) + dice.roll(0, 12);
     std::vector<std::uint8_t> travels(graph.tensors().size(), 0);
@@ -37,9 +37,9 @@ struct Skeleton {
     std::vector<std::size_t> runs; // where the runs stand in steps
 };
 
-Skeleton skeleton_of(const StepList &list) {
+Skeleton skeleton_of(const StepList& list) {
     Skeleton s;
-    for (const Step &step : list.steps) {
+    for (const Step& step : list.steps) {
         if (step.verb == Verb::prefetch) {
             s.fetched.push_back(step.id);
             continue;
@@ -53,7 +53,7 @@ Skeleton skeleton_of(const StepList &list) {
 }
 
 // Whether every offload has ended when the compute stream is free for the first run behind the first prefetch.
-bool offloads_end_first(const StepList &list, const Timeline &timeline) {
+bool offloads_end_first(const StepList& list, const Timeline& timeline) {
     Seconds offloaded = 0, computed = 0;
     bool fetching = false;
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
@@ -69,7 +69,7 @@ bool offloads_end_first(const StepList &list, const Timeline &timeline) {
 // `first`.
 class Placements {
   public:
-    Placements(const Skeleton &skeleton, const Problem &p, const Device &device)
+    Placements(const Skeleton& skeleton, const Problem& p, const Device& device)
         : skeleton_(skeleton), simulator_(p.graph, device, p.budget) {}
 
     Seconds best(std::size_t first) {
@@ -106,7 +106,7 @@ class Placements {
         return list;
     }
 
-    const Skeleton &skeleton_;
+    const Skeleton& skeleton_;
     Simulator simulator_;
     std::vector<std::size_t> at_;
     Seconds best_ = 0;
@@ -198,9 +198,9 @@ TEST_CASE("a window puts a prefetch so many ops ahead, and fails where there is 
             return -1;
         }
         const auto fetch =
-            std::find_if(list.steps.begin(), list.steps.end(), [](const Step &s) { return s.verb == Verb::prefetch; });
+            std::find_if(list.steps.begin(), list.steps.end(), [](const Step& s) { return s.verb == Verb::prefetch; });
         return static_cast<int>(
-            std::count_if(fetch, list.steps.end(), [](const Step &s) { return s.verb == Verb::run; }));
+            std::count_if(fetch, list.steps.end(), [](const Step& s) { return s.verb == Verb::run; }));
     };
     CHECK(runs_after(1, 100) == 2);
     CHECK(runs_after(2, 100) == 3);

@@ -19,16 +19,16 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 // The message of the std::invalid_argument that the call throws; "" when it throws nothing.
-std::string refusal(const std::function<void()> &call) {
+std::string refusal(const std::function<void()>& call) {
     try {
         call();
-    } catch (const std::invalid_argument &error) {
+    } catch (const std::invalid_argument& error) {
         return error.what();
     }
     return "";
 }
 
-bool contains(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 ChainColumns two_stages() {
     ChainColumns c;
@@ -46,7 +46,7 @@ ChainGiven with_saved() {
     return given;
 }
 
-Graph small_graph(const std::function<void(GraphData &)> &change = [](GraphData &) {}) {
+Graph small_graph(const std::function<void(GraphData&)>& change = [](GraphData&) {}) {
     GraphData g;
     g.tensors = {{"x", 4, Role::input}, {"a", 3, Role::activation}, {"d", 2, Role::gradient}};
     Op f, b;
@@ -92,27 +92,27 @@ TEST_CASE("a chain fills its defaults") {
 }
 
 TEST_CASE("a chain refuses bad columns and names field and index") {
-    const auto refused = [](const std::function<void(ChainColumns &)> &change, const std::string &part) {
+    const auto refused = [](const std::function<void(ChainColumns&)>& change, const std::string& part) {
         ChainColumns c = two_stages();
         change(c);
         const std::string message = refusal([&] { Chain(c, with_saved()); });
         INFO(message);
         CHECK(contains(message, part));
     };
-    refused([](ChainColumns &c) { c.forward_time.clear(); }, "forward_time");
-    refused([](ChainColumns &c) { c.backward_time.push_back(1); }, "backward_time");
-    refused([](ChainColumns &c) { c.activation.pop_back(); }, "activation");
-    refused([](ChainColumns &c) { c.gradient.push_back(1); }, "gradient");
-    refused([](ChainColumns &c) { c.saved.pop_back(); }, "saved");
-    refused([](ChainColumns &c) { c.forward_time[1] = not_a_number; }, "forward_time[1]");
-    refused([](ChainColumns &c) { c.backward_time[0] = infinity; }, "backward_time[0]");
-    refused([](ChainColumns &c) { c.backward_time[0] = -1; }, "backward_time[0]");
-    refused([](ChainColumns &c) { c.activation[2] = -1; }, "activation[2]");
-    refused([](ChainColumns &c) { c.gradient[0] = -7; }, "gradient[0] is -7");
-    refused([](ChainColumns &c) { c.saved[0] = 5; }, "saved[0] is 5");
-    refused([](ChainColumns &c) { c.resident = -1; }, "resident");
-    refused([](ChainColumns &c) { c.activation[0] = most; }, "activation[1]");
-    refused([](ChainColumns &c) { c.saved[0] = c.saved[1] = most / 2; }, "saved[1]");
+    refused([](ChainColumns& c) { c.forward_time.clear(); }, "forward_time");
+    refused([](ChainColumns& c) { c.backward_time.push_back(1); }, "backward_time");
+    refused([](ChainColumns& c) { c.activation.pop_back(); }, "activation");
+    refused([](ChainColumns& c) { c.gradient.push_back(1); }, "gradient");
+    refused([](ChainColumns& c) { c.saved.pop_back(); }, "saved");
+    refused([](ChainColumns& c) { c.forward_time[1] = not_a_number; }, "forward_time[1]");
+    refused([](ChainColumns& c) { c.backward_time[0] = infinity; }, "backward_time[0]");
+    refused([](ChainColumns& c) { c.backward_time[0] = -1; }, "backward_time[0]");
+    refused([](ChainColumns& c) { c.activation[2] = -1; }, "activation[2]");
+    refused([](ChainColumns& c) { c.gradient[0] = -7; }, "gradient[0] is -7");
+    refused([](ChainColumns& c) { c.saved[0] = 5; }, "saved[0] is 5");
+    refused([](ChainColumns& c) { c.resident = -1; }, "resident");
+    refused([](ChainColumns& c) { c.activation[0] = most; }, "activation[1]");
+    refused([](ChainColumns& c) { c.saved[0] = c.saved[1] = most / 2; }, "saved[1]");
 }
 
 TEST_CASE("the pieces of a chain add up to its tapes") {
@@ -130,49 +130,49 @@ TEST_CASE("the pieces of a chain add up to its tapes") {
 }
 
 TEST_CASE("a device refuses what is not a device") {
-    const auto refused = [](const std::function<void(Device &)> &change, const std::string &field) {
+    const auto refused = [](const std::function<void(Device&)>& change, const std::string& field) {
         Device d = device_of(10, 2);
         change(d);
         CHECK(contains(refusal([&] { check_device(d); }), field));
     };
     CHECK_NOTHROW(check_device(device_of(1, 0)));
     CHECK_NOTHROW(check_device(device_of(1, infinity)));
-    refused([](Device &d) { d.memory = 0; }, "memory");
-    refused([](Device &d) { d.d2h = -1; }, "d2h");
-    refused([](Device &d) { d.h2d = not_a_number; }, "h2d");
-    refused([](Device &d) { d.latency = infinity; }, "latency");
-    refused([](Device &d) { d.host_memory = -1; }, "host_memory");
+    refused([](Device& d) { d.memory = 0; }, "memory");
+    refused([](Device& d) { d.d2h = -1; }, "d2h");
+    refused([](Device& d) { d.h2d = not_a_number; }, "h2d");
+    refused([](Device& d) { d.latency = infinity; }, "latency");
+    refused([](Device& d) { d.host_memory = -1; }, "host_memory");
 }
 
 TEST_CASE("a graph refuses what is not in single assignment form or out of order") {
-    const auto refused = [](const std::function<void(GraphData &)> &change, const std::string &part) {
+    const auto refused = [](const std::function<void(GraphData&)>& change, const std::string& part) {
         const std::string message = refusal([&] { small_graph(change); });
         INFO(message);
         CHECK(contains(message, part));
     };
     CHECK(small_graph().writer(0) == -1);
     CHECK(small_graph().writer(2) == 1);
-    refused([](GraphData &g) { g.tensors[1].name = "x"; }, "unique");
-    refused([](GraphData &g) { g.tensors[1].name = ""; }, "tensors[1]");
-    refused([](GraphData &g) { g.tensors[1].bytes = -1; }, "'a'");
-    refused([](GraphData &g) { g.tensors[0].bytes = most; }, "'a'");
-    refused([](GraphData &g) { g.ops[1].name = "F"; }, "ops[1]");
-    refused([](GraphData &g) { g.ops[1].choices.clear(); }, "choices");
-    refused([](GraphData &g) { g.ops[1].choices[1].alg = "slow"; }, "twice");
-    refused([](GraphData &g) { g.ops[1].choices[0].time = not_a_number; }, "time");
-    refused([](GraphData &g) { g.ops[1].choices[1].workspace = most; }, "workspace");
-    refused([](GraphData &g) { g.ops[0].skip_workspace = -1; }, "skip_workspace");
-    refused([](GraphData &g) { g.ops[0].reads = {7}; }, "unknown");
-    refused([](GraphData &g) { g.ops[0].reads = {2}; }, "topological");
-    refused([](GraphData &g) { g.ops[1].reads = {1, 1}; }, "twice");
-    refused([](GraphData &g) { g.ops[0].writes = {0}; }, "input");
-    refused([](GraphData &g) { g.ops[1].writes = {2, 1}; }, "already");
-    refused([](GraphData &g) { g.ops[1].writes = {2, 2}; }, "already");
-    refused([](GraphData &g) { g.ops[1].tape = {1}; }, "tape");
-    refused([](GraphData &g) { g.ops[1].writes = {}; }, "no writer");
-    refused([](GraphData &g) { g.ops.clear(); }, "ops is empty");
-    refused([](GraphData &g) { g.batch = 0; }, "batch");
-    refused([](GraphData &g) { g.resident = -1; }, "resident");
+    refused([](GraphData& g) { g.tensors[1].name = "x"; }, "unique");
+    refused([](GraphData& g) { g.tensors[1].name = ""; }, "tensors[1]");
+    refused([](GraphData& g) { g.tensors[1].bytes = -1; }, "'a'");
+    refused([](GraphData& g) { g.tensors[0].bytes = most; }, "'a'");
+    refused([](GraphData& g) { g.ops[1].name = "F"; }, "ops[1]");
+    refused([](GraphData& g) { g.ops[1].choices.clear(); }, "choices");
+    refused([](GraphData& g) { g.ops[1].choices[1].alg = "slow"; }, "twice");
+    refused([](GraphData& g) { g.ops[1].choices[0].time = not_a_number; }, "time");
+    refused([](GraphData& g) { g.ops[1].choices[1].workspace = most; }, "workspace");
+    refused([](GraphData& g) { g.ops[0].skip_workspace = -1; }, "skip_workspace");
+    refused([](GraphData& g) { g.ops[0].reads = {7}; }, "unknown");
+    refused([](GraphData& g) { g.ops[0].reads = {2}; }, "topological");
+    refused([](GraphData& g) { g.ops[1].reads = {1, 1}; }, "twice");
+    refused([](GraphData& g) { g.ops[0].writes = {0}; }, "input");
+    refused([](GraphData& g) { g.ops[1].writes = {2, 1}; }, "already");
+    refused([](GraphData& g) { g.ops[1].writes = {2, 2}; }, "already");
+    refused([](GraphData& g) { g.ops[1].tape = {1}; }, "tape");
+    refused([](GraphData& g) { g.ops[1].writes = {}; }, "no writer");
+    refused([](GraphData& g) { g.ops.clear(); }, "ops is empty");
+    refused([](GraphData& g) { g.batch = 0; }, "batch");
+    refused([](GraphData& g) { g.resident = -1; }, "resident");
 }
 
 TEST_CASE("to_graph in bytes cuts activations and inputs, never gradients, and loses no byte") {
@@ -184,17 +184,17 @@ TEST_CASE("to_graph in bytes cuts activations and inputs, never gradients, and l
         const Graph cut = to_graph(chain, {Chunk::Kind::bytes, chunk});
         REQUIRE(whole.ops().size() == cut.ops().size());
         Bytes whole_bytes = 0, cut_bytes = 0;
-        for (const Tensor &t : whole.tensors()) {
+        for (const Tensor& t : whole.tensors()) {
             whole_bytes += t.bytes;
         }
-        for (const Tensor &t : cut.tensors()) {
+        for (const Tensor& t : cut.tensors()) {
             cut_bytes += t.bytes;
             CHECK((t.role == Role::gradient || t.bytes <= chunk));
         }
         CHECK(whole_bytes == cut_bytes);
         for (std::size_t i = 0; i < whole.ops().size(); ++i) {
             CHECK(whole.ops()[i].name == cut.ops()[i].name);
-            const auto touched = [i](const Graph &g) {
+            const auto touched = [i](const Graph& g) {
                 Bytes bytes = 0;
                 for (const TensorId t : g.ops()[i].reads) {
                     bytes += g.tensor(t).bytes;
@@ -220,7 +220,7 @@ TEST_CASE("to_graph by storage cuts tapes as the pieces say") {
     given.pieces = true;
     const Graph graph = to_graph(Chain(c, given), {Chunk::Kind::storage, 0});
     std::vector<std::string> names;
-    for (const Tensor &t : graph.tensors()) {
+    for (const Tensor& t : graph.tensors()) {
         names.push_back(t.name);
     }
     // A storage and a tape of no bytes are left out.

@@ -91,7 +91,7 @@ TEST_CASE("a search without a start that fits says how much memory is needed") {
     try {
         offload_search(p.graph, p.device, too_little, p.everything, {}, {});
         FAIL("nothing was thrown");
-    } catch (const InfeasibleError &error) {
+    } catch (const InfeasibleError& error) {
         CHECK(error.min_memory == min_memory(p.graph));
     }
     CHECK_THROWS_AS(offload_search(p.graph, p.device, p.budget, std::vector<std::uint8_t>(1), {}, {}),

@@ -29,7 +29,7 @@ Graph graph() {
     return Graph(std::move(data));
 }
 
-NamedStep named(Verb verb, const std::string &name) {
+NamedStep named(Verb verb, const std::string& name) {
     NamedStep step;
     step.verb = verb;
     step.name = name;
@@ -47,13 +47,13 @@ Schedule plan() {
 }
 
 // The step blamed when the changed plan is checked and resolved; -2 when nothing is thrown.
-StepId blamed(const std::function<void(Schedule &)> &change) {
+StepId blamed(const std::function<void(Schedule&)>& change) {
     Schedule s = plan();
     change(s);
     try {
         check_schedule(s);
         resolve(graph(), s);
-    } catch (const ScheduleError &error) {
+    } catch (const ScheduleError& error) {
         return error.step;
     }
     return -2;
@@ -72,18 +72,18 @@ TEST_CASE("names survive ids") {
 }
 
 TEST_CASE("the step at fault is blamed") {
-    CHECK(blamed([](Schedule &) {}) == -2);
-    CHECK(blamed([](Schedule &s) { s.budget = 0; }) == -1);
-    CHECK(blamed([](Schedule &s) { s.rounds.clear(); }) == -1);
-    CHECK(blamed([](Schedule &s) { s.rounds = {{1, 0}}; }) == -1);
-    CHECK(blamed([](Schedule &s) { s.rounds = {{2, 1}}; }) == -1); // the graph's batch is 1
-    CHECK(blamed([](Schedule &s) { s.steps[2].after = {1}; }) == 2);
-    CHECK(blamed([](Schedule &s) { s.steps[1].after = {1}; }) == 1);
-    CHECK(blamed([](Schedule &s) { s.steps[3].after = {-1}; }) == 3);
-    CHECK(blamed([](Schedule &s) { s.steps[1].name = "F1"; }) == 1); // an op, where a tensor is wanted
-    CHECK(blamed([](Schedule &s) { s.steps[3].alg = ""; }) == 3);    // one of two
-    CHECK(blamed([](Schedule &s) { s.steps[3].alg = "slow"; }) == 3);
-    CHECK(blamed([](Schedule &s) { s.steps[0].skip = {"a1"}; }) == 0);
-    CHECK(blamed([](Schedule &s) { s.steps[0].skip = {"tape1", "tape1"}; }) == 0);
-    CHECK(blamed([](Schedule &s) { s.steps[0].at = {{"a1", -4}}; }) == 0);
+    CHECK(blamed([](Schedule&) {}) == -2);
+    CHECK(blamed([](Schedule& s) { s.budget = 0; }) == -1);
+    CHECK(blamed([](Schedule& s) { s.rounds.clear(); }) == -1);
+    CHECK(blamed([](Schedule& s) { s.rounds = {{1, 0}}; }) == -1);
+    CHECK(blamed([](Schedule& s) { s.rounds = {{2, 1}}; }) == -1); // the graph's batch is 1
+    CHECK(blamed([](Schedule& s) { s.steps[2].after = {1}; }) == 2);
+    CHECK(blamed([](Schedule& s) { s.steps[1].after = {1}; }) == 1);
+    CHECK(blamed([](Schedule& s) { s.steps[3].after = {-1}; }) == 3);
+    CHECK(blamed([](Schedule& s) { s.steps[1].name = "F1"; }) == 1); // an op, where a tensor is wanted
+    CHECK(blamed([](Schedule& s) { s.steps[3].alg = ""; }) == 3);    // one of two
+    CHECK(blamed([](Schedule& s) { s.steps[3].alg = "slow"; }) == 3);
+    CHECK(blamed([](Schedule& s) { s.steps[0].skip = {"a1"}; }) == 0);
+    CHECK(blamed([](Schedule& s) { s.steps[0].skip = {"tape1", "tape1"}; }) == 0);
+    CHECK(blamed([](Schedule& s) { s.steps[0].at = {{"a1", -4}}; }) == 0);
 }

@@ -18,7 +18,7 @@ namespace {
 struct Maker {
     GraphData data;
 
-    TensorId tensor(const std::string &name, Bytes bytes, Role role = Role::activation) {
+    TensorId tensor(const std::string& name, Bytes bytes, Role role = Role::activation) {
         data.tensors.push_back({name, bytes, role});
         return static_cast<TensorId>(data.tensors.size()) - 1;
     }
@@ -41,7 +41,7 @@ struct Case {
     std::vector<StepList> lists; // legal ones and others
 };
 
-Case random_case(Dice &dice) {
+Case random_case(Dice& dice) {
     const Graph graph = to_graph(random_chain(dice, dice.roll(1, 6)));
     const Bytes budget = min_memory(graph) + dice.roll(0, 20);
     Case c{graph, device_of(budget + dice.roll(0, 3), dice.roll(1, 4), dice.roll(0, 1) == 1), budget, {}};
@@ -68,7 +68,7 @@ TEST_CASE("makespan() is the timeline's, or illegal where the timeline throws; o
         const Case c = random_case(dice);
         Simulator shared(c.graph, c.device, c.budget);
         for (int again = 0; again < 2; ++again) {
-            for (const StepList &list : c.lists) {
+            for (const StepList& list : c.lists) {
                 const Seconds makespan = shared.makespan(list);
                 if (makespan == Simulator::illegal) {
                     ++illegal;
@@ -101,7 +101,7 @@ TEST_CASE("a duplex link is never slower than a shared one, nor a fast one than 
         duplex.duplex = true;
         shared.duplex = false;
         fast.h2d *= 2;
-        for (const StepList &list : c.lists) {
+        for (const StepList& list : c.lists) {
             const Seconds before = Simulator(c.graph, c.device, c.budget).makespan(list);
             CHECK(Simulator(c.graph, duplex, c.budget).makespan(list) <=
                   Simulator(c.graph, shared, c.budget).makespan(list));
@@ -227,11 +227,11 @@ TEST_CASE("what the simulator refuses, and the step that it blames") {
     m.op(1, {a}, {b});
     m.data.ops[1].once = true;
     const Graph graph = m.graph();
-    const auto blamed = [&](const StepList &list, Device device, Bytes budget) {
+    const auto blamed = [&](const StepList& list, Device device, Bytes budget) {
         CHECK(Simulator(graph, device, budget).makespan(list) == Simulator::illegal);
         try {
             simulate(graph, list, device, budget);
-        } catch (const ScheduleError &error) {
+        } catch (const ScheduleError& error) {
             CHECK(std::string(error.what()).size() > 10);
             return error.step;
         }

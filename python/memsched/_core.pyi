@@ -1,5 +1,5 @@
 # Written by tools/stubs.py from the extension; do not edit.
-# ruff: noqa: D417, E501
+# ruff: noqa: E501
 """
 The C++ core of memsched. Import memsched instead; names here may change.
 """

@@ -245,7 +245,5 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InvalidInputError(
-            f"'{os.fspath(path)}' ends in {suffix!r}; a picture ends in {', '.join(SUFFIXES)}"
-        )
+        raise InvalidInputError(f"'{os.fspath(path)}' ends in {suffix!r}; a picture ends in {', '.join(SUFFIXES)}")
     return suffix[1:]

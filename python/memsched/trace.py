@@ -90,13 +90,9 @@ def intervals(result: Result) -> list[Interval]:
 
 
 def _names() -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "memsched"}}
-    ]
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "memsched"}}]
     for thread, lane in enumerate(LANES, start=1):
-        events.append(
-            {"ph": "M", "pid": _PROCESS, "tid": thread, "name": "thread_name", "args": {"name": lane}}
-        )
+        events.append({"ph": "M", "pid": _PROCESS, "tid": thread, "name": "thread_name", "args": {"name": lane}})
         events.append(
             {
                 "ph": "M",

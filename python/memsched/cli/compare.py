@@ -119,9 +119,7 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
     }
 
 
-def _comparison(
-    problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes
-) -> dict[str, Any]:
+def _comparison(problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes) -> dict[str, Any]:
     results = {name: found for name, found in outcomes.items() if isinstance(found, Result)}
     return finite(
         {
@@ -149,9 +147,7 @@ def _least(outcomes: Outcomes) -> MemschedError:
 
 @click.command()
 @click.argument("problem")
-@click.option(
-    "-p", "--planner", "planners", multiple=True, metavar="NAME", help=f"Repeatable: {', '.join(PLANNERS)}."
-)
+@click.option("-p", "--planner", "planners", multiple=True, metavar="NAME", help=f"Repeatable: {', '.join(PLANNERS)}.")
 @CHUNK
 @TIME_LIMIT
 @click.option("-o", "--output", metavar="FILE", help="Save the figures as JSON.")
@@ -199,9 +195,7 @@ def compare(
     if as_json:
         print_json(document)
     else:
-        print_rich(
-            _header(loaded, device, origin, known), "", _table(outcomes), "", *map(Text, _notes(outcomes))
-        )
+        print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *map(Text, _notes(outcomes)))
     if not any(isinstance(found, Result) for found in outcomes.values()):
         click.echo(f"error: no planner has a plan: {_least(outcomes)}", err=True)
         context.exit(3)

@@ -67,9 +67,7 @@ def _say(result: Result, output: str, as_json: bool) -> None:
 
 
 @_drawing_command
-def plot(
-    target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning
-) -> None:
+def plot(target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning) -> None:
     """Draw the three streams and the memory under them.
 
     FILE is a result, a bare plan with --problem, or a PROBLEM to plan.
@@ -89,9 +87,7 @@ def plot(
 
 
 @_drawing_command
-def trace(
-    target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning
-) -> None:
+def trace(target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning) -> None:
     """Write a trace for Perfetto or Chrome.
 
     ui.perfetto.dev and chrome://tracing open it.

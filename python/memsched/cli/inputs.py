@@ -75,9 +75,7 @@ class Machine:
             latency = parse_seconds(self.latency, "the latency")
         duplex = self.duplex if self.duplex is not None else base is not None and base.duplex
         name = None if base is None else base.name
-        built = Device(
-            memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host_memory, name=name
-        )
+        built = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host_memory, name=name)
         return built, origin
 
 
@@ -103,9 +101,7 @@ _MACHINE_OPTIONS = (
     click.option("--duplex/--no-duplex", default=None, help="Whether both directions work at the same time."),
     click.option("--latency", metavar="SECONDS", help="Of each transfer: 0.00001 or 10us."),
     click.option("--host-memory", metavar="SIZE", help="Bytes that may lie on the host at once."),
-    click.option(
-        "--device", metavar="DEVICE", help="A memsched-device/1 file; the other options override it."
-    ),
+    click.option("--device", metavar="DEVICE", help="A memsched-device/1 file; the other options override it."),
 )
 
 
@@ -172,9 +168,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         if machine.given:
             measured = replace(saved, device=device, timeline=timeline, optimal=False)
             return replace(measured, lower_bound=_bound(measured)), origin
-        return replace(
-            saved, timeline=timeline, lower_bound=min(saved.lower_bound, timeline.makespan)
-        ), origin
+        return replace(saved, timeline=timeline, lower_bound=min(saved.lower_bound, timeline.makespan)), origin
     chain, schedule, device, origin = open_plan(document, problem, machine)
     made = Result(
         planner=str(schedule.planner.get("name", "a plan")),
@@ -188,9 +182,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
     return replace(made, lower_bound=_bound(made)), origin
 
 
-def open_plan(
-    document: Document, problem: str | None, machine: Machine
-) -> tuple[Problem, Schedule, Device, str]:
+def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Device, str]:
     """A bare plan with its problem and device; the memory is the plan's budget unless it is given."""
     if problem is None:
         raise click.UsageError("a plan does not hold its problem; give --problem")

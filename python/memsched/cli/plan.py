@@ -79,9 +79,7 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(options=Planning(**taken), **arguments)
 
     names = ", ".join(("auto", *PLANNERS))
-    option = click.option(
-        "-p", "--planner", metavar="NAME", help=f"{names}. By default auto: the best of all."
-    )
+    option = click.option("-p", "--planner", metavar="NAME", help=f"{names}. By default auto: the best of all.")
     return option(CHUNK(TIME_LIMIT(gathered)))
 
 

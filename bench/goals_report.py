@@ -1,0 +1,1 @@
+def report(d): return "todo\n"

@@ -1,0 +1,220 @@
+"""Figures 5 to 19 of Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, from the shipped profiles.
+
+    python -m bench.papers.europar2020                 # about twenty minutes; resumes from build/bench/europar2020.jsonl
+    python -m bench.papers.europar2020 --quick --out /tmp/europar2020
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import memsched as ms
+from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, budget, environment
+from bench.papers.europar2020_claims import report
+from memsched import _core
+
+NETWORKS = (
+    *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)),
+    *(f"densenet{depth}" for depth in (121, 161, 169, 201)),
+    "inception_v3",
+)
+PLANNERS = ("dynprog", "greedy", "vdnn", "autoswap", "tflms", "offload")
+STYLES: dict[str, dict[str, Any]] = {  # Okabe and Ito's colours, told apart without colour by dashes
+    "dynprog": {"color": "#0072B2", "linewidth": 1.8},
+    "greedy": {"color": "#E69F00", "linewidth": 1.4, "linestyle": (0, (5, 1))},
+    "vdnn": {"color": "#D55E00", "linewidth": 1.2, "linestyle": (0, (1, 1))},
+    "autoswap": {"color": "#009E73", "linewidth": 1.2, "linestyle": (0, (3, 1, 1, 1))},
+    "tflms": {"color": "#CC79A7", "linewidth": 1.8, "linestyle": (0, (2, 1))},
+    "offload": {"color": "#000000", "linewidth": 1.4},
+}
+BOUND = {"color": "#777777", "linewidth": 0.8}
+COLUMNS = ("profile", "network", "image", "batch", "percent", "memory", "compute", "transfer", "fractional")
+
+
+def parts_of(profile: str) -> tuple[str, int, int]:
+    """Network, image size and batch size."""
+    network, image, batch = profile.rsplit("-", 2)
+    return network, int(image), int(batch[1:])
+
+
+def point(profile: str, percent: float, time_limit: float) -> Row:
+    """Makespans (seconds) of all planners at one memory limit; None where a planner has no plan."""
+    chain = ms.profiles.load(profile)
+    device = ms.Device(budget(chain, percent), bandwidth(chain))
+    network, image, batch = parts_of(profile)
+    compute, transfer, fractional = _core.graph_bounds(ms.to_graph(chain), device, device.memory)
+    row: Row = dict(
+        zip(
+            COLUMNS,
+            (profile, network, image, batch, percent, device.memory, compute, transfer, fractional),
+            strict=True,
+        )
+    )
+    found = {
+        name: outcome
+        for name in PLANNERS
+        for outcome in ms.compare(chain, device=device, planners=[name], time_limit=time_limit).values()
+    }
+    for name, outcome in found.items():
+        row[name] = outcome.makespan if isinstance(outcome, ms.Result) else None
+    dynprog = found["dynprog"]
+    row["dynprog_estimate"] = dynprog.estimate if isinstance(dynprog, ms.Result) else None
+    return row
+
+
+def work_of(
+    profiles: list[str], limits: list[float], time_limit: float
+) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """Keys of the cache and what computes their rows."""
+    for profile in profiles:
+        for percent in limits:
+            yield f"{profile} {percent} {time_limit}", partial(point, profile, percent, time_limit)
+
+
+def bound(row: Row) -> float:
+    """LB of Proposition 3."""
+    return float(max(row["compute"], row["transfer"]))
+
+
+def curve(rows: list[Row], planner: str, value: Callable[[Row, float], float]) -> tuple[list[float], list[float]]:
+    """Points of one planner, a gap where it has no plan."""
+    heights = [float("nan") if row[planner] is None else value(row, row[planner]) for row in rows]
+    return [row["percent"] for row in rows], heights
+
+
+def ratio_panel(axes: Any, rows: list[Row], top: float) -> None:
+    """Makespan over LB of all planners; the fractional bound over LB as a thin line."""
+    value: Callable[[Row, float], float] = lambda row, makespan: makespan / bound(row)  # noqa: E731
+    for planner in PLANNERS:
+        axes.plot(*curve(rows, planner, value), label=planner, **STYLES[planner])
+    axes.plot(*curve(rows, "fractional", value), label="fractional bound", **BOUND)
+    axes.set_ylim(0.99, top)
+    axes.set_xlim(0, 100)
+
+
+def throughput_panel(axes: Any, rows: list[Row]) -> None:
+    """Images a second of all planners; the most that LB allows as a thin line."""
+    value: Callable[[Row, float], float] = lambda row, makespan: row["batch"] / makespan  # noqa: E731
+    for planner in PLANNERS:
+        axes.plot(*curve(rows, planner, value), label=planner, **STYLES[planner])
+    axes.plot(
+        [row["percent"] for row in rows], [row["batch"] / bound(row) for row in rows], label="LB", **BOUND
+    )
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 1.05 * max(row["batch"] / bound(row) for row in rows))
+
+
+def figure(
+    path: Path, title: str, panels: list[tuple[str, list[Row]]], columns: int, y_label: str, draw: Callable[..., None]
+) -> None:
+    """One picture: a panel a profile, one legend below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    columns = min(columns, len(panels))
+    count = -(-len(panels) // columns)
+    height = 2.1 * count + 1.2
+    picture, grid = pyplot.subplots(
+        count, columns, figsize=(max(2.7 * columns, 6.5), height), sharex=True, squeeze=False, layout="constrained"
+    )
+    for place, axes in enumerate(grid.flat):
+        if place >= len(panels):
+            axes.set_visible(False)
+            continue
+        name, rows = panels[place]
+        draw(axes, rows)
+        axes.set_title(name, fontsize=8, pad=3)
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.25, linewidth=0.5)
+        axes.set_xticks(range(0, 101, 25))
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    picture.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=7, frameon=False)
+    for axes in grid[-1]:
+        axes.set_xlabel("memory limit (%)", fontsize=8)
+    picture.supylabel(y_label, fontsize=8)
+    picture.suptitle(title, fontsize=10)
+    picture.savefig(path, dpi=90)
+    pyplot.close(picture)
+
+
+def top_of(panels: list[tuple[str, list[Row]]]) -> float:
+    """Where a ratio axis ends: above all planners but VDNN and TFLMS, which may leave the picture."""
+    shown = ("dynprog", "greedy", "autoswap", "offload")
+    ratios = [row[p] / bound(row) for _, rows in panels for row in rows for p in shown if row[p] is not None]
+    return max(1.1, max(ratios) + 0.02)
+
+
+def pictures(rows: list[Row], folder: Path) -> list[tuple[str, str, str]]:
+    """Draw everything; (file, what it shows, figures of the paper)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    of_profile: dict[str, list[Row]] = {}
+    for row in rows:
+        of_profile.setdefault(row["profile"], []).append(row)
+    drawn = []
+
+    def draw(file: str, title: str, profiles: list[str], columns: int, ratios: bool, figures: str) -> None:
+        if not profiles:
+            return
+        panels = [(profile, of_profile[profile]) for profile in profiles]
+        if ratios:
+            top = top_of(panels)
+            figure(folder / file, title, panels, columns, "makespan / LB", partial(ratio_panel, top=top))
+        else:
+            figure(folder / file, title, panels, columns, "images / s", throughput_panel)
+        drawn.append((file, title, figures))
+
+    order = sorted(of_profile, key=lambda name: (NETWORKS.index(parts_of(name)[0]), *parts_of(name)[1:]))
+    small = [name for name in order if name.endswith("-b32") and parts_of(name)[1] < 500]
+    draw("figure05.png", "Relative makespan, small images, batch 32", small, 5, True, "5")
+    for network in NETWORKS:
+        own = [name for name in order if parts_of(name)[0] == network]
+        figures = {"r": "6-8", "d": "9-11", "i": "12"}[network[0]]
+        draw(f"ratio-{network}.png", f"Relative makespan, {network}", own, 2, True, figures)
+    number = 13
+    for family in ("resnet", "densenet"):
+        for image in (224, 500, 1000):
+            own = [name for name in order if name.startswith(family) and parts_of(name)[1] == image]
+            title = f"Throughput, {family}, images {image}x{image}"
+            draw(f"throughput-{family}-{image}.png", title, own, 4 if family[0] == "d" else 5, False, str(number))
+            number += 1
+    own = [name for name in order if name.startswith("inception")]
+    draw("throughput-inception_v3.png", "Throughput, inception_v3", own, 2, False, str(number))
+    return drawn
+
+
+def main() -> None:
+    """Compute the points, then draw, then write the claims."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profiles", nargs="+")
+    parser.add_argument("--limits", nargs="+", type=float, default=[5.0 * k for k in range(21)], help="percent")
+    parser.add_argument("--time-limit", type=float, default=0.2, help="seconds for offload, and for dynprog's DP")
+    parser.add_argument("--quick", action="store_true", help="two profiles, three limits, no cache")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "europar2020.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of europar2020.md and europar2020/")
+    given = parser.parse_args()
+    profiles = given.profiles or [name for name in ms.profiles.names() if parts_of(name)[0] in NETWORKS]
+    limits, time_limit, cache = given.limits, given.time_limit, Cache(given.cache)
+    if given.quick:
+        profiles, limits, time_limit = ["resnet18-224-b32", "densenet121-224-b32"], [20.0, 50.0, 90.0], 0.05
+        cache = Cache(None)
+    rows = cache.through(work_of(profiles, limits, time_limit), "points")
+    folder = given.out / "europar2020"
+    drawn = pictures(rows, folder)
+    with (folder / "points.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, (*COLUMNS, *PLANNERS, "dynprog_estimate"), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()})
+    (given.out / "europar2020.md").write_text(report(rows, drawn, environment(), time_limit), encoding="utf-8")
+    print(f"wrote {given.out / 'europar2020.md'}, {len(drawn)} pictures and points.csv")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+def report(*a): return "todo\n"

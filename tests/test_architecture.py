@@ -1,0 +1,222 @@
+"""Who may know whom (ARCHITECTURE.md), read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import memsched
+
+PACKAGE = Path(memsched.__file__).parent
+ROOT = PACKAGE.parents[1]
+CPP = ROOT / "cpp" / "memsched"
+MODULES = sorted(
+    path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+)
+PLANNERS = "memsched.planners."
+SHARED = {"base", "minimum", "registry"}  # of memsched.planners, which are no planners
+# A planner may use another one only here: offload begins its search with the sets of the other two.
+ALLOWED = {("offload", "dynprog"), ("offload", "greedy"), ("autoswap", "bayes")}
+HEAVY = ("torch", "matplotlib", "highspy", "dask", "click", "rich", "hypothesis", "scipy", "jsonschema")
+NEEDS_CPP = pytest.mark.skipif(not CPP.is_dir(), reason="the C++ sources are not here")
+
+
+def source(module: str) -> str:
+    path = PACKAGE.parent / module.replace(".", "/")
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+
+
+def imported(node: ast.stmt, module: str) -> Iterator[str]:
+    """Absolute names of the modules (and of the names in them) that an import statement names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = module if (PACKAGE.parent / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
+        base = node.module or ""
+        if node.level:
+            parts = package.split(".")
+            base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+        yield base
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def imports(module: str, *, anywhere: bool) -> set[str]:
+    """What a module imports: when it is imported itself, or anywhere."""
+
+    def walk(nodes: list[ast.stmt]) -> Iterator[str]:
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not anywhere:
+                continue
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            yield from imported(node, module)
+            for field in ("body", "orelse", "finalbody"):
+                yield from walk(getattr(node, field, []))
+            for handler in getattr(node, "handlers", []):
+                yield from walk(handler.body)
+
+    return set(walk(ast.parse(source(module)).body))
+
+
+def uses(module: str, other: str, *, anywhere: bool = True) -> bool:
+    return any(name == other or name.startswith(other + ".") for name in imports(module, anywhere=anywhere))
+
+
+def test_the_reader_of_imports_sees_them() -> None:
+    assert uses("memsched.planners.offload", "memsched.planners.dynprog")
+    assert uses("memsched", "memsched.profiles", anywhere=False)
+    assert not uses("memsched.validate", "memsched._core", anywhere=False)
+
+
+def test_validate_stands_alone() -> None:
+    ours = {name for name in imports("memsched.validate", anywhere=False) if name.startswith("memsched")}
+    assert all(name.startswith("memsched.errors") for name in ours)
+    lazily = {name for name in imports("memsched.validate", anywhere=True) if name.startswith("memsched")}
+    assert lazily - ours <= {"memsched._core", "memsched._core.to_graph"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_torch_knows_torch(module: str) -> None:
+    if not module.startswith("memsched.torch"):
+        assert not uses(module, "torch")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
+    """At the top of a module only by packages that `import memsched` does not reach."""
+    if module.startswith(("memsched.testing", "memsched.torch", "memsched.cli", "memsched.__main__")):
+        return
+    for package in HEAVY:
+        assert not uses(module, package, anywhere=False)
+
+
+LAYERS = {
+    "errors": [],
+    "documents": ["errors", "_core"],
+    "problem": ["errors", "_core"],
+    "result": ["errors", "_core", "documents", "problem"],
+    "discretize": [],
+    "fluid": ["errors", "_core", "discretize"],
+    "bounds": ["errors", "_core", "fluid", "problem"],
+    "profiles": ["errors", "_core"],
+    "units": ["errors", "_core", "problem"],
+}
+
+
+@pytest.mark.parametrize("module", LAYERS)
+def test_layers(module: str) -> None:
+    """Dependencies run one way: a module knows those below it only."""
+    if f"memsched.{module}" not in MODULES:
+        pytest.skip("not there yet")
+    known = {name.split(".")[1] for name in imports(f"memsched.{module}", anywhere=True) if "memsched." in name}
+    assert known <= set(LAYERS[module])
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(PLANNERS)])
+def test_planners_know_no_other_planner(module: str) -> None:
+    name = module.removeprefix(PLANNERS)
+    others = {
+        found.removeprefix(PLANNERS).split(".")[0]
+        for found in imports(module, anywhere=True)
+        if found.startswith(PLANNERS)
+    }
+    if name in SHARED:
+        planners = {other for other in others if other not in SHARED}
+        assert name == "registry" or not planners
+        return
+    assert "registry" not in others
+    for other in others - SHARED:
+        assert (name, other) in ALLOWED
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_shows_results_is_known_to_the_command_line_only(module: str) -> None:
+    for shown in ("plot", "trace", "cli", "report"):
+        inside = module.startswith(("memsched.cli", "memsched.__main__", f"memsched.{shown}"))
+        if not inside and module not in ("memsched.plot", "memsched.trace"):
+            assert not uses(module, f"memsched.{shown}")
+
+
+def test_import_memsched_stays_light() -> None:
+    """It needs numpy only."""
+    code = "import memsched, sys; print(*sorted(name.split('.')[0] for name in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "numpy" in loaded.split()
+    assert not set(HEAVY) & set(loaded.split())
+
+
+# The core.
+
+STANDARD = {
+    *("algorithm", "array", "atomic", "bit", "bitset", "cassert", "cerrno", "cfloat", "climits", "cmath"),
+    *("compare", "concepts", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "deque", "exception"),
+    *("functional", "initializer_list", "iterator", "limits", "list", "map", "memory", "mutex", "numbers"),
+    *("numeric", "optional", "queue", "random", "ranges", "set", "span", "stack", "stdexcept", "string"),
+    *("string_view", "tuple", "type_traits", "unordered_map", "unordered_set", "utility", "variant"),
+    *("vector", "version"),
+}
+FORBIDDEN = {"fstream", "iostream", "ostream", "filesystem", "chrono", "ctime", "thread", "print", "Python.h"}
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def core_files(pattern: str = "*") -> list[Path]:
+    return sorted(path for path in CPP.rglob(pattern) if path.suffix in (".h", ".cpp"))
+
+
+@NEEDS_CPP
+def test_the_core_includes_the_standard_library_and_itself() -> None:
+    assert core_files()
+    assert not STANDARD & FORBIDDEN
+    for path in core_files():
+        for name in includes(path):
+            assert (name.startswith("memsched/") and (CPP.parent / name).is_file()) or name in STANDARD, path
+
+
+@NEEDS_CPP
+def test_the_core_prints_nothing_and_reads_no_clock() -> None:
+    words = re.compile(r"\b(printf|puts|fopen|cout|cerr|system_clock|steady_clock|getenv|std::time|rand\(\))\b")
+    for path in core_files():
+        assert not words.search(path.read_text(encoding="utf-8")), path
+
+
+@NEEDS_CPP
+def test_all_but_planners_know_no_planner() -> None:
+    for path in core_files():
+        if path.parent.name != "planners":
+            assert not [name for name in includes(path) if name.startswith("memsched/planners/")], path
+
+
+@NEEDS_CPP
+def test_core_planners_know_no_other_planner() -> None:
+    """The header of a planner is one that the bindings include; all else in its folder is shared."""
+    bindings = (path for path in sorted((CPP.parent / "bindings").iterdir()) if path.is_file())
+    planners = {Path(name).stem for path in bindings for name in includes(path) if "/planners/" in name}
+    assert {"dynprog", "offload"} <= planners
+    for path in core_files():
+        if path.parent.name == "planners":
+            known = {Path(name).stem for name in includes(path) if "/planners/" in name} & planners
+            own = {name for name in planners if path.stem == name or path.stem.startswith(name + "_")}
+            assert known <= own, path
+
+
+@NEEDS_CPP
+def test_the_core_has_no_cycle() -> None:
+    below: dict[str, list[str]] = {}
+    for path in core_files("*.h"):
+        name = path.relative_to(CPP.parent).as_posix()
+        below[name] = [other for other in includes(path) if other.startswith("memsched/")]
+    done: set[str] = set()
+    while len(done) < len(below):
+        ready = {name for name, needs in below.items() if name not in done and done.issuperset(needs)}
+        assert ready, sorted(set(below) - done)
+        done |= ready
