@@ -1,7 +1,7 @@
 """Measure the goals of speed and quality and write docs/results/goals.md and goals.json.
 
-    python -m bench.goals                  # all of it, about an hour; resumes from build/bench/goals.jsonl
-    python -m bench.goals --quick --out /tmp/goals
+python -m bench.goals                  # all of it, about an hour; resumes from build/bench/goals.jsonl
+python -m bench.goals --quick --out /tmp/goals
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-
-import memsched as ms
 from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, best_of, budget, environment
 from bench.goals_report import report
+
+import memsched as ms
 from memsched import _core
 from memsched.bounds import graph_bound
 from memsched.discretize import ceil_partial_sums
@@ -69,7 +69,7 @@ def slots_row(profile: str, percent: float) -> Row:
     pruned = _core.dynprog(rounded)
     seconds = best_of(
         [partial(_core.dynprog, rounded), partial(_core.dynprog, rounded, hash=True, max_states=MAX_HASH_STATES)],
-        least=3 if once < 1 else 2 if once < 5 else 1,
+        least=3 if once < 0.5 else 1,
     )
     return row | {
         "status": "measured",

@@ -1,1 +1,261 @@
-def report(d): return "todo\n"
+"""The Markdown of docs/results/goals.md, from what bench.goals measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from bench.common import Row, environment_line, table
+
+LARGEST_GAP = {True: 0.005, False: 0.05}  # in pieces of 16 MiB, and whole
+MEAN_GAP = 0.015
+GROWTH = ("dynprog(slots=500)", "dynprog(slots=None)", "offload, one evaluation", "simulate", "validate")
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """A share as text."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def verdict(met: bool) -> str:
+    """For the table of goals."""
+    return "met" if met else "**not met**"
+
+
+def where(row: Row) -> str:
+    """One point."""
+    return f"{row['profile']} at {row['percent']:g} %"
+
+
+def share(values: Iterable[bool]) -> float:
+    """Of true ones."""
+    return float(np.mean(list(values)))
+
+
+def slots_part(rows: list[Row]) -> tuple[list[list[str]], str]:
+    """Pruned against hash tables."""
+    measured = [row for row in rows if row["status"] == "measured"]
+    ratios = np.array([row["ratio"] for row in measured])
+    large = [row for row in rows if row["status"] == "hash table too large"]
+    none = [row for row in rows if row["status"] == "no solution in slots"]
+    dense = [row for row in measured if row["profile"].startswith("densenet201") and row["percent"] == 70]
+    least = min(measured, key=lambda row: row["ratio"])
+    slow = [row for row in measured if row["ratio"] < 1 / 1.2]
+    goals = []
+    if dense:
+        lowest = min(row["ratio"] for row in dense)
+        goals.append(
+            [
+                "dynprog(slots=500) at least 50x faster than hash tables on DenseNet-201 at 70 %",
+                f"at least {lowest:.0f}x on {len(dense)} profiles",
+                verdict(lowest >= 50),
+            ]
+        )
+    goals.append(
+        [
+            "dynprog(slots=500) nowhere more than 1.2x slower than hash tables",
+            f"least ratio {ratios.min():.2f} ({where(least)}), median {np.median(ratios):.0f}",
+            verdict(not slow),
+        ]
+    )
+    by_percent = [
+        [f"{at:g} %", len(own), f"{min(own):.2f}", f"{np.median(own):.0f}", f"{max(own):.0f}"]
+        for at in sorted({row["percent"] for row in measured})
+        for own in [[row["ratio"] for row in measured if row["percent"] == at]]
+    ]
+    lines = [
+        "## dynprog(slots=500): dominance and bounds against hash tables",
+        "Seconds of hash tables over seconds of the default method, both on the same discretised instance, one after "
+        f"the other, best of several rounds. Memory is in percent of dynprog's own range. {len(measured)} instances; "
+        f"{len(large)} more where the hash tables would hold over 60 million states and were stopped; {len(none)} "
+        "more that have no solution in slots.",
+        table(["memory", "instances", "least ratio", "median", "largest"], by_percent),
+        f"The two methods found the same value on {sum(row['same_value'] for row in measured)} of {len(measured)}, "
+        f"and the default method proved its own optimal on {sum(row['proven'] for row in measured)}.",
+    ]
+    if dense:
+        cells = [
+            [row["profile"], f"{row['ratio']:.0f}", f"{row['hash_states']:.2g}", row["pruned_states"]] for row in dense
+        ]
+        lines += ["DenseNet-201 at 70 %:", table(["profile", "ratio", "states, hash", "states, default"], cells)]
+    if slow:
+        cells = [[where(row), f"{row['ratio']:.2f}", f"{1e6 * row['pruned_seconds']:.0f} us"] for row in slow]
+        lines += ["More than 1.2x slower:", table(["instance", "ratio", "default method"], cells)]
+    return goals, "\n\n".join(lines)
+
+
+def exact_part(rows: list[Row]) -> tuple[list[list[str]], str]:
+    """Proofs in the paper's model."""
+    near = share(row["gap"] <= 0.003 * (1 + 1e-9) for row in rows)
+    exact = share(row["exact"] for row in rows)
+    lower = [row for row in rows if row["graph_bound"] < row["model_bound"] * (1 - 1e-9)]
+    apart = [row for row in rows if row["gap_to_graph_bound"] > 0.003 * (1 + 1e-9)]
+    limit = max(row["exact_seconds"] for row in rows)
+    goals = [
+        [
+            "dynprog(slots=None) proven within 0.3 % in 0.5 s, everywhere, in its own model",
+            f"{percent(near, 1)} of {len(rows)} points; slowest {max(row['seconds'] for row in rows):.3f} s",
+            verdict(near == 1),
+        ],
+        [
+            "dynprog(slots=None) exact in 10 s on 80 %",
+            f"{percent(exact, 1)}; slowest {limit:.2f} s, median "
+            f"{np.median([row['exact_seconds'] for row in rows]):.4f} s",
+            verdict(exact >= 0.8),
+        ],
+    ]
+    lines = [
+        "## dynprog(slots=None): the interruptible model on real sizes",
+        "Every profile at ten limits, 0 % to 90 % of the way from dynprog's least memory to the peak. The gap is "
+        "between the best set's value and the lower bound, both in the paper's model, in which x_k travels whole. "
+        f"Within 0.3 % after at most 0.5 s: {percent(near, 1)}; largest gap "
+        f"{percent(max(row['gap'] for row in rows), 3)}.",
+        f"On {len(lower)} points the bound of the graph, in which a stage's output and the rest of what it saves are "
+        "two tensors, is lower than that of the paper's model, by up to "
+        f"{percent(max((1 - row['graph_bound'] / row['model_bound'] for row in rows), default=0.0))}; there the "
+        f"model's optimum is above it by nature. Against the graph's bound {len(apart)} points are above 0.3 %, the "
+        f"largest {percent(max(row['gap_to_graph_bound'] for row in rows))}.",
+    ]
+    if apart:
+        worst = sorted(apart, key=lambda row: -row["gap_to_graph_bound"])[:8]
+        cells = [[where(row), percent(row["gap"], 3), percent(row["gap_to_graph_bound"])] for row in worst]
+        lines.append(table(["furthest from the graph's bound", "gap in the model", "to the graph's bound"], cells))
+    return goals, "\n\n".join(lines)
+
+
+def offload_part(rows: list[Row]) -> tuple[list[list[str]], str]:
+    """Certified gaps."""
+    goals, lines = [], []
+    limit = rows[0]["time_limit"]
+    busy = [row["cpu_seconds"] / row["seconds"] for row in rows if row["seconds"] > limit / 2]
+    for pieces in (True, False):
+        own = [row for row in rows if (row["chunk"] is not None) == pieces]
+        name = "pieces of 16 MiB" if pieces else "whole tensors"
+        gaps = np.array([row["gap"] for row in own])
+        worst = max(own, key=lambda row: row["gap"])
+        limits = f"at most {percent(LARGEST_GAP[pieces], 1)}"
+        if not pieces:
+            limits += f", {percent(MEAN_GAP, 1)} on average"
+        met = gaps.max() <= LARGEST_GAP[pieces] and (pieces or gaps.mean() <= MEAN_GAP)
+        goals.append(
+            [
+                f"offload after {limit:g} s, {name}: {limits} above the bound",
+                f"mean {percent(gaps.mean(), 3)}, largest {percent(gaps.max())} ({where(worst)})",
+                verdict(bool(met)),
+            ]
+        )
+        above = sorted((row for row in own if row["gap"] > LARGEST_GAP[pieces]), key=lambda row: -row["gap"])
+        proven = share(row["optimal"] for row in own)
+        lines.append(
+            f"{name[0].upper() + name[1:]}: {len(own)} points; mean gap {percent(gaps.mean(), 3)}, median "
+            f"{percent(float(np.median(gaps)), 4)}, 95th percentile {percent(float(np.quantile(gaps, 0.95)))}, "
+            f"largest {percent(gaps.max())}; optimal by meeting the bound on {percent(proven, 0)}; {len(above)} "
+            f"above {percent(LARGEST_GAP[pieces], 1)}."
+        )
+        if above:
+            cells = [[where(row), percent(row["gap"]), row["evaluations"]] for row in above]
+            lines.append(table([f"above {percent(LARGEST_GAP[pieces], 1)}, {name}", "gap", "evaluations"], cells))
+        by_limit = [
+            [f"{at:g} %", percent(float(np.mean(here)), 3), percent(max(here))]
+            for at in sorted({row["percent"] for row in own})
+            for here in [[row["gap"] for row in own if row["percent"] == at]]
+        ]
+        lines.append(table([f"memory, {name}", "mean gap", "largest"], by_limit))
+    text = (
+        "Every profile at ten limits, 0 % to 90 % of the way from the least memory of any plan to the peak. The gap "
+        "is certified: simulated makespan over a bound that holds for every plan without recomputation."
+    )
+    if busy:
+        text += (
+            f" The limit is wall time; where it was used up the search had {percent(float(np.mean(busy)), 0)} of a "
+            "core on average, for the machine was shared."
+        )
+    return goals, "\n\n".join([f"## offload after {limit:g} s", text, *lines])
+
+
+def simulate_part(rows: list[Row]) -> tuple[list[list[str]], str]:
+    """Steps a second."""
+    big = rows[0]
+    goals = [
+        [
+            "the simulator runs at least 5 million steps a second",
+            f"{big['steps_per_second'] / 1e6:.1f} million ({big['steps']} steps)",
+            verdict(big["steps_per_second"] >= 5e6),
+        ]
+    ]
+    cells = [
+        [
+            row["profile"],
+            "whole" if row["chunk"] is None else f"pieces of {row['chunk'] >> 20} MiB",
+            row["steps"],
+            f"{row['steps_per_second'] / 1e6:.1f}",
+            f"{row['set_steps_per_second'] / 1e6:.1f}",
+            row["everything_steps"],
+            f"{row['everything_steps_per_second'] / 1e6:.1f}",
+        ]
+        for row in rows
+    ]
+    head = [
+        "profile, 40 %",
+        "",
+        "steps",
+        "simulate",
+        "the search's inner loop",
+        "steps, all travels",
+        "inner loop, all travels",
+    ]
+    text = (
+        "Million steps a second, best of several. `simulate` checks a plan and builds its whole timeline. The "
+        "search's inner loop makes the eager plan of a set and times it without building either; its steps are those "
+        "of the plan that it stands for: greedy's, and the one in which everything travels."
+    )
+    return goals, "\n\n".join(["## Simulator", text, table(head, cells)])
+
+
+def growth_part(rows: list[Row]) -> str:
+    """Cost against the number of stages."""
+    stages = sorted({row["stages"] for row in rows})
+    medians = {
+        name: [float(np.median([row[name] for row in rows if row["stages"] == n])) for n in stages] for name in GROWTH
+    }
+    cells = []
+    for name, values in medians.items():
+        slope = np.polyfit(np.log(stages), np.log(values), 1)[0] if len(stages) > 1 else float("nan")
+        cells.append(
+            [name, *(f"{value / values[0]:.3g}" for value in values), f"{slope:.2f}", f"{1e3 * values[0]:.3g} ms"]
+        )
+    open_ = [row for row in rows if not row["exact"]]
+    text = (
+        f"Random chains (`memsched.profiles.random`, {len({row['seed'] for row in rows})} seeds, the median), memory "
+        "at 40 %, and a link that needs as long as the compute stream. Seconds as multiples of those of the shortest "
+        "chain; the exponent is that of a power law fitted to all lengths. A growth above 1 of one evaluation of "
+        "offload is natural, for it simulates the whole chain. dynprog(slots=None) ran into its limit of 10 s on "
+        f"{len(open_)} of {len(rows)} chains"
+    )
+    if open_:
+        text += f", with proven gaps of at most {percent(max(row['exact_gap'] for row in open_), 3)}"
+    head = ["stages", *map(str, stages), "exponent", f"at {stages[0]}"]
+    return "\n\n".join(["## Growth of the cost", text + ".", table(head, cells)])
+
+
+def report(document: Row) -> str:
+    """All parts that were measured."""
+    goals: list[list[str]] = []
+    sections = []
+    makers = {"slots": slots_part, "exact": exact_part, "offload": offload_part, "simulate": simulate_part}
+    for part, make in makers.items():
+        if part in document["parts"]:
+            found, section = make(document["parts"][part])
+            goals += found
+            sections.append(section)
+    if "growth" in document["parts"]:
+        sections.append(growth_part(document["parts"]["growth"]))
+    lines = [
+        "# Goals of speed and quality",
+        "Written by `python -m bench.goals`; goals.json beside it has every point. "
+        + environment_line(document["environment"]),
+        "Ratios were taken in pairs in one run, so they carry over to other machines; seconds do not.",
+    ]
+    if goals:
+        lines.append(table(["goal", "measured", ""], goals))
+    return "\n\n".join([*lines, *sections]) + "\n"

@@ -75,9 +75,7 @@ def test_bad_entries_of_a_chain(field: str, index: int, value: Any) -> None:
 @pytest.mark.parametrize("value", [0.5, 2**63, 1e19, 10**400])
 @pytest.mark.parametrize("field", BYTE_COLUMNS)
 def test_bad_byte_counts_of_a_chain(field: str, value: Any) -> None:
-    refused(
-        lambda: chain(**{field: [*START[field][:-1], value]}), f"{field}[{len(START[field]) - 1}]", str(value)
-    )
+    refused(lambda: chain(**{field: [*START[field][:-1], value]}), f"{field}[{len(START[field]) - 1}]", str(value))
 
 
 @pytest.mark.parametrize("field", [*NUMBER_COLUMNS, *BYTE_COLUMNS, "names"])
@@ -133,10 +131,7 @@ def test_times_that_add_up_to_infinity() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *(
-            ({"memory": value}, ["memory", str(value)])
-            for value in (0, -1, nan, inf, 0.5, True, "6GiB", 2**63)
-        ),
+        *(({"memory": value}, ["memory", str(value)]) for value in (0, -1, nan, inf, 0.5, True, "6GiB", 2**63)),
         *(({"bandwidth": value}, ["-1"]) for value in (-1,)),
         *(({"bandwidth": value}, ["bandwidth", str(value)]) for value in (True, "12GB/s", [1])),
         *(({"d2h": value, "h2d": 1}, ["d2h", str(value)]) for value in (-1, nan, True, "fast", -inf)),
@@ -247,9 +242,7 @@ def test_documents_that_are_none(kind: str, tmp_path: Path) -> None:
             read(not_a_source)
 
 
-@pytest.mark.parametrize(
-    ("kind", "key"), [(kind, key) for kind, value in VALUES.items() for key in value.to_json()]
-)
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, value in VALUES.items() for key in value.to_json()])
 def test_documents_that_lack_a_key_or_have_nothing_there(kind: str, key: str) -> None:
     document = VALUES[kind].to_json()
     without = {name: value for name, value in document.items() if name != key}
@@ -263,9 +256,7 @@ def some_path(document: Any, data: st.DataObject) -> tuple[Any, ...]:
     """The way to something in a document; what is near the top comes often."""
     path: tuple[Any, ...] = ()
     while document and isinstance(document, dict | list) and (not path or data.draw(st.booleans())):
-        key = data.draw(
-            st.sampled_from(list(document) if isinstance(document, dict) else range(len(document)))
-        )
+        key = data.draw(st.sampled_from(list(document) if isinstance(document, dict) else range(len(document))))
         path, document = (*path, key), document[key]
     return path
 

@@ -37,9 +37,7 @@ def draw_chunk(data: st.DataObject, chain: ms.Chain) -> int | str | None:
     return data.draw(st.sampled_from([None, 2, "storage" if chain.pieces is not None else 3]))
 
 
-def tflms_outcome(
-    chain: ms.Chain, device: ms.Device, chunk: int | str | None
-) -> ms.Result | ms.InfeasibleError:
+def tflms_outcome(chain: ms.Chain, device: ms.Device, chunk: int | str | None) -> ms.Result | ms.InfeasibleError:
     try:
         return ms.tflms(chain, device=device, chunk=chunk)
     except ms.InfeasibleError as error:

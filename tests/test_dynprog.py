@@ -40,9 +40,7 @@ def brute(chain: ms.Chain, memory: int, beta: float) -> float:
 @st.composite
 def limited(draw: st.DrawFn, **options: Any) -> Instance:
     """A chain with tapes and resident bytes, M from DYNPROG's minimum to below the peak, and a bandwidth."""
-    chain = draw(
-        chains(min_bytes=1, **options).filter(lambda c: ms.min_memory(c, "dynprog") < ms.peak_memory(c))
-    )
+    chain = draw(chains(min_bytes=1, **options).filter(lambda c: ms.min_memory(c, "dynprog") < ms.peak_memory(c)))
     memory = draw(st.integers(max(1, ms.min_memory(chain, "dynprog")), ms.peak_memory(chain) - 1))
     return chain, memory, float(draw(st.integers(1, 3)))
 
@@ -137,9 +135,7 @@ def test_hash_is_pruned_in_slots(n: int, seed: int, tape: bool, share: float, sl
     st.sampled_from(["pruned", "hash"]),
     st.sampled_from([1, 2, 50]),
 )
-def test_discretised_plans_fit_the_real_sizes(
-    instance: Instance, slots: int, method: str, rounds: int
-) -> None:
+def test_discretised_plans_fit_the_real_sizes(instance: Instance, slots: int, method: str, rounds: int) -> None:
     result = ms.dynprog(*instance, slots=slots, method=method, max_rounds=rounds)
     assert ms.validate(result).peak_memory <= instance[1]
     assert result.estimate >= brute(*instance) - TINY
@@ -162,9 +158,7 @@ def test_any_memory_from_the_minimum_to_the_peak_will_do(instance: Instance, slo
 
 
 @given(limited(max_stages=5), devices())
-def test_the_estimate_of_two_directions_is_that_of_their_harmonic_mean(
-    instance: Instance, device: ms.Device
-) -> None:
+def test_the_estimate_of_two_directions_is_that_of_their_harmonic_mean(instance: Instance, device: ms.Device) -> None:
     chain, memory, _ = instance
     link = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex)
     result = ms.dynprog(chain, device=link, slots=None)

@@ -17,7 +17,7 @@ from oracles.exhaustive import least_makespan
 
 FEW = settings(max_examples=max(20, settings().max_examples // 2))
 TINY = 1e-9
-ENOUGH = 0.1  # seconds; the tiny sets here are all tried within a few milliseconds
+ENOUGH = 0.05  # seconds; the tiny sets here are all tried within a few milliseconds
 
 
 @st.composite
@@ -31,7 +31,6 @@ def limited(draw: st.DrawFn, **options: Any) -> tuple[ms.Chain, ms.Device, Any]:
     return chain, draw(devices(memory=memory)), draw(chunk)
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(limited(max_stages=7))
 def test_never_worse_than_greedy_and_dynprog(case: tuple[ms.Chain, ms.Device, Any]) -> None:
     chain, device, chunk = case
@@ -68,19 +67,19 @@ def best_set(chain: ms.Chain, device: ms.Device, chunk: Any = None) -> float:
 
 @FEW
 @given(limited(max_stages=3, max_bytes=6))
-def test_the_best_of_all_sets_on_tiny_chains(case: tuple[ms.Chain, ms.Device, Any]) -> None:
+def test_no_set_beats_it_on_tiny_chains(case: tuple[ms.Chain, ms.Device, Any]) -> None:
     chain, device, _ = case
     found = ms.offload(chain, device=device, time_limit=ENOUGH)
-    assert found.makespan == pytest.approx(best_set(chain, device), rel=TINY)
+    assert found.makespan <= best_set(chain, device) * (1 + TINY)
 
 
 @FEW
 @given(instances(max_stages=3))
 def test_never_below_the_best_schedule_there_is(instance: tuple[ms.Chain, int, float]) -> None:
-    """Equal, or above where the best schedule is outside the class.
+    """Equal, or above where the search has not found it, or cannot write it.
 
-    The class: transfers in order of release, every prefetch after every offload, at the earliest position
-    at which all later runs fit. The best schedule of all may interleave the two or let a transfer wait.
+    The schedules of the search let each op run once, move each tensor out and back at most once, and never
+    let a transfer wait for another one that is listed later; the best of all may do otherwise.
     """
     chain, memory, beta = instance
     best = least_makespan(ms.to_graph(chain).to_json(), memory, {"bandwidth": beta})
@@ -133,7 +132,7 @@ def test_storages() -> None:
     assert ms.validate(pieces).peak_memory <= memory
     assert pieces.schedule.chunk == "storage"
     assert pieces.makespan <= whole.makespan
-    assert pieces.makespan == pytest.approx(best_set(chain, pieces.device, "storage"))
+    assert pieces.makespan <= best_set(chain, pieces.device, "storage") * (1 + TINY)
 
 
 @FEW

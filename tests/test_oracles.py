@@ -233,9 +233,7 @@ def test_order_of_the_models(case: tuple[dict[str, list[int]], int, int]) -> Non
 
 @settings(max_examples=40, deadline=None)
 @given(paper_lists(max_stages=2), st.data())
-def test_fractional_bound_with_tapes(
-    case: tuple[dict[str, list[int]], int, int], data: st.DataObject
-) -> None:
+def test_fractional_bound_with_tapes(case: tuple[dict[str, list[int]], int, int], data: st.DataObject) -> None:
     lists, _, _ = case
     n = len(lists["uF"])
     tape = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))

@@ -14,7 +14,7 @@ import memsched as ms
 from memsched.testing import schedules
 from memsched.validate import check_plan
 
-MANY = settings(max_examples=4 * settings().max_examples)
+MANY = settings(max_examples=3 * settings().max_examples)
 Json = dict[str, Any]
 Case = tuple[ms.Chain, ms.Schedule, ms.Device]
 
@@ -316,9 +316,7 @@ def test_broken_plans_break_at_the_same_step(case: Case, data: st.DataObject) ->
     problem, schedule, device = case
     model = ms.to_graph(problem, chunk=schedule.chunk)
     plan = schedule.to_json()
-    change = data.draw(
-        st.sampled_from(["steps", "steps", "steps", "budget", "memory", "host_memory", "link"])
-    )
+    change = data.draw(st.sampled_from(["steps", "steps", "steps", "budget", "memory", "host_memory", "link"]))
     if change == "steps":
         sizes = {tensor["name"]: tensor["size"] for tensor in model.tensors}
         plan["steps"] = mutated(plan["steps"], sizes, data)
@@ -338,9 +336,7 @@ def test_broken_plans_break_at_the_same_step(case: Case, data: st.DataObject) ->
             found.append((result.makespan, result.peak_memory))
         except ms.ScheduleError as error:
             found.append(error.step)
-    assert found[0] == (found[1] if not isinstance(found[1], tuple) else pytest.approx(found[1])), json.dumps(
-        plan
-    )
+    assert found[0] == (found[1] if not isinstance(found[1], tuple) else pytest.approx(found[1])), json.dumps(plan)
 
 
 @given(schedules())

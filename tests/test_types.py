@@ -200,9 +200,7 @@ def test_columns_are_read_only_copies_that_outlive_their_owner() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_attributes_cannot_be_set(kind: str) -> None:
     value = samples()[kind]
-    for name in [
-        name for name in dir(value) if not name.startswith("_") and not callable(getattr(value, name))
-    ]:
+    for name in [name for name in dir(value) if not name.startswith("_") and not callable(getattr(value, name))]:
         with pytest.raises((AttributeError, TypeError)):
             setattr(value, name, getattr(value, name))
     with pytest.raises((AttributeError, TypeError)):
@@ -302,17 +300,13 @@ def test_result_figures() -> None:
     assert result.recomputed == ()
     assert samples()["result of a graph"].gap == 0
     plan = result.schedule.to_json()
-    again = ms.Schedule.from_json(
-        {**plan, "steps": [{"run": "F1"}, {"run": "F2"}, {"run": "F1"}, {"run": "F1"}]}
-    )
+    again = ms.Schedule.from_json({**plan, "steps": [{"run": "F1"}, {"run": "F2"}, {"run": "F1"}, {"run": "F1"}]})
     changed = ms.Result.from_json({**result.to_json(), "schedule": again.to_json()})
     assert changed.recomputed == ("F1",)
 
 
 def test_to_graph_of_the_documented_example() -> None:
-    def op(
-        name: str, phase: str, layer: int, reads: list[str], writes: list[str], time: float, **more: Any
-    ) -> Any:
+    def op(name: str, phase: str, layer: int, reads: list[str], writes: list[str], time: float, **more: Any) -> Any:
         kind = "loss" if name == "loss" else "stage"
         choices = [{"alg": "default", "time": time, "workspace": 0}]
         head = {"name": name, "phase": phase, "kind": kind, "layer": layer, "reads": reads, "writes": writes}
@@ -325,9 +319,7 @@ def test_to_graph_of_the_documented_example() -> None:
         "name": "chain",
         "batch": 1,
         "resident": 0,
-        "tensors": [
-            {"name": name, "size": size, "role": roles.get(name, "gradient")} for name, size in sizes.items()
-        ],
+        "tensors": [{"name": name, "size": size, "role": roles.get(name, "gradient")} for name, size in sizes.items()],
         "ops": [
             op("F1", "fwd", 1, ["a0"], ["a1", "tape1"], 1.0, tape=["tape1"], skip_workspace=3),
             op("F2", "fwd", 2, ["a1"], ["a2"], 2.0),
@@ -348,9 +340,7 @@ def test_to_graph_of_profiles_is_the_oracle(name: str, chunk: float | None) -> N
 
 @pytest.mark.parametrize("convert", [np.array, tuple, iter, lambda values: [np.int32(v) for v in values]])
 def test_columns_of_any_kind(convert: Any) -> None:
-    chain = ms.Chain(
-        *(convert(values) for values in ([1, 2], [2, 3], [4, 6, 5], [0, 6, 5])), saved=convert([9, 5])
-    )
+    chain = ms.Chain(*(convert(values) for values in ([1, 2], [2, 3], [4, 6, 5], [0, 6, 5])), saved=convert([9, 5]))
     assert chain == example()
 
 

@@ -323,10 +323,7 @@ def test_alg_is_needed_where_there_are_several() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        *(
-            {"rounds": value}
-            for value in ([], [[2, 1]], [[1, 0]], [[1, 1], [1, 1]], [[1]], [[1, True]], [1, 1], None)
-        ),
+        *({"rounds": value} for value in ([], [[2, 1]], [[1, 0]], [[1, 1], [1, 1]], [[1]], [[1, True]], [1, 1], None)),
         *({"budget": value} for value in (True, "6GiB", -1, 1.5)),
         *({"memory": "virtual"}, {"format": "memsched-plan/2"}, {"colour": "red"}),
     ],
@@ -384,9 +381,7 @@ def test_validate_a_result() -> None:
             "device": as_object(device()),
             "schedule": as_object(plan(SWAP, 100), chunk=None),
         }
-        return SimpleNamespace(
-            **{**parts, "makespan": 12.0, "peak_memory": 21, "lower_bound": 12.0, **figures}
-        )
+        return SimpleNamespace(**{**parts, "makespan": 12.0, "peak_memory": 21, "lower_bound": 12.0, **figures})
 
     good = result()
     assert validate(good) == validate(good.problem, good.schedule, good.device)

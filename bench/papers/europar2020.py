@@ -1,7 +1,7 @@
 """Figures 5 to 19 of Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, from the shipped profiles.
 
-    python -m bench.papers.europar2020                 # about twenty minutes; resumes from build/bench/europar2020.jsonl
-    python -m bench.papers.europar2020 --quick --out /tmp/europar2020
+python -m bench.papers.europar2020                 # about twenty minutes; resumes from build/bench/europar2020.jsonl
+python -m bench.papers.europar2020 --quick --out /tmp/europar2020
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import memsched as ms
 from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, budget, environment
 from bench.papers.europar2020_claims import report
+
+import memsched as ms
 from memsched import _core
 
 NETWORKS = (
@@ -29,10 +30,10 @@ STYLES: dict[str, dict[str, Any]] = {  # Okabe and Ito's colours, told apart wit
     "greedy": {"color": "#E69F00", "linewidth": 1.4, "linestyle": (0, (5, 1))},
     "vdnn": {"color": "#D55E00", "linewidth": 1.2, "linestyle": (0, (1, 1))},
     "autoswap": {"color": "#009E73", "linewidth": 1.2, "linestyle": (0, (3, 1, 1, 1))},
-    "tflms": {"color": "#CC79A7", "linewidth": 1.8, "linestyle": (0, (2, 1))},
+    "tflms": {"color": "#CC79A7", "linewidth": 2.0, "linestyle": (0, (2, 1)), "zorder": 3},
     "offload": {"color": "#000000", "linewidth": 1.4},
 }
-BOUND = {"color": "#777777", "linewidth": 0.8}
+BOUND = {"color": "#C4C4C4", "linewidth": 4.0, "zorder": 1.5}
 COLUMNS = ("profile", "network", "image", "batch", "percent", "memory", "compute", "transfer", "fractional")
 
 
@@ -67,9 +68,7 @@ def point(profile: str, percent: float, time_limit: float) -> Row:
     return row
 
 
-def work_of(
-    profiles: list[str], limits: list[float], time_limit: float
-) -> Iterator[tuple[str, Callable[[], Row]]]:
+def work_of(profiles: list[str], limits: list[float], time_limit: float) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Keys of the cache and what computes their rows."""
     for profile in profiles:
         for percent in limits:
@@ -88,7 +87,7 @@ def curve(rows: list[Row], planner: str, value: Callable[[Row, float], float]) -
 
 
 def ratio_panel(axes: Any, rows: list[Row], top: float) -> None:
-    """Makespan over LB of all planners; the fractional bound over LB as a thin line."""
+    """Makespan over LB of all planners; the fractional bound over LB as a grey band."""
     value: Callable[[Row, float], float] = lambda row, makespan: makespan / bound(row)  # noqa: E731
     for planner in PLANNERS:
         axes.plot(*curve(rows, planner, value), label=planner, **STYLES[planner])
@@ -98,13 +97,11 @@ def ratio_panel(axes: Any, rows: list[Row], top: float) -> None:
 
 
 def throughput_panel(axes: Any, rows: list[Row]) -> None:
-    """Images a second of all planners; the most that LB allows as a thin line."""
+    """Images a second of all planners; the most that LB allows as a grey band."""
     value: Callable[[Row, float], float] = lambda row, makespan: row["batch"] / makespan  # noqa: E731
     for planner in PLANNERS:
         axes.plot(*curve(rows, planner, value), label=planner, **STYLES[planner])
-    axes.plot(
-        [row["percent"] for row in rows], [row["batch"] / bound(row) for row in rows], label="LB", **BOUND
-    )
+    axes.plot([row["percent"] for row in rows], [row["batch"] / bound(row) for row in rows], label="LB", **BOUND)
     axes.set_xlim(0, 100)
     axes.set_ylim(0, 1.05 * max(row["batch"] / bound(row) for row in rows))
 

@@ -48,7 +48,7 @@ void bind_sets(py::module_& module) {
         [](const Graph& graph, Bytes budget, const Flags& travels, const py::object& planner, const py::object& chunk,
            std::optional<int> ahead) {
             const StepList list = offload_set_steps(graph, budget, copied(travels), rule_of(ahead));
-            return named(graph, budget, list, dump_json(planner), to_chunk(chunk));
+            return named(graph, budget, list, dump_json(planner, "planner"), to_chunk(chunk));
         },
         py::arg("graph"), py::arg("budget"), py::arg("travels"), py::arg("planner"), py::arg("chunk") = py::none(),
         py::arg("ahead") = py::none());
@@ -58,7 +58,7 @@ void bind_sets(py::module_& module) {
            std::uint64_t seed, std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
            const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
-            const std::string planner_text = dump_json(planner);
+            const std::string planner_text = dump_json(planner, "planner");
             const Chunk cut = to_chunk(chunk);
             const std::span<const std::uint8_t> flags(starts.data(), static_cast<std::size_t>(starts.size()));
             const py::gil_scoped_release free;

@@ -43,7 +43,7 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
     }
     c.resident = to_bytes(resident, "resident");
     c.name = name.is_none() ? "chain" : to_text(name, "name");
-    c.provenance = provenance.is_none() ? "" : dump_json(provenance);
+    c.provenance = provenance.is_none() ? "" : dump_json(provenance, "provenance");
     return Chain(std::move(c), given);
 }
 

@@ -114,7 +114,7 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
     s.memory = memory == "fluid" ? MemoryMode::fluid : MemoryMode::contiguous;
     s.budget = to_bytes(budget, "budget");
     s.graph = graph;
-    s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner);
+    s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner, "planner");
     s.chunk = to_chunk(chunk);
     if (!rounds.is_none()) {
         s.rounds.clear();

@@ -9,7 +9,7 @@
 namespace memsched::bindings {
 namespace {
 
-std::string shown(py::handle value) { return py::cast<std::string>(py::repr(value)); }
+std::string shown(py::handle value) { return py::cast<std::string>(py::module_::import("builtins").attr("ascii")(value)); }
 
 [[noreturn]] void refuse(const std::string& field, py::handle value, const std::string& wanted) {
     throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
@@ -74,7 +74,13 @@ std::string to_text(py::handle value, const std::string& field) {
     if (PyUnicode_Check(value.ptr()) == 0) {
         refuse(field, value, "a string");
     }
-    return py::cast<std::string>(value);
+    Py_ssize_t length = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
+    if (text == nullptr) { // lone surrogates
+        PyErr_Clear();
+        refuse(field, value, "a string that UTF-8 can write");
+    }
+    return {text, static_cast<std::size_t>(length)};
 }
 
 std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field) {
@@ -131,8 +137,18 @@ void check_keys(const py::dict& document, const std::string& what, std::initiali
     }
 }
 
-std::string dump_json(const py::object& value) {
-    return py::cast<std::string>(py::module_::import("json").attr("dumps")(value));
+std::string dump_json(const py::object& value, const std::string& field) {
+    if (!py::isinstance<py::dict>(value)) {
+        refuse(field, value, "a dict");
+    }
+    try {
+        return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, py::arg("allow_nan") = false));
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError) && !error.matches(PyExc_RecursionError)) {
+            throw;
+        }
+    }
+    refuse(field, value, "a dict that JSON can write (no NaN, inf or objects)");
 }
 
 py::object load_json(const std::string& text) { return py::module_::import("json").attr("loads")(text); }

@@ -35,8 +35,8 @@ py::object from_chunk(const Chunk& chunk);
 void check_keys(const py::dict& document, const std::string& what, std::initializer_list<const char*> required,
                 std::initializer_list<const char*> optional);
 
-// JSON text of a Python value, and back.
-std::string dump_json(const py::object& value);
+// JSON text of a dict, and back.
+std::string dump_json(const py::object& value, const std::string& field);
 py::object load_json(const std::string& text);
 
 // A read-only numpy view that keeps `owner` alive.

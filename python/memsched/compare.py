@@ -131,9 +131,7 @@ def plan(
     'offload'
     """
     names = None if planner == "auto" else [planner]
-    outcomes = compare(
-        problem, M, beta, device=device, planners=names, chunk=chunk, time_limit=time_limit
-    ).values()
+    outcomes = compare(problem, M, beta, device=device, planners=names, chunk=chunk, time_limit=time_limit).values()
     results = [outcome for outcome in outcomes if isinstance(outcome, Result)]
     if results:
         return min(results, key=lambda result: result.makespan)

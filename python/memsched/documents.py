@@ -73,9 +73,17 @@ def write_document(path: str | os.PathLike[str], document: Document) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a whole file, or leave what was there."""
-    target = Path(path)
+    """Write a whole file, or leave what was there; a link is followed, and only a regular file is replaced.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    target = Path(path).resolve()
     temporary = None
+    if target.exists() and not target.is_file():
+        raise InvalidInputError(f"'{path}' cannot be written: it is not a regular file")
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
@@ -90,9 +98,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         raise InvalidInputError(f"'{target}' cannot be written: {error}") from error
 
 
-def check_keys(
-    document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> None:
+def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     """Refuse missing and unknown keys; `format` is always welcome."""
     for key in required:
         if key not in document:
@@ -119,13 +125,9 @@ def read_chain(source: Source) -> Chain:
     parameters = document.get("parameters", 0)
     if isinstance(parameters, bool) or not isinstance(parameters, int) or parameters < 0:
         raise InvalidInputError(f"parameters is {parameters!r}; it must be a number of bytes >= 0")
-    chain = Chain(
-        *(document[key] for key in _CHAIN_REQUIRED),
-        **{key: document.get(key) for key in _CHAIN_COLUMNS},
-        resident=document.get("resident", 2 * parameters),
-        name=document.get("name"),
-        provenance=document.get("provenance"),
-    )
+    arguments: Document = {key: document.get(key) for key in (*_CHAIN_REQUIRED, *_CHAIN_COLUMNS)}
+    arguments |= {key: document.get(key) for key in ("name", "provenance")}
+    chain = Chain(**arguments, resident=document.get("resident", 2 * parameters))
     if document.get("n", chain.n) != chain.n:
         raise InvalidInputError(f"n is {document['n']!r}, but the columns have {chain.n} stages")
     return chain

@@ -42,9 +42,7 @@ def peak_memory(problem: Problem) -> int:
     return _core.graph_peak_memory(graph_of(problem))
 
 
-def make_device(
-    memory: float | None = None, bandwidth: float | None = None, device: Device | None = None
-) -> Device:
+def make_device(memory: float | None = None, bandwidth: float | None = None, device: Device | None = None) -> Device:
     """The device of one call: M and beta, or a device whose memory and bandwidth they override.
 
     Parameters
@@ -80,16 +78,14 @@ def make_device(
 
 
 def _positive(memory: float) -> float:
-    if isinstance(memory, bool) or isinstance(memory, str) or not memory > 0:
+    if isinstance(memory, bool | str) or not memory > 0:
         raise InvalidInputError(f"M is {memory!r}; it must be a number of bytes > 0")
     return memory
 
 
 def _bandwidth(value: float) -> float:
-    if isinstance(value, bool) or isinstance(value, str) or math.isnan(value) or value < 0:
-        raise InvalidInputError(
-            f"beta is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)"
-        )
+    if isinstance(value, bool | str) or math.isnan(value) or value < 0:
+        raise InvalidInputError(f"beta is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)")
     return value
 
 

@@ -131,13 +131,12 @@ class Result:
                 isinstance(value, bool) or not isinstance(value, int | float)
             ):
                 raise InvalidInputError(f"{key} of the result is {value!r}; it must be a number of seconds")
-        read: dict[str, Any] = {
-            "problem": read_graph(problem) if is_graph else read_chain(problem),
-            "device": read_device(document["device"]),
-            "schedule": read_plan(document["schedule"]),
-            "timeline": Timeline.from_json(document["timeline"]),
-        }
-        return cls(**{key: read.get(key, document[key]) for key in _KEYS})
+        read: Document = {key: document[key] for key in _KEYS}
+        read["problem"] = read_graph(problem) if is_graph else read_chain(problem)
+        read["device"] = read_device(document["device"])
+        read["schedule"] = read_plan(document["schedule"])
+        read["timeline"] = Timeline.from_json(document["timeline"])
+        return cls(**read)
 
     def __repr__(self) -> str:
         return (

@@ -26,7 +26,7 @@ _AT_TIME_0 = -1  # the "step" that brings input and weight tensors
 class ValidationReport:
     """What the checker found, in seconds and bytes, summed over all rounds; start and end are those of one.
 
-    Both peaks hold the resident bytes: peak_memory in time, logical_peak in list order, for any durations.
+    Both peaks hold the resident bytes: peak_memory in time, logical_peak when the list is walked in order.
     compute_time holds recompute_time.
     """
 
@@ -428,9 +428,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         for key, tolerance in (("makespan", 1e-9), ("peak_memory", 0.0)):
             said, found = getattr(result, key), getattr(report, key)
             if not math.isclose(said, found, rel_tol=tolerance):
-                raise ScheduleError(
-                    f"{key} of the result is {said}, of the schedule {found}; simulate it again."
-                )
+                raise ScheduleError(f"{key} of the result is {said}, of the schedule {found}; simulate it again.")
         if result.lower_bound > report.makespan * (1 + 1e-9):
             raise ScheduleError(f"The lower_bound {result.lower_bound} is above makespan {report.makespan}.")
     return report

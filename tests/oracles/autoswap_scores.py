@@ -102,10 +102,7 @@ def select(graph: Graph, device: Any, limit: int, weights: Sequence[float]) -> t
             break
         left = [k for k in block if k not in chosen]
         submodular = scaled({k: weighted_absence(graph, k, used, limit) for k in left})
-        score = {
-            k: sum(Fraction(w) * s[k] for w, s in zip(weights, [*fixed, submodular], strict=True))
-            for k in left
-        }
+        score = {k: sum(Fraction(w) * s[k] for w, s in zip(weights, [*fixed, submodular], strict=True)) for k in left}
         best = max(left, key=lambda k: (score[k], -k))
         chosen.add(best)
         margin = min([margin, *(float(score[best] - score[k]) for k in left if score[k] < score[best])])

@@ -77,9 +77,7 @@ def least_makespan(
         closed.add(state)
         if len(closed) > max_states:
             raise RuntimeError(f"more than {max_states} states")
-        if (
-            state.op == len(instance.ops) and state.out < 0 and state.into < 0
-        ):  # a plan ends when all its steps have
+        if state.op == len(instance.ops) and state.out < 0 and state.into < 0:  # a plan ends when all its steps have
             return Found(float(Fraction(cost[state], instance.scale)), _steps(came, state))
         for following, spent, step in _moves(instance, state):
             total = cost[state] + spent
@@ -201,9 +199,7 @@ def _ended(instance: _Instance, state: State) -> State:
     return state
 
 
-def _steps(
-    came: dict[State, tuple[State | None, dict[str, Any] | None]], state: State | None
-) -> list[dict[str, Any]]:
+def _steps(came: dict[State, tuple[State | None, dict[str, Any] | None]], state: State | None) -> list[dict[str, Any]]:
     steps = []
     while state is not None:
         state, step = came[state]

@@ -131,9 +131,7 @@ def _order_and_link(program: _Program, step: Step) -> None:
     for j in range(1, program.ops):
         gap = step.duration[j - 1] / program.time_unit
         program.row([(program.start(j - 1), 1.0), (program.start(j), -1.0)], -gap)
-    seconds_a_byte = [
-        np.inf if r == 0 else program.bytes_unit / r / program.time_unit for r in (step.d2h, step.h2d)
-    ]
+    seconds_a_byte = [np.inf if r == 0 else program.bytes_unit / r / program.time_unit for r in (step.d2h, step.h2d)]
     for direction in (0, 1):
         for flow in range(program.flows):
             for point in range(1, 2 * program.ops):

@@ -1,4 +1,4 @@
-# ruff: noqa: N803, N806 -- the paper's symbols, so that formulas can be compared letter by letter
+# ruff: noqa: N806 -- the paper's symbols, so that formulas can be compared letter by letter
 """The interruptible model: cost of an offload set, and the best of all sets by trying each.
 
 Beaumont, Eyraud-Dubois, Shilova (Euro-Par 2020), section 5, with the printed errors of equations (1), (6),
@@ -58,9 +58,7 @@ def fluid_makespan(
     return sum(uF) + sum(uB) + idle + gap
 
 
-def _gap(
-    queued: float, free_time: float, u: Sequence[float], R: Sequence[float], over: float, beta: float
-) -> float:
+def _gap(queued: float, free_time: float, u: Sequence[float], R: Sequence[float], over: float, beta: float) -> float:
     """Equations (9) and (10): idle time between the phases when only one of them has transfers left."""
     gap = max(0.0, queued / beta - free_time)
     for j in range(len(u)):

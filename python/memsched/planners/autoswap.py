@@ -1,4 +1,3 @@
-# ruff: noqa: N803 -- M is the name of the public argument
 """AUTOSWAP (Zhang et al., 2019): offload by a weighted sum of four priority scores until the memory fits."""
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ def blocks_of(task: ChainTask) -> Blocks:
     backward = held + chain.gradient[1:] + chain.gradient[:-1] + chain.backward_overhead
     load = np.concatenate([forward, [held[-1] + chain.gradient[-1]], backward[::-1]]) + chain.resident
     size = np.array([chain.activation[0], *chain.saved[:-1]], dtype=np.int64)
-    moving = [
-        k for k, tensor in zip(task.stage, task.graph.tensors, strict=True) if k >= 0 and tensor["size"] > 0
-    ]
+    moving = [k for k, tensor in zip(task.stage, task.graph.tensors, strict=True) if k >= 0 and tensor["size"] > 0]
     copies = np.bincount(moving, minlength=chain.n)
     return Blocks(
         seconds=np.concatenate([chain.forward_time, [0.0], chain.backward_time[::-1]]),
@@ -206,6 +203,4 @@ def autoswap(
     best = search.points[search.best]
     weights = best.tolist()
     schedule = task.schedule(task.tensors(select(blocks, best)), {"name": "autoswap", "weights": weights})
-    return task.result(
-        "autoswap", {**params, "evaluations": len(search.values), "weights": weights}, schedule
-    )
+    return task.result("autoswap", {**params, "evaluations": len(search.values), "weights": weights}, schedule)

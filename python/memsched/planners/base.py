@@ -70,13 +70,9 @@ class ChainTask:
             needed,
         )
 
-    def makespans(
-        self, rows: Flags, *, ahead: int | None = None, stall: bool = True
-    ) -> npt.NDArray[np.float64]:
+    def makespans(self, rows: Flags, *, ahead: int | None = None, stall: bool = True) -> npt.NDArray[np.float64]:
         """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run."""
-        return np.array(
-            _core.offload_set_makespans(self.graph, self.device, self.device.memory, rows, ahead, stall)
-        )
+        return np.array(_core.offload_set_makespans(self.graph, self.device, self.device.memory, rows, ahead, stall))
 
     def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
         """The no-wait schedule of one set.
@@ -88,9 +84,7 @@ class ChainTask:
         """
         limit = self.device.host_memory
         if limit is not None:
-            sizes = [
-                tensor["size"] for tensor, moves in zip(self.graph.tensors, tensors, strict=True) if moves
-            ]
+            sizes = [tensor["size"] for tensor, moves in zip(self.graph.tensors, tensors, strict=True) if moves]
             if sum(sizes) > limit:
                 raise self.host_error(planner["name"])
         return _core.offload_set_schedule(self.graph, self.device.memory, tensors, planner, self.chunk, ahead)
@@ -150,12 +144,9 @@ def start(
     if not no_link and device.memory < needed:
         needed = min_memory(problem)
     if device.memory < needed:
-        reason = (
-            "there is no link (beta = 0) and everything must stay" if no_link else "some stage does not fit"
-        )
+        reason = "there is no link (beta = 0) and everything must stay" if no_link else "some stage does not fit"
         raise InfeasibleError(
-            f"{planner} has no plan for '{problem.name}' in {device.memory} bytes: {reason}; "
-            f"it needs M >= {needed}",
+            f"{planner} has no plan for '{problem.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}",
             needed,
         )
     names = [tensor["name"] for tensor in graph.tensors]

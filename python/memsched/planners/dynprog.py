@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from memsched._core import Chain, Device
@@ -145,7 +147,7 @@ def dynprog(
         max_states=max_states,
         progress=progress,
     )
-    params = {
+    params: dict[str, Any] = {
         "slots": slots,
         "method": method,
         "chunk": chunk,

@@ -44,24 +44,14 @@ def _tflms_min_memory(chain: Chain) -> int:
 
 
 PLANNERS: dict[str, Planner] = {
-    "offload": Planner(
-        plan=offload, min_memory=minimum.of_graph, summary="anytime search on the simulated makespan"
-    ),
-    "dynprog": Planner(
-        plan=dynprog, min_memory=minimum.of_fluid_model, summary="dynamic program, interruptible model"
-    ),
-    "greedy": Planner(
-        plan=greedy, min_memory=minimum.of_graph, summary="the first activations until the rest fits"
-    ),
-    "vdnn": Planner(
-        plan=vdnn, min_memory=minimum.of_graph, summary="best threshold on forward time over size"
-    ),
+    "offload": Planner(plan=offload, min_memory=minimum.of_graph, summary="anytime search on the simulated makespan"),
+    "dynprog": Planner(plan=dynprog, min_memory=minimum.of_fluid_model, summary="dynamic program, interruptible model"),
+    "greedy": Planner(plan=greedy, min_memory=minimum.of_graph, summary="the first activations until the rest fits"),
+    "vdnn": Planner(plan=vdnn, min_memory=minimum.of_graph, summary="best threshold on forward time over size"),
     "tflms": Planner(
         plan=tflms.tflms, min_memory=_tflms_min_memory, summary="the first n, fixed lookahead, no waiting"
     ),
-    "autoswap": Planner(
-        plan=autoswap, min_memory=minimum.of_graph, summary="four priority scores, tuned weights"
-    ),
+    "autoswap": Planner(plan=autoswap, min_memory=minimum.of_graph, summary="four priority scores, tuned weights"),
 }
 
 

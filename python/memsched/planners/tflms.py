@@ -1,4 +1,4 @@
-"""TFLMS (TensorFlow large model support) as the Euro-Par paper compares it (section 6.1): the first n tensors, blindly."""
+"""TFLMS (TensorFlow large model support) as the Euro-Par paper compares it: the first n tensors, blindly."""
 
 from __future__ import annotations
 

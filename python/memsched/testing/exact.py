@@ -1,4 +1,3 @@
-# ruff: noqa: N803 -- M is the name of the public argument and T the paper's
 """Chains whose optimum is known, or found by trying everything."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from memsched.testing.problems import chains, devices
 
 
 @st.composite
-def schedules(  # noqa: D417 -- hypothesis supplies draw
+def schedules(
     draw: st.DrawFn,
     *,
     max_stages: int = 4,

@@ -12,7 +12,7 @@ from memsched.testing.exact import paper_sizes
 
 
 @st.composite
-def chains(  # noqa: D417 -- hypothesis supplies draw
+def chains(
     draw: st.DrawFn,
     *,
     max_stages: int = 8,
@@ -74,7 +74,7 @@ def chains(  # noqa: D417 -- hypothesis supplies draw
 
 
 @st.composite
-def devices(  # noqa: D417 -- hypothesis supplies draw
+def devices(
     draw: st.DrawFn,
     *,
     memory: int | None = None,
@@ -118,7 +118,7 @@ def devices(  # noqa: D417 -- hypothesis supplies draw
 
 
 @st.composite
-def instances(  # noqa: D417 -- hypothesis supplies draw
+def instances(
     draw: st.DrawFn, *, max_stages: int = 5, max_bytes: int = 9, max_bandwidth: int = 3
 ) -> tuple[Chain, int, float]:
     """Draw (chain, M, beta): small integers, saved == activation[1:], M from the least feasible to the peak.
