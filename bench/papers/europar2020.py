@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,12 @@ def parts_of(profile: str) -> tuple[str, int, int]:
     return network, int(image), int(batch[1:])
 
 
+@cache
+def least_memory(profile: str, planner: str) -> int:
+    """Bytes that a planner needs."""
+    return ms.min_memory(ms.profiles.load(profile), planner)
+
+
 def point(profile: str, percent: float, time_limit: float) -> Row:
     """Makespans (seconds) of all planners at one memory limit; None where a planner has no plan."""
     chain = ms.profiles.load(profile)
@@ -56,14 +62,12 @@ def point(profile: str, percent: float, time_limit: float) -> Row:
             strict=True,
         )
     )
-    found = {
-        name: outcome
-        for name in PLANNERS
-        for outcome in ms.compare(chain, device=device, planners=[name], time_limit=time_limit).values()
-    }
-    for name, outcome in found.items():
+    able = [name for name in PLANNERS if device.memory >= least_memory(profile, name)]
+    found = ms.compare(chain, device=device, planners=able, time_limit=time_limit)
+    for name in PLANNERS:
+        outcome = found.get(name)
         row[name] = outcome.makespan if isinstance(outcome, ms.Result) else None
-    dynprog = found["dynprog"]
+    dynprog = found.get("dynprog")
     row["dynprog_estimate"] = dynprog.estimate if isinstance(dynprog, ms.Result) else None
     return row
 
@@ -197,11 +201,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of europar2020.md and europar2020/")
     given = parser.parse_args()
     profiles = given.profiles or [name for name in ms.profiles.names() if parts_of(name)[0] in NETWORKS]
-    limits, time_limit, cache = given.limits, given.time_limit, Cache(given.cache)
+    limits, time_limit, known = given.limits, given.time_limit, Cache(given.cache)
     if given.quick:
         profiles, limits, time_limit = ["resnet18-224-b32", "densenet121-224-b32"], [20.0, 50.0, 90.0], 0.05
-        cache = Cache(None)
-    rows = cache.through(work_of(profiles, limits, time_limit), "points")
+        known = Cache(None)
+    rows = known.through(work_of(profiles, limits, time_limit), "points")
     folder = given.out / "europar2020"
     drawn = pictures(rows, folder)
     with (folder / "points.csv").open("w", encoding="utf-8", newline="") as file:

@@ -34,8 +34,8 @@ Schedule named(const Graph& graph, Bytes budget, const StepList& list, const std
 void bind_sets(py::module_& module) {
     module.def(
         "offload_set_makespans",
-        [](const Graph& graph, const Device& device, Bytes budget, const Flags& rows, std::optional<int> ahead, bool stall,
-           std::optional<double> time_limit, const py::object& progress) {
+        [](const Graph& graph, const Device& device, Bytes budget, const Flags& rows, std::optional<int> ahead,
+           bool stall, std::optional<double> time_limit, const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
             const std::span<const std::uint8_t> flags(rows.data(), static_cast<std::size_t>(rows.size()));
             const py::gil_scoped_release free;
@@ -66,29 +66,32 @@ void bind_sets(py::module_& module) {
                 offload_search(graph, device, budget, flags, {lower_bound, gap, seed}, ticker.progress());
             return std::pair(named(graph, budget, best.steps, planner_text, cut), best.evaluations);
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("starts"), py::arg("lower_bound"), py::arg("gap"),
-        py::arg("seed"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"), py::arg("progress") = py::none());
+        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("starts"), py::arg("lower_bound"),
+        py::arg("gap"), py::arg("seed"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"),
+        py::arg("progress") = py::none());
 }
 
 void bind_fluid(py::module_& module) {
     py::class_<FluidChain>(module, "FluidChain", "A chain in the interruptible link model, times in link bytes.")
-        .def(py::init([](const Column& forward, const Column& backward, const Column& activation, const Column& gradient,
-                         const Column& forward_overhead, const Column& backward_overhead, double capacity) {
-                 FluidChain chain{copied(forward),  copied(backward),         copied(activation),
-                                  copied(gradient), copied(forward_overhead), copied(backward_overhead),
-                                  capacity};
-                 check_fluid_chain(chain);
-                 return chain;
-             }),
-             py::arg("forward"), py::arg("backward"), py::arg("activation"), py::arg("gradient"),
-             py::arg("forward_overhead"), py::arg("backward_overhead"), py::arg("capacity"))
+        .def(
+            py::init([](const Column& forward, const Column& backward, const Column& activation, const Column& gradient,
+                        const Column& forward_overhead, const Column& backward_overhead, double capacity) {
+                FluidChain chain{copied(forward),  copied(backward),         copied(activation),
+                                 copied(gradient), copied(forward_overhead), copied(backward_overhead),
+                                 capacity};
+                check_fluid_chain(chain);
+                return chain;
+            }),
+            py::arg("forward"), py::arg("backward"), py::arg("activation"), py::arg("gradient"),
+            py::arg("forward_overhead"), py::arg("backward_overhead"), py::arg("capacity"))
         .def_property_readonly("min_capacity", &fluid_min_capacity)
-        .def("makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
-             py::arg("offloaded"), "Link bytes of one offload set; infinity when it does not fit.");
+        .def(
+            "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
+            py::arg("offloaded"), "Link bytes of one offload set; infinity when it does not fit.");
     py::class_<DynprogSolution>(module, "DynprogSolution")
-        .def_property_readonly("offloaded", [](const py::object& self) {
-            return view(self.cast<const DynprogSolution&>().offloaded, self);
-        })
+        .def_property_readonly(
+            "offloaded",
+            [](const py::object& self) { return view(self.cast<const DynprogSolution&>().offloaded, self); })
         .def_readonly("makespan", &DynprogSolution::makespan)
         .def_readonly("lower_bound", &DynprogSolution::lower_bound)
         .def_readonly("optimal", &DynprogSolution::optimal)
@@ -102,8 +105,9 @@ void bind_fluid(py::module_& module) {
             const py::gil_scoped_release free;
             return hash ? dynprog_hash(chain, options, ticker.progress()) : dynprog(chain, options, ticker.progress());
         },
-        py::arg("chain"), py::arg("hash") = false, py::arg("gap") = 0.0, py::arg("max_states") = std::size_t{40'000'000},
-        py::arg("time_limit") = py::none(), py::arg("progress") = py::none());
+        py::arg("chain"), py::arg("hash") = false, py::arg("gap") = 0.0,
+        py::arg("max_states") = std::size_t{40'000'000}, py::arg("time_limit") = py::none(),
+        py::arg("progress") = py::none());
 }
 
 } // namespace
@@ -117,8 +121,7 @@ void bind_planners(py::module_& module) {
         },
         py::arg("graph"), py::arg("device"), py::arg("budget"), "(compute, transfer, fractional) in seconds.");
     module.def(
-        "movable_tensors",
-        [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
+        "movable_tensors", [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");
     bind_sets(module);
     bind_fluid(module);

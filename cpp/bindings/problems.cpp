@@ -5,6 +5,8 @@
 #include "support.h"
 
 #include <cmath>
+#include <limits>
+#include <unordered_map>
 
 namespace memsched::bindings {
 namespace {
@@ -37,7 +39,7 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
     }
     if ((given.pieces = !pieces.is_none())) {
         std::size_t k = 0;
-        for (const py::handle storages : py::iter(pieces)) {
+        for (const py::handle storages : items(pieces, "pieces")) {
             c.pieces.push_back(to_bytes_column(storages, "pieces[" + std::to_string(k++) + "]"));
         }
     }
@@ -88,6 +90,14 @@ Tensor parse_tensor(py::handle value, std::size_t index) {
     return tensor;
 }
 
+int to_layer(py::handle value, const std::string& field) {
+    const Bytes layer = to_bytes(value, field);
+    if (layer < 0 || layer > std::numeric_limits<int>::max()) {
+        throw std::invalid_argument(field + " is " + std::to_string(layer) + "; it must be a whole number from 0 to 2^31 - 1");
+    }
+    return static_cast<int>(layer);
+}
+
 Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::string, TensorId>& ids) {
     std::string what = "ops[" + std::to_string(index) + "]";
     const py::dict d = as_dict(value, what);
@@ -101,21 +111,18 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     }
     op.phase = phase == "fwd" ? Phase::forward : Phase::backward;
     op.kind = d.contains("kind") ? to_text(d["kind"], what + ": kind") : "";
-    op.layer = d.contains("layer") ? static_cast<int>(to_bytes(d["layer"], what + ": layer")) : 0;
+    op.layer = d.contains("layer") ? to_layer(d["layer"], what + ": layer") : 0;
     op.reads = tensor_ids(d, "reads", what, ids);
     op.writes = tensor_ids(d, "writes", what, ids);
     op.tape = tensor_ids(d, "tape", what, ids);
-    for (const py::handle item : py::iter(d["choices"])) {
+    for (const py::handle item : items(d["choices"], what + ": choices")) {
         const py::dict c = as_dict(item, what + ": a choice");
         check_keys(c, what + ": a choice", {"alg", "time", "workspace"}, {});
         op.choices.push_back({to_text(c["alg"], what + ": alg"), to_number(c["time"], what + ": time"),
                               to_bytes(c["workspace"], what + ": workspace")});
     }
     if (d.contains("once")) {
-        if (PyBool_Check(py::object(d["once"]).ptr()) == 0) {
-            throw std::invalid_argument(what + ": once must be true or false");
-        }
-        op.once = py::cast<bool>(d["once"]);
+        op.once = to_flag(d["once"], what + ": once");
     }
     if (d.contains("skip_workspace")) {
         op.skip_workspace = to_bytes(d["skip_workspace"], what + ": skip_workspace");
@@ -123,18 +130,18 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     return op;
 }
 
-Graph make_graph(const py::object& tensors, const py::object& ops, const std::string& name, const py::object& batch,
+Graph make_graph(const py::object& tensors, const py::object& ops, const py::object& name, const py::object& batch,
                  const py::object& resident) {
     GraphData data;
-    data.name = name;
+    data.name = to_text(name, "name");
     data.batch = to_bytes(batch, "batch");
     data.resident = to_bytes(resident, "resident");
     std::unordered_map<std::string, TensorId> ids;
-    for (const py::handle value : py::iter(tensors)) {
+    for (const py::handle value : items(tensors, "tensors")) {
         data.tensors.push_back(parse_tensor(value, data.tensors.size()));
         ids.emplace(data.tensors.back().name, static_cast<TensorId>(data.tensors.size()) - 1);
     }
-    for (const py::handle value : py::iter(ops)) {
+    for (const py::handle value : items(ops, "ops")) {
         data.ops.push_back(parse_op(value, data.ops.size(), ids));
     }
     return Graph(std::move(data));
@@ -184,7 +191,7 @@ py::list ops_of(const Graph& graph) {
 }
 
 Device make_device(const py::object& memory, const py::object& bandwidth, const py::object& d2h, const py::object& h2d,
-                   bool duplex, const py::object& latency, const py::object& host_memory, const py::object& name) {
+                   const py::object& duplex, const py::object& latency, const py::object& host_memory, const py::object& name) {
     if (!bandwidth.is_none() && !(d2h.is_none() && h2d.is_none())) {
         throw std::invalid_argument("bandwidth sets d2h and h2d; give bandwidth, or d2h and h2d, not both");
     }
@@ -197,7 +204,7 @@ Device make_device(const py::object& memory, const py::object& bandwidth, const 
                : !bandwidth.is_none() ? to_number(bandwidth, "bandwidth")
                                       : 0.0;
     };
-    Device device{to_bytes(memory, "memory"), speed(d2h, "d2h"), speed(h2d, "h2d"), duplex, to_number(latency, "latency"), {}, ""};
+    Device device{to_bytes(memory, "memory"), speed(d2h, "d2h"), speed(h2d, "h2d"), to_flag(duplex, "duplex"), to_number(latency, "latency"), {}, ""};
     if (!host_memory.is_none()) {
         device.host_memory = to_bytes(host_memory, "host_memory");
     }

@@ -104,21 +104,22 @@ py::dict show_step(const NamedStep& step) {
     return d;
 }
 
-Schedule make_schedule(const py::object& steps, const py::object& budget, const std::string& graph,
+Schedule make_schedule(const py::object& steps, const py::object& budget, const py::object& graph,
                        const py::object& planner, const py::object& chunk, const py::object& rounds,
-                       const std::string& memory) {
+                       const py::object& memory_mode) {
     Schedule s;
+    const std::string memory = to_text(memory_mode, "memory");
     if (memory != "fluid" && memory != "contiguous") {
         throw std::invalid_argument("memory is '" + memory + "'; it must be fluid or contiguous");
     }
     s.memory = memory == "fluid" ? MemoryMode::fluid : MemoryMode::contiguous;
     s.budget = to_bytes(budget, "budget");
-    s.graph = graph;
+    s.graph = to_text(graph, "graph");
     s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner, "planner");
     s.chunk = to_chunk(chunk);
     if (!rounds.is_none()) {
         s.rounds.clear();
-        for (const py::handle round : py::iter(rounds)) {
+        for (const py::handle round : items(rounds, "rounds")) {
             const std::vector<Bytes> pair = to_bytes_column(round, "rounds");
             if (pair.size() != 2) {
                 throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]", -1);
@@ -126,7 +127,7 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
             s.rounds.push_back({pair[0], pair[1]});
         }
     }
-    for (const py::handle step : py::iter(steps)) {
+    for (const py::handle step : items(steps, "steps")) {
         s.steps.push_back(parse_step(step, s.steps.size()));
     }
     check_schedule(s);

@@ -23,14 +23,11 @@ bool is_text(py::handle value) { return PyUnicode_Check(value.ptr()) != 0 || PyB
 
 template <class Item, class Convert>
 std::vector<Item> column(py::handle values, const std::string& field, const Convert& convert) {
-    if (is_text(values) || py::isinstance<py::dict>(values) || !py::isinstance<py::iterable>(values)) {
-        refuse(field, values, "a list");
+    std::vector<Item> converted;
+    for (const py::handle value : items(values, field)) {
+        converted.push_back(convert(value, field + "[" + std::to_string(converted.size()) + "]"));
     }
-    std::vector<Item> items;
-    for (const py::handle value : py::iter(values)) {
-        items.push_back(convert(value, field + "[" + std::to_string(items.size()) + "]"));
-    }
-    return items;
+    return converted;
 }
 
 } // namespace
@@ -68,6 +65,20 @@ double to_number(py::handle value, const std::string& field) {
         refuse(field, value, "a number");
     }
     return number;
+}
+
+bool to_flag(py::handle value, const std::string& field) {
+    if (!is_bool(value)) {
+        refuse(field, value, "true or false");
+    }
+    return PyObject_IsTrue(value.ptr()) == 1;
+}
+
+py::iterator items(py::handle values, const std::string& field) {
+    if (is_text(values) || py::isinstance<py::dict>(values) || !py::isinstance<py::iterable>(values)) {
+        refuse(field, values, "a list");
+    }
+    return py::iter(values);
 }
 
 std::string to_text(py::handle value, const std::string& field) {

@@ -73,9 +73,9 @@ Seconds fastest(const Op& op) {
 Workload workload(const Graph& graph, Bytes capacity) {
     const Lifetimes lifetimes(graph);
     const std::size_t n = graph.ops().size();
-    Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n), std::vector<double>(n + 1, 0),
-                  std::vector<double>(n, 0)};
-    std::vector<OpId> previous(lifetimes.birth);     // last op that touched a tensor
+    Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
+                  std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
+    std::vector<OpId> previous(lifetimes.birth);    // last op that touched a tensor
     std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
     for (std::size_t j = 0; j < n; ++j) {
         work.time[j] = fastest(graph.ops()[j]);

@@ -8,14 +8,14 @@
 
 namespace memsched {
 
-// One step of training with everything kept, as the fractional relaxation sees it: ops 0 .. n-1 in order, and bytes that
-// may travel, whichever they are. In bytes and seconds.
+// One step of training with everything kept, as the fractional relaxation sees it: ops 0 .. n-1 in order, and bytes
+// that may travel, whichever they are. In bytes and seconds.
 struct Workload {
-    std::vector<Seconds> time;         // [n]
-    std::vector<double> excess;        // [n] that must be away while the op runs; <= 0: none
-    std::vector<double> away_most;     // [n] that can be away while it runs: held, but not touched by it
-    std::vector<double> written;       // [n + 1] bytes that may leave from before op j on (0: from the start)
-    std::vector<double> wanted;        // [n] bytes that must all be back when op j starts
+    std::vector<Seconds> time;     // [n]
+    std::vector<double> excess;    // [n] that must be away while the op runs; <= 0: none
+    std::vector<double> away_most; // [n] that can be away while it runs: held, but not touched by it
+    std::vector<double> written;   // [n + 1] bytes that may leave from before op j on (0: from the start)
+    std::vector<double> wanted;    // [n] bytes that must all be back when op j starts
 };
 
 // The least makespan of the relaxation; infinity when there is none.

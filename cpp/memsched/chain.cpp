@@ -17,11 +17,16 @@ void check_length(const char* field, std::size_t length, std::size_t expected) {
     }
 }
 
-void check_times(const char* field, const std::vector<Seconds>& times) {
+void check_times(const char* field, const std::vector<Seconds>& times, Seconds& total) {
     for (std::size_t k = 0; k < times.size(); ++k) {
         if (!std::isfinite(times[k]) || times[k] < 0) {
             throw std::invalid_argument(entry(field, k) + " is " + show(times[k]) +
                                         "; a time must be a finite number of seconds >= 0");
+        }
+        total += times[k];
+        if (!std::isfinite(total)) {
+            throw std::invalid_argument(entry(field, k) + " is " + show(times[k]) +
+                                        ", with which the times add up to infinity; use a coarser unit");
         }
     }
 }
@@ -88,8 +93,9 @@ Chain::Chain(ChainColumns columns, const ChainGiven& given) : columns_(std::move
     check_length("forward_overhead", c.forward_overhead.size(), n);
     check_length("backward_overhead", c.backward_overhead.size(), n);
     check_length("names", c.names.size(), n);
-    check_times("forward_time", c.forward_time);
-    check_times("backward_time", c.backward_time);
+    Seconds compute = 0;
+    check_times("forward_time", c.forward_time, compute);
+    check_times("backward_time", c.backward_time, compute);
     if (c.resident < 0) {
         throw std::invalid_argument("resident is " + std::to_string(c.resident) + "; sizes must be >= 0 bytes");
     }

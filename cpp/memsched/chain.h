@@ -16,12 +16,12 @@ struct ChainColumns {
     std::vector<Seconds> backward_time;
     std::vector<Bytes> activation;
     std::vector<Bytes> gradient;
-    std::vector<Bytes> saved;              // what F_k leaves for B_k, its output included; default activation[1:]
-    std::vector<Bytes> forward_overhead;   // scratch of a forward that saves; default 0
-    std::vector<Bytes> transient_overhead; // scratch of a forward that saves nothing; default saved - activation[1:] +
-                                           // forward_overhead
-    std::vector<Bytes> backward_overhead;  // scratch of the backward; default 0
-    std::vector<std::string> names;        // default "stage 1" ..
+    std::vector<Bytes> saved;               // what F_k leaves for B_k, its output included; default activation[1:]
+    std::vector<Bytes> forward_overhead;    // scratch of a forward that saves; default 0
+    std::vector<Bytes> transient_overhead;  // scratch of a forward that saves nothing; default saved - activation[1:] +
+                                            // forward_overhead
+    std::vector<Bytes> backward_overhead;   // scratch of the backward; default 0
+    std::vector<std::string> names;         // default "stage 1" ..
     std::vector<std::vector<Bytes>> pieces; // per stage the storages of saved - activation; empty: not known
     Bytes resident = 0;                     // bytes that never move and count against the memory
     std::string name = "chain";

@@ -10,10 +10,10 @@ namespace memsched {
 
 struct Device {
     Bytes memory = 0;
-    Bandwidth d2h = 0; // device to host, bytes per second; 0: no link, infinity: free
-    Bandwidth h2d = 0; // host to device
-    bool duplex = false; // false: both directions share one link, one transfer at a time
-    Seconds latency = 0; // added to every transfer
+    Bandwidth d2h = 0;                // device to host, bytes per second; 0: no link, infinity: free
+    Bandwidth h2d = 0;                // host to device
+    bool duplex = false;              // false: both directions share one link, one transfer at a time
+    Seconds latency = 0;              // added to every transfer
     std::optional<Bytes> host_memory; // none: unlimited
     std::string name;
 

@@ -51,7 +51,8 @@ void check_choices(const Op& op, Bytes total) {
         fail("op '" + op.name + "': skip_workspace is " + std::to_string(*op.skip_workspace) +
              "; sizes must be >= 0 bytes");
     }
-    checked_add(total, op.skip_workspace.value_or(0), "op '" + op.name + "': skip_workspace and the tensors of the graph");
+    checked_add(total, op.skip_workspace.value_or(0),
+                "op '" + op.name + "': skip_workspace and the tensors of the graph");
 }
 
 std::vector<OpId> check_ops(const GraphData& g, Bytes total) {

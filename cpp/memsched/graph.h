@@ -37,8 +37,8 @@ struct Op {
     std::vector<TensorId> reads;
     std::vector<TensorId> writes;
     std::vector<Choice> choices;
-    bool once = false;               // may run only once
-    std::vector<TensorId> tape;      // writes that a run may skip, all or none
+    bool once = false;                   // may run only once
+    std::vector<TensorId> tape;          // writes that a run may skip, all or none
     std::optional<Bytes> skip_workspace; // workspace of a run that skips its tape; none: the choice's own
 
     bool operator==(const Op&) const = default;

@@ -20,7 +20,8 @@ OffloadSteps::OffloadSteps(const Graph& graph, Bytes capacity)
         }
     }
     std::sort(movable_.begin(), movable_.end(), [&](TensorId a, TensorId b) {
-        return std::tuple(at(l.last_forward, a), at(l.birth, a), a) < std::tuple(at(l.last_forward, b), at(l.birth, b), b);
+        return std::tuple(at(l.last_forward, a), at(l.birth, a), a) <
+               std::tuple(at(l.last_forward, b), at(l.birth, b), b);
     });
     by_need_ = movable_;
     std::stable_sort(by_need_.begin(), by_need_.end(), [&](TensorId a, TensorId b) {

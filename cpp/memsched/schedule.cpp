@@ -29,8 +29,8 @@ std::int16_t find_choice(const Op& op, const std::string& alg, std::size_t step)
 
 bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>& skip, std::size_t step) {
     for (const std::string& name : skip) {
-        const bool known = std::any_of(op.tape.begin(), op.tape.end(),
-                                       [&](TensorId t) { return graph.tensor(t).name == name; });
+        const bool known =
+            std::any_of(op.tape.begin(), op.tape.end(), [&](TensorId t) { return graph.tensor(t).name == name; });
         if (!known || std::count(skip.begin(), skip.end(), name) != 1) {
             fail(step, "run '" + op.name + "' skips '" + name + "', which must be listed once and be in the op's tape");
         }

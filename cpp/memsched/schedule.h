@@ -34,12 +34,12 @@ struct StepList {
 // A step by names: what is saved, exchanged and shown. Empty and -1 mean absent.
 struct NamedStep {
     Verb verb = Verb::run;
-    std::string name;                                 // of the op of a run, of the tensor otherwise
-    std::string alg;                                  // run only
-    std::vector<std::pair<std::string, Bytes>> at;    // addresses: of a run's outputs ("" for its workspace), or of a
-                                                      // prefetch (one entry, named like the tensor)
-    std::vector<std::string> skip;                    // run only: tape outputs that are not written
-    std::vector<StepId> after;                        // all but free: indices of earlier steps to wait for
+    std::string name;                              // of the op of a run, of the tensor otherwise
+    std::string alg;                               // run only
+    std::vector<std::pair<std::string, Bytes>> at; // addresses: of a run's outputs ("" for its workspace), or of a
+                                                   // prefetch (one entry, named like the tensor)
+    std::vector<std::string> skip;                 // run only: tape outputs that are not written
+    std::vector<StepId> after;                     // all but free: indices of earlier steps to wait for
 
     bool operator==(const NamedStep&) const = default;
 };

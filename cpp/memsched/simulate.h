@@ -64,7 +64,7 @@ class Simulator {
 
     const Graph& graph_;
     Device device_;
-    Bytes capacity_; // without resident
+    Bytes capacity_;    // without resident
     Bytes sources_ = 0; // bytes of inputs and weights, on the device from the start
 
     struct TensorState {
@@ -82,7 +82,7 @@ class Simulator {
     Bytes live_ = 0; // by list order
     Bytes host_bytes_ = 0;
     Seconds stream_free_[3] = {0, 0, 0};
-    Seconds issue_ = 0;   // E1: the start of the nearest run so far
+    Seconds issue_ = 0;    // E1: the start of the nearest run so far
     Seconds earliest_ = 0; // of the current step: E1 and its `after`
     StepId current_ = 0;
     bool explain_ = false; // sentences cost time; the search for plans does not read them

@@ -64,8 +64,9 @@ class Builder {
         }
         const Bytes count = (bytes - 1) / chunk_.bytes + 1;
         if (data_.tensors.size() + static_cast<std::size_t>(count) > max_pieces) {
-            throw std::invalid_argument("chunk is " + std::to_string(chunk_.bytes) +
-                                        " bytes, which cuts the chain into more than 10 million pieces; use a larger chunk");
+            throw std::invalid_argument(
+                "chunk is " + std::to_string(chunk_.bytes) +
+                " bytes, which cuts the chain into more than 10 million pieces; use a larger chunk");
         }
         std::vector<TensorId> pieces;
         for (Bytes i = 0; i < count; ++i) {
@@ -121,7 +122,8 @@ Graph to_graph(const Chain& chain, const Chunk& chunk) {
         throw std::invalid_argument("chunk is " + std::to_string(chunk.bytes) + " bytes; a piece has at least 1 byte");
     }
     if (chunk.kind == Chunk::Kind::storage && chain.columns().pieces.empty()) {
-        throw std::invalid_argument("chunk is 'storage', but the chain has no pieces; give Chain(pieces=...) or a chunk in bytes");
+        throw std::invalid_argument(
+            "chunk is 'storage', but the chain has no pieces; give Chain(pieces=...) or a chunk in bytes");
     }
     return Graph(Builder(chain, chunk).build());
 }

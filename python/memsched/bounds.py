@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memsched import _core
+from memsched import _core, checks
 from memsched._core import Chain, Device, Graph
 from memsched.fluid import fluid_chain, fluid_solve
 from memsched.problem import Problem, graph_of, make_device
@@ -89,6 +89,7 @@ def bounds(
     8.0
     """
     device = make_device(M, beta, device)
+    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
     compute, transfer, fractional = _core.graph_bounds(graph_of(problem), device, device.memory)
     interruptible, proven = None, False
     if isinstance(problem, Chain):

@@ -41,6 +41,8 @@ def read_document(source: Source, *formats: str) -> Document:
     where = "the document"
     if isinstance(source, dict):
         document: Any = source
+    elif not isinstance(source, str | os.PathLike):
+        raise InvalidInputError(f"{where} is {source!r}; give a dict, a JSON text or the path of a file")
     else:
         text = source
         if not (isinstance(source, str) and source.lstrip().startswith("{")):
@@ -69,7 +71,11 @@ def write_document(path: str | os.PathLike[str], document: Document) -> None:
     InvalidInputError
         The file cannot be written.
     """
-    write_bytes(path, (json.dumps(document, allow_nan=False) + "\n").encode())
+    try:
+        text = json.dumps(document, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the document for '{path}' cannot be written as JSON: {error}") from error
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -80,11 +86,11 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     InvalidInputError
         The file cannot be written.
     """
-    target = Path(path).resolve()
-    temporary = None
-    if target.exists() and not target.is_file():
-        raise InvalidInputError(f"'{path}' cannot be written: it is not a regular file")
+    temporary: str | None = None
     try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            raise OSError("it is not a regular file")
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -92,10 +98,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
-    except OSError as error:
+        temporary = None
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"'{path}' cannot be written: {error}") from error
+    finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise InvalidInputError(f"'{target}' cannot be written: {error}") from error
 
 
 def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:

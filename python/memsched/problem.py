@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TypeAlias
 
-from memsched import _core
+from memsched import _core, checks
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError
 
@@ -58,35 +57,24 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
     InvalidInputError
         Neither `memory` nor `device` is given, or a value is out of its range.
     """
+    speed = None if bandwidth is None else checks.bandwidth("beta", bandwidth)
     if device is None:
         if memory is None:
             raise InvalidInputError("M is missing; give M (bytes) or device=")
-        return Device(_positive(memory), bandwidth=0.0 if bandwidth is None else _bandwidth(bandwidth))
+        return Device(checks.memory("M", memory), bandwidth=speed or 0.0)
     if not isinstance(device, Device):
         raise InvalidInputError(f"device is {device!r}; it must be a Device")
     if memory is None and bandwidth is None:
         return device
     return Device(
-        device.memory if memory is None else _positive(memory),
-        d2h=device.d2h if bandwidth is None else _bandwidth(bandwidth),
-        h2d=device.h2d if bandwidth is None else _bandwidth(bandwidth),
+        device.memory if memory is None else checks.memory("M", memory),
+        d2h=device.d2h if speed is None else speed,
+        h2d=device.h2d if speed is None else speed,
         duplex=device.duplex,
         latency=device.latency,
         host_memory=device.host_memory,
         name=device.name,
     )
-
-
-def _positive(memory: float) -> float:
-    if isinstance(memory, bool | str) or not memory > 0:
-        raise InvalidInputError(f"M is {memory!r}; it must be a number of bytes > 0")
-    return memory
-
-
-def _bandwidth(value: float) -> float:
-    if isinstance(value, bool | str) or math.isnan(value) or value < 0:
-        raise InvalidInputError(f"beta is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)")
-    return value
 
 
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:

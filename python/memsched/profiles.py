@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from memsched import checks
 from memsched._core import Chain
 from memsched.errors import InvalidInputError
 
@@ -80,6 +81,7 @@ def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int
     >>> ms.profiles.homogeneous(3).backward_time.tolist()
     [2.0, 2.0, 2.0]
     """
+    n = checks.count("n", n, 1, 10_000_000)
     sizes = [activation] * (n + 1)
     return Chain(
         [time] * n,
@@ -111,7 +113,8 @@ def random(n: int, seed: int, *, tape: bool = True, scale: int = 1 << 20) -> Cha
     >>> ms.profiles.random(5, seed=1) == ms.profiles.random(5, seed=1)
     True
     """
-    generator = np.random.default_rng(seed)
+    n = checks.count("n", n, 1, 10_000_000)
+    generator = np.random.default_rng(checks.count("seed", seed, 0, 2**63 - 1))
     forward = generator.lognormal(-6.0, 1.0, n)
     activation = np.ceil(scale * generator.lognormal(0.0, 1.0, n + 1)).astype(np.int64)
     extra = np.ceil(scale * generator.lognormal(0.0, 1.0, n)).astype(np.int64) if tape else 0

@@ -127,7 +127,7 @@ class Search {
         double dropped = infinity;
         for (int i = 0; i < stages; ++i) {
             expand(i, current);
-            if (stopped_ || kept_states + nodes_.size() > options_.max_states) {
+            if (stopped_ || (kept_states + nodes_.size() > options_.max_states && !first_pass_)) {
                 for (const Node& node : nodes_) {
                     dropped = std::min(dropped, node.bound);
                 }

@@ -1,5 +1,5 @@
-// DYNPROG (Euro-Par 2020, section 5): the offload set with the least makespan in the interruptible model, among schedules
-// in which no prefetch starts before the last offload has ended.
+// DYNPROG (Euro-Par 2020, section 5): the offload set with the least makespan in the interruptible model, among
+// schedules in which no prefetch starts before the last offload has ended.
 #pragma once
 
 #include "memsched/planners/fluid_chain.h"
@@ -12,8 +12,8 @@
 namespace memsched {
 
 struct DynprogOptions {
-    double gap = 0;                       // stop when (makespan - lower_bound) / lower_bound is proven this small
-    std::size_t max_states = 40'000'000;  // bound on the states kept; about 4 bytes each, 50 while a stage is worked on
+    double gap = 0;                      // stop when (makespan - lower_bound) / lower_bound is proven this small
+    std::size_t max_states = 40'000'000; // bound on the states kept; about 4 bytes each, 50 while a stage is worked on
 };
 
 struct DynprogSolution {

@@ -108,7 +108,8 @@ DynprogSolution dynprog_hash(const FluidChain& chain, const DynprogOptions& opti
     }
     if (best.makespan == infinity) {
         const double least = fluid_min_capacity(chain);
-        throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " + show(least),
+        throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " +
+                                  show(least),
                               static_cast<Bytes>(std::ceil(least)));
     }
     best.offloaded.assign(origins.size(), 0);

@@ -16,8 +16,8 @@ double positive(double value) { return std::max(value, 0.0); }
 
 void check_column(const char* field, const std::vector<double>& column, std::size_t length) {
     if (column.size() != length) {
-        throw std::invalid_argument(std::string(field) + " has " + std::to_string(column.size()) + " entries, expected " +
-                                    std::to_string(length));
+        throw std::invalid_argument(std::string(field) + " has " + std::to_string(column.size()) +
+                                    " entries, expected " + std::to_string(length));
     }
     for (const double value : column) {
         if (!std::isfinite(value) || value < 0) {
@@ -95,8 +95,8 @@ FluidModel::FluidModel(const FluidChain& chain) : chain_(chain) {
         const double beyond_x = chain.activation[i + 1] + std::max(chain.forward_overhead[i], demand_b);
         need_[i] = std::max(beyond_x, chain.activation[i + 1] + need_[i + 1]);
         solo_[i] = std::max(chain.activation[i] + beyond_x, solo_[i + 1]);
-        worst_b = std::max(worst_b, demand_b - later - away_b);                                           // (9)
-        worst_f = std::max(worst_f, chain.forward_overhead[i] - chain.gradient[n] - later - away_f);      // (10)
+        worst_b = std::max(worst_b, demand_b - later - away_b);                                      // (9)
+        worst_f = std::max(worst_f, chain.forward_overhead[i] - chain.gradient[n] - later - away_f); // (10)
         backward_turn_.away.push_back(away_b);
         backward_turn_.worst.push_back(worst_b);
         forward_turn_.away.push_back(away_f);
@@ -111,13 +111,13 @@ bool FluidModel::advance(int stage, const FluidState& s, FluidState& kept, Fluid
     const auto i = static_cast<std::size_t>(stage);
     const double next = chain_.activation[i + 1];
     const double forward_need = s.held + chain_.forward_overhead[i] + next - chain_.capacity;
-    const double backward_need = s.held + chain_.gradient[i] + chain_.backward_overhead[i] + next +
-                                 chain_.gradient[i + 1] - chain_.capacity;
+    const double backward_need =
+        s.held + chain_.gradient[i] + chain_.backward_overhead[i] + next + chain_.gradient[i + 1] - chain_.capacity;
     if (forward_need > 0 || backward_need > 0) {
         return false;
     }
     const double queued_out = positive(s.out_queue), queued_in = positive(s.in_queue);
-    const double wait_forward = positive(forward_need + queued_out);   // (1)
+    const double wait_forward = positive(forward_need + queued_out);  // (1)
     const double wait_backward = positive(backward_need + queued_in); // (6)
     const double sent = wait_forward + chain_.forward[i];
     const double fetched = wait_backward + chain_.backward[i];

@@ -35,8 +35,8 @@ struct FluidState {
     double moved;     // bytes that travel so far
 };
 
-// The transitions of section 3 of the spec, equations (1), (6), (9) and (10) as corrected in docs/errata.md, and a lower
-// bound on every completion of a state.
+// The transitions of section 3 of the spec, equations (1), (6), (9) and (10) as corrected in docs/errata.md, and a
+// lower bound on every completion of a state.
 class FluidModel {
   public:
     explicit FluidModel(const FluidChain& chain);
@@ -47,7 +47,7 @@ class FluidModel {
 
     // Advances past stage i, keeping or offloading x_i. False when the stage has no room.
     bool advance(int i, const FluidState& state, FluidState& kept, FluidState& offloaded) const;
-    double turn_idle(const FluidState& last) const; // eG: idle between the forward and the backward phase
+    double turn_idle(const FluidState& last) const;           // eG: idle between the forward and the backward phase
     double lower_bound(int i, const FluidState& state) const; // on the makespan, i stages decided; infinity: no way on
 
   private:

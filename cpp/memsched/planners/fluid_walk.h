@@ -1,5 +1,5 @@
-// Local search over offload sets in the interruptible model: finds, where the dynamic program's beam is too narrow, sets
-// whose size matches what has to leave.
+// Local search over offload sets in the interruptible model: finds, where the dynamic program's beam is too narrow,
+// sets whose size matches what has to leave.
 #pragma once
 
 #include "memsched/planners/flip_move.h"
@@ -15,8 +15,8 @@ class FluidWalk {
   public:
     explicit FluidWalk(const FluidModel& model);
 
-    // Walks from a feasible set; deterministic. Returns after `evaluations` sets, or when the makespan reaches `target`.
-    // The best set found is in offloaded(), its makespan the return value.
+    // Walks from a feasible set; deterministic. Returns after `evaluations` sets, or when the makespan reaches
+    // `target`. The best set found is in offloaded(), its makespan the return value.
     double run(const std::vector<std::uint8_t>& from, double makespan, double target, std::size_t evaluations);
     const std::vector<std::uint8_t>& offloaded() const { return best_; }
 

@@ -10,11 +10,13 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t slice = 32;         // moves between two looks at the clock
-constexpr std::size_t slices_a_turn = 128;// of one walk before the other has its turn
-constexpr std::size_t patience = 200;     // moves without progress, per movable tensor, before the set walk starts elsewhere
+constexpr std::size_t slice = 32;          // moves between two looks at the clock
+constexpr std::size_t slices_a_turn = 128; // of one walk before the other has its turn
+constexpr std::size_t patience =
+    200; // moves without progress, per movable tensor, before the set walk starts elsewhere
 
-// Two walks in turn: one over sets, and one over the positions of the transfers of the best set that the first has found.
+// Two walks in turn: one over sets, and one over the positions of the transfers of the best set that the first has
+// found.
 class Search {
   public:
     Search(const Graph& graph, const Device& device, Bytes budget, const OffloadOptions& options,

@@ -23,8 +23,8 @@ struct OffloadSolution {
     std::uint64_t evaluations = 0; // sets simulated
 };
 
-// starts: offload sets to begin with, one flag a tensor, rows one after the other. The result is never worse than any of
-// them that runs. Throws InfeasibleError when the budget (bytes, resident included) is below min_memory(graph).
+// starts: offload sets to begin with, one flag a tensor, rows one after the other. The result is never worse than any
+// of them that runs. Throws InfeasibleError when the budget (bytes, resident included) is below min_memory(graph).
 OffloadSolution offload_search(const Graph& graph, const Device& device, Bytes budget,
                                std::span<const std::uint8_t> starts, const OffloadOptions& options,
                                const Progress& progress);

@@ -1,5 +1,6 @@
-// Local search over which tensors travel, on the simulated makespan of the no-wait schedule of each set. Among sets that
-// are about as fast it prefers those that move less: on plateaus the walk would otherwise drift towards moving half of all.
+// Local search over which tensors travel, on the simulated makespan of the no-wait schedule of each set. Among sets
+// that are about as fast it prefers those that move less: on plateaus the walk would otherwise drift towards moving
+// half of all.
 #pragma once
 
 #include "memsched/offload_steps.h"

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from memsched import checks
 from memsched._core import Chain, Device
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Progress, check_count, start
+from memsched.planners.base import ChainTask, Progress, start
 from memsched.planners.bayes import minimise
 from memsched.problem import ChunkLike
 from memsched.result import Result
@@ -182,8 +183,8 @@ def autoswap(
     >>> ms.autoswap(chain, M=20, beta=4).offloaded
     ('a0',)
     """
-    evaluations = check_count("evaluations", evaluations, 1, 1000)
-    seed = check_count("seed", seed, 0, 2**63 - 1)
+    evaluations = checks.count("evaluations", evaluations, 1, 1000)
+    seed = checks.count("seed", seed, 0, 2**63 - 1)
     task = start("autoswap", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     params = {"chunk": chunk, "seed": seed}
     if task.excess <= 0:

@@ -161,29 +161,3 @@ def _stage(tensor: str, n: int) -> int:
             k = int(whole[len(kind) :])
             return k if k < n else -1
     return -1
-
-
-def check_count(name: str, value: object, least: int, most: int) -> int:
-    """An option that counts something; refuses bool, str and fractions.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the option and its value.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
-    return int(value)
-
-
-def check_seconds(name: str, value: object) -> float:
-    """An option that is a number >= 0.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the option and its value.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not float(value) >= 0:
-        raise InvalidInputError(f"{name} is {value!r}; it must be a number >= 0")
-    return float(value)

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from memsched import checks
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError
 from memsched.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Progress, check_count, check_seconds, start
+from memsched.planners.base import ChainTask, Progress, start
 from memsched.problem import ChunkLike
 from memsched.result import Result
 
@@ -130,12 +131,14 @@ def dynprog(
     6.0
     """
     if slots is not None:
-        slots = check_count("slots", slots, 1, 10_000_000)
+        slots = checks.count("slots", slots, 1, 10_000_000)
     if method not in ("pruned", "hash"):
         raise InvalidInputError(f"method is {method!r}; it must be 'pruned' or 'hash'")
-    check_count("max_rounds", max_rounds, 1, 1_000_000)
-    check_count("max_states", max_states, 1_000, 1_000_000_000)
-    gap = check_seconds("gap", gap)
+    max_rounds = checks.count("max_rounds", max_rounds, 1, 1_000_000)
+    max_states = checks.count("max_states", max_states, 1_000, 1_000_000_000)
+    if time_limit is not None:
+        time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    gap = checks.non_negative("gap", gap, "units")
     task = start("dynprog", chain, M, beta, device, chunk, min_memory=minimum.of_fluid_model)
     solution = dynprog_set(
         task,

@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 
-from memsched import _core
+from memsched import _core, checks
 from memsched._core import Chain, Device
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags, fluid_chain, fluid_solve
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Progress, check_count, check_seconds, start
+from memsched.planners.base import ChainTask, Progress, start
 from memsched.planners.dynprog import dynprog_set
 from memsched.planners.greedy import greedy_set, release_prefix
 from memsched.problem import ChunkLike
@@ -104,9 +104,9 @@ def offload(
     >>> result.makespan, result.optimal
     (6.0, True)
     """
-    time_limit = check_seconds("time_limit", time_limit)
-    gap = check_seconds("gap", gap)
-    seed = check_count("seed", seed, 0, 2**63 - 1)
+    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    gap = checks.non_negative("gap", gap, "units")
+    seed = checks.count("seed", seed, 0, 2**63 - 1)
     task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     bound = graph_bound(task.graph, task.device)
     starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, time_limit)

@@ -56,7 +56,7 @@ def vdnn(
     >>> import memsched as ms
     >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
     >>> ms.vdnn(chain, M=20, beta=4).makespan
-    8.0
+    7.0
     """
     task = start("vdnn", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)

@@ -1,0 +1,128 @@
+"""Seconds of everything that runs often: `pytest bench/speed --benchmark-only`, to be compared within one run.
+
+Tests of one group do the same work in different ways, so that the report's ratios mean something.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import memsched as ms
+from memsched import _core
+from memsched.discretize import ceil_partial_sums
+from memsched.fluid import fluid_chain, fluid_solve
+from memsched.planners.base import start
+from memsched.planners.greedy import greedy_set
+
+PROFILE = "resnet101-224-b32"
+LONG = "densenet201-224-b32"
+BIG = "resnet152-1000-b8"
+MIB = 1 << 20
+
+
+def device_of(name: str, percent: float, planner: str | None = None) -> ms.Device:
+    """The profile's link, and memory in percent of the way from the least to the peak."""
+    chain = ms.profiles.load(name)
+    low, high = ms.min_memory(chain, planner), ms.peak_memory(chain)
+    return ms.Device(int(low + percent / 100 * (high - low)), (chain.provenance or {})["link_bandwidth"])
+
+
+@pytest.mark.parametrize("method", ["pruned", "hash"])
+@pytest.mark.parametrize(("name", "percent"), [("resnet18-224-b32", 10), (PROFILE, 40), (LONG, 10), (LONG, 70)])
+def test_dynprog_slots(benchmark: BenchmarkFixture, name: str, percent: float, method: str) -> None:
+    benchmark.group = f"dynprog slots=500: {name} at {percent} %"
+    instance = fluid_chain(ms.profiles.load(name), device_of(name, percent, "dynprog"))
+    width = instance.capacity / 500
+    rounded = instance.in_slots(width, 500, ceil_partial_sums(instance.activation, width))
+    if method == "hash" and (name, percent) == (LONG, 70):  # seconds
+        benchmark.pedantic(_core.dynprog, (rounded, True), rounds=2)
+    else:
+        benchmark(_core.dynprog, rounded, method == "hash")
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.003])
+@pytest.mark.parametrize("name", [PROFILE, LONG])
+def test_dynprog_exact(benchmark: BenchmarkFixture, name: str, gap: float) -> None:
+    benchmark.group = f"dynprog slots=None: {name} at 30 %"
+    instance = fluid_chain(ms.profiles.load(name), device_of(name, 30, "dynprog"))
+    benchmark(fluid_solve, instance, gap=gap, time_limit=10.0)
+
+
+@pytest.mark.parametrize(("name", "chunk"), [(BIG, MIB), (PROFILE, None)])
+def test_simulate(benchmark: BenchmarkFixture, name: str, chunk: int | None) -> None:
+    benchmark.group = f"simulate {name} at 40 %, chunk {chunk}"
+    chain, device = ms.profiles.load(name), device_of(name, 40)
+    schedule = ms.greedy(chain, device=device, chunk=chunk).schedule
+    graph = ms.to_graph(chain, chunk)
+    benchmark(_core.simulate_graph, graph, schedule, device)
+    if benchmark.stats is not None:  # None under --benchmark-disable
+        benchmark.extra_info["steps"] = len(schedule)
+        benchmark.extra_info["steps_per_second"] = len(schedule) / benchmark.stats.stats.min
+
+
+@pytest.mark.parametrize(("name", "chunk"), [(BIG, MIB), (PROFILE, None)])
+def test_search_evaluation(benchmark: BenchmarkFixture, name: str, chunk: int | None) -> None:
+    """The inner loop of the search: one set, made into an eager plan and timed."""
+    benchmark.group = f"simulate {name} at 40 %, chunk {chunk}"
+    device = device_of(name, 40)
+    task = start("greedy", ms.profiles.load(name), None, None, device, chunk, min_memory=lambda _: 0)
+    rows = np.array([greedy_set(task)])
+    benchmark(_core.offload_set_makespans, task.graph, device, device.memory, rows)
+
+
+@pytest.mark.parametrize("chunk", [None, 16 * MIB, MIB])
+def test_to_graph(benchmark: BenchmarkFixture, chunk: int | None) -> None:
+    benchmark.group = f"to_graph: {BIG}"
+    benchmark(ms.to_graph, ms.profiles.load(BIG), chunk)
+
+
+PLANNERS: dict[str, tuple[Callable[..., ms.Result], dict[str, Any]]] = {
+    "greedy": (ms.greedy, {}),
+    "dynprog": (ms.dynprog, {}),
+    "vdnn": (ms.vdnn, {}),
+    "tflms": (ms.tflms, {}),
+    "autoswap": (ms.autoswap, {}),
+    "offload, 0.1 s": (ms.offload, {"time_limit": 0.1}),
+}
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("name", [PROFILE, LONG])
+def test_planner(benchmark: BenchmarkFixture, name: str, planner: str) -> None:
+    benchmark.group = f"planners: {name} at 95 %"  # where tflms has a plan too
+    plan, options = PLANNERS[planner]
+    benchmark(plan, ms.profiles.load(name), device=device_of(name, 95), **options)
+
+
+@pytest.mark.parametrize("chunk", [None, 16 * MIB])
+def test_validate(benchmark: BenchmarkFixture, chunk: int | None) -> None:
+    benchmark.group = f"validate: {LONG} at 40 %"
+    result = ms.greedy(ms.profiles.load(LONG), device=device_of(LONG, 40), chunk=chunk)
+    benchmark(ms.validate, result)
+
+
+def test_result_to_json(benchmark: BenchmarkFixture) -> None:
+    benchmark.group = "Result as JSON text"
+    result = ms.greedy(ms.profiles.load(LONG), device=device_of(LONG, 40))
+    benchmark(lambda: json.dumps(result.to_json()))
+
+
+def test_result_from_json(benchmark: BenchmarkFixture) -> None:
+    benchmark.group = "Result as JSON text"
+    text = json.dumps(ms.greedy(ms.profiles.load(LONG), device=device_of(LONG, 40)).to_json())
+    assert benchmark(lambda: ms.Result.from_json(json.loads(text))).makespan > 0
+
+
+@pytest.mark.parametrize("module", ["memsched", "numpy"])
+def test_import(benchmark: BenchmarkFixture, module: str) -> None:
+    """A new interpreter each time: the difference to numpy is what memsched adds."""
+    benchmark.group = "import"
+    benchmark.pedantic(subprocess.check_call, ([sys.executable, "-c", f"import {module}"],), rounds=5)

@@ -1,0 +1,80 @@
+"""Checks of the numbers that users pass, each with an error that names the option, its value and what would do."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+import numpy as np
+
+from memsched.errors import InvalidInputError
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+
+
+def _as_float(value: object) -> float:
+    """The value as a float; nan where it is no number, inf where it is too large for one."""
+    if not _is_number(value):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
+
+
+def count(name: str, value: object, least: int, most: int) -> int:
+    """An integer between `least` and `most`; refuses bool, str and floats.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    number = _as_float(value)
+    if not (isinstance(value, numbers.Integral) and least <= number <= most):
+        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
+    return int(number)
+
+
+def non_negative(name: str, value: object, unit: str) -> float:
+    """A finite number >= 0.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    number = _as_float(value)
+    if not 0 <= number < math.inf:
+        raise InvalidInputError(f"{name} is {value!r}; it must be a finite number of {unit} >= 0")
+    return number
+
+
+def bandwidth(name: str, value: object) -> float:
+    """Bytes per second: 0 means no link, inf a free one.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    number = _as_float(value)
+    if not number >= 0 or (math.isinf(number) and not isinstance(value, float | np.floating)):
+        raise InvalidInputError(f"{name} is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)")
+    return number
+
+
+def memory(name: str, value: object) -> int:
+    """A whole number of bytes > 0 that fits in 63 bits.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    number = _as_float(value)
+    if not (0 < number < 2.0**63 and number == math.floor(number)):
+        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number of bytes > 0")
+    return int(value)  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,375 @@
+"""Write docs/api.md, the reference of the public names, or check that it is up to date.
+
+    python tools/api_docs.py           writes
+    python tools/api_docs.py --check   fails when the page is stale
+
+Signatures and docstrings are read from the sources (of the C++ extension, from _core.pyi). Nothing is imported, so the
+page does not depend on what is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "memsched"
+PAGE = ROOT / "docs" / "api.md"
+
+INTRODUCTION = """\
+# API reference
+
+Written by `tools/api_docs.py` from the docstrings; do not edit. The [guide](guide.md) explains how the parts work
+together, the [glossary](glossary.md) explains the words.
+
+`import memsched as ms` is assumed. Bytes are whole numbers, seconds are floats, bandwidths are bytes per second. All
+values are immutable. Names that are not on this page are internal and may change.
+"""
+
+# Group -> its names, as they are reached from memsched. Every public name stands in one group.
+GROUPS = {
+    "Problems": ["Chain", "Graph", "Device", "to_graph", "min_memory", "peak_memory"],
+    "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
+    "Planners": ["offload", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
+    "Lower bounds": ["bounds", "Bounds"],
+    "Comparing": ["compare", "plan"],
+    "Profiles": ["profiles"],
+    "Pictures and traces": ["plot.plot", "trace.trace"],
+    "Tools for tests": ["testing"],
+    "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError"],
+}
+
+NOTES = {
+    "Planners": "Give M (bytes) and beta (bytes per second), or a device, which M and beta then override. "
+    "[algorithms.md](algorithms.md) says how the planners work.",
+    "Profiles": "A module that `import memsched` brings. [profiles.md](profiles.md) says where the figures come from.",
+    "Pictures and traces": "To be imported by name, as in `from memsched.plot import plot`. Pictures need matplotlib.",
+    "Tools for tests": "`memsched.testing` is to be imported by name and needs hypothesis.",
+}
+
+TYPES = {
+    "Problem": "`Chain` or `Graph`.",
+    "ChunkLike": 'None, a number of bytes, or `"storage"`.',
+    "Progress": "None, or a function of a fraction from 0 to 1.",
+    "Number": "int, float or a numpy scalar; bytes must be whole. No bool, no str.",
+    "Column": "A list, tuple or array of `Number`.",
+    "Document": "A JSON object as a dict.",
+    "Source": "A dict, a JSON text (it starts with `{`), or the path of a file.",
+}
+
+# Names in the sources -> names in the table above.
+ALIASES = {
+    "_Document | str | os.PathLike[str]": "Source",
+    "_Number | str | None": "ChunkLike",
+    "_Number": "Number",
+    "_Column": "Column",
+    "_Document": "Document",
+    "_Seconds": "NDArray[float64]",
+    "_Bytes": "NDArray[int64]",
+    "dict[str, Any]": "Document",
+    "typing.": "",
+    "st.": "",
+}
+
+WIDTH = 100
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A public name: how it is reached, and its definition."""
+
+    name: str
+    node: Definition
+
+
+def definitions(path: Path) -> dict[str, Definition]:
+    """The classes and functions at the top of a module."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {node.name: node for node in body if isinstance(node, Definition)}
+
+
+def source_of(module: str) -> Path:
+    """The file of memsched's module of this dotted name."""
+    if module == "memsched._core":
+        return PACKAGE / "_core.pyi"
+    path = PACKAGE.parent / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def exported(module: str) -> dict[str, Definition | None]:
+    """The names in `__all__` of a package; None stands for a module."""
+    found: dict[str, Definition | None] = {}
+    for node in ast.parse(source_of(module).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memsched"):
+            inside = definitions(source_of(str(node.module)))
+            found |= {alias.asname or alias.name: inside.get(alias.name) for alias in node.names}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return {name: found[name] for name in ast.literal_eval(node.value)}
+    raise SystemExit(f"{module} has no __all__")
+
+
+def entries(name: str, public: dict[str, Definition | None]) -> list[Entry]:
+    """What a name of GROUPS stands for: itself, a function of a submodule, or all of a submodule."""
+    module, _, attribute = name.partition(".")
+    if attribute:
+        inside: dict[str, Definition | None] = dict(definitions(source_of(f"memsched.{module}")))
+        node = inside[attribute]
+        return [Entry(name=name, node=node)] if node else []
+    node = public.get(name)
+    if node is not None:
+        return [Entry(name=name, node=node)]
+    submodule = f"memsched.{name}"
+    inside = exported(submodule) if name == "testing" else dict(definitions(source_of(submodule)))
+    return [Entry(name=f"{name}.{key}", node=node) for key, node in inside.items() if node and not key.startswith("_")]
+
+
+@lru_cache
+def constants() -> dict[str, str]:
+    """Numbers that modules of the package give a name in capitals, for defaults."""
+    found = {}
+    for path in sorted(PACKAGE.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                found[ast.unparse(node.targets[0])] = ast.unparse(node.value)
+    return found
+
+
+def text_of(node: ast.expr | None) -> str:
+    """Source of an annotation or a default, with the aliases by their plain names."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return json.dumps(node.value)
+    text = "" if node is None else ast.unparse(node)
+    text = constants().get(text, text)
+    for private, plain in ALIASES.items():
+        text = text.replace(private, plain)
+    return text
+
+
+def parameters(function: ast.FunctionDef, *, method: bool) -> Iterator[str]:
+    """The arguments of a function as they are written, self left out."""
+    listed = function.args
+    positional = [*listed.posonlyargs, *listed.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(listed.defaults)) + [*listed.defaults]
+    pairs = list(zip(positional, defaults, strict=True))[1 if method else 0 :]
+    if any(ast.unparse(decorator) == "st.composite" for decorator in function.decorator_list):
+        pairs = pairs[1:]  # hypothesis gives `draw`
+    for argument, default in pairs:
+        yield parameter(argument, default)
+    if listed.kwonlyargs:
+        yield "*"
+    for argument, default in zip(listed.kwonlyargs, listed.kw_defaults, strict=True):
+        yield parameter(argument, default)
+
+
+def parameter(argument: ast.arg, default: ast.expr | None) -> str:
+    kind = text_of(argument.annotation)
+    written = f"{argument.arg}: {kind}" if kind else argument.arg
+    if default is None:
+        return written
+    return f"{written} = {text_of(default)}" if kind else f"{written}={text_of(default)}"
+
+
+def call(
+    name: str, function: ast.FunctionDef, *, method: bool = False, returns: bool = True, width: int | None = WIDTH
+) -> str:
+    """A signature on one line, or one line an argument where it is wider."""
+    shown = text_of(function.returns)
+    if any(ast.unparse(decorator) == "st.composite" for decorator in function.decorator_list):
+        shown = f"SearchStrategy[{shown}]"
+    arrow = f" -> {shown}" if returns and shown else ""
+    given = list(parameters(function, method=method))
+    line = f"{name}({', '.join(given)}){arrow}"
+    if width is None or len(line) <= width:
+        return line
+    return "\n".join([f"{name}(", *(f"    {argument}," for argument in given), f"){arrow}"])
+
+
+def escaped(text: str) -> str:
+    """Markdown's special characters outside of code, taken literally."""
+    parts = re.split(r"(`+[^`]*`+)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([*<])(?=\S)", r"\\\1", part) for part in parts)
+
+
+def paragraphs(lines: list[str]) -> str:
+    """One line a paragraph, so that no line begins with a sign that Markdown takes for a list."""
+    blocks = re.split(r"\n\s*\n", "\n".join(lines).strip())
+    return "\n\n".join(escaped(" ".join(line.strip() for line in block.splitlines())) for block in blocks if block)
+
+
+def sections(docstring: str) -> dict[str, list[str]]:
+    """A docstring in numpy's form, by section; the text before the first one is under ""."""
+    lines = docstring.splitlines()
+    found: dict[str, list[str]] = {"": []}
+    current = ""
+    for index, line in enumerate(lines):
+        following = lines[index + 1] if index + 1 < len(lines) else ""
+        if line and not line.startswith(" ") and re.fullmatch(r"-{3,}", following):
+            current = line
+            found[current] = []
+        elif not re.fullmatch(r"-{3,}", line):
+            found[current].append(line)
+    return found
+
+
+def items(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Heads at the margin, and the indented lines under each."""
+    head: str | None = None
+    body: list[str] = []
+    for line in lines:
+        if line.strip() and not line.startswith(" "):
+            if head is not None:
+                yield head, body
+            head, body = line, []
+        else:
+            body.append(line)
+    if head is not None:
+        yield head, body
+
+
+def bullet(head: str, body: list[str]) -> str:
+    """A line of a list: what it is about in code, its type, and its text."""
+    names, separator, kind = head.partition(" : ")
+    label = f"`{head}`"
+    if separator or re.fullmatch(r"\w+(, \w+)*", head):
+        label = ", ".join(f"`{name}`" for name in names.split(", "))
+    if separator:
+        label += f" ({escaped(kind)})"
+    text = paragraphs(body).replace("\n\n", " ")
+    return f"- {label}: {text}" if text else f"- {label}"
+
+
+def rendered(docstring: str) -> Iterator[str]:
+    """The sections of a docstring as Markdown blocks."""
+    for title, lines in sections(docstring).items():
+        if not any(line.strip() for line in lines):
+            continue
+        if title == "":
+            yield paragraphs(lines)
+        elif title == "Examples":
+            example = re.sub(r" *# doctest: .*", "", "\n".join(lines).strip("\n"))
+            yield f"**Example**\n\n```pycon\n{example}\n```"
+        elif title == "References":
+            yield f"**References.** {paragraphs(lines)}"
+        else:
+            yield f"**{title}**\n\n" + "\n".join(bullet(head, body) for head, body in items(lines))
+
+
+def is_property(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "property" for decorator in function.decorator_list)
+
+
+def first_line(function: ast.FunctionDef) -> str:
+    return escaped((ast.get_docstring(function) or "").partition("\n")[0])
+
+
+def members(node: ast.ClassDef, documented: set[str]) -> Iterator[str]:
+    """Fields and properties that the docstring leaves out, and methods."""
+    methods = [item for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
+    kinds = {item.name: text_of(item.returns) for item in methods if is_property(item)}
+    about = {item.name: first_line(item) for item in methods}
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and not ast.unparse(item.target).startswith("_"):
+            kinds.setdefault(ast.unparse(item.target), text_of(item.annotation))
+    lines = []
+    for name in (name for name in kinds if name not in documented):
+        label = f"- `{name}` ({escaped(kinds[name])})"
+        lines.append(f"{label}: {about[name]}" if about.get(name) else label)
+    if lines:
+        yield "**Properties**\n\n" + "\n".join(lines)
+    lines = []
+    for item in methods:
+        if not is_property(item):
+            static = any(ast.unparse(decorator) == "staticmethod" for decorator in item.decorator_list)
+            lines.append(f"- `{call(item.name, item, method=not static, width=None)}`: {about[item.name]}")
+    if lines:
+        yield "**Methods**\n\n" + "\n".join(lines)
+
+
+def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return item
+    return None
+
+
+def entry_blocks(entry: Entry) -> Iterator[str]:
+    """One public name: heading, signature, docstring, members."""
+    node = entry.node
+    docstring = ast.get_docstring(node)
+    if not docstring:
+        raise SystemExit(f"memsched.{entry.name} has no docstring; write one, the API reference is made of them")
+    yield f"### `{entry.name}`"
+    spelled = f"ms.{entry.name}" if not entry.name.startswith(("plot.", "trace.", "testing.")) else entry.name
+    if isinstance(node, ast.FunctionDef):
+        yield f"```py\n{call(spelled.rpartition('.')[2] if spelled == entry.name else spelled, node)}\n```"
+        yield from rendered(docstring)
+        return
+    made = constructor(node)
+    raised = any(ast.unparse(base).endswith("Error") or ast.unparse(base) == "Exception" for base in node.bases)
+    if made is not None and not raised:
+        yield f"```py\n{call(spelled, made, method=True, returns=False)}\n```"
+    if node.bases and raised:
+        yield "Derives from " + ", ".join(f"`{ast.unparse(base)}`" for base in node.bases) + "."
+    yield from rendered(docstring)
+    listed = sections(docstring).get("Attributes", [])
+    documented = {name for head, _ in items(listed) for name in head.partition(" : ")[0].split(", ")}
+    yield from members(node, documented)
+
+
+def anchors(titles: list[str]) -> list[str]:
+    """The links that GitHub gives to headings, in the order of the page."""
+    seen: dict[str, int] = {}
+    found = []
+    for title in titles:
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        count = seen.get(slug, 0)
+        seen[slug] = count + 1
+        found.append(f"{slug}-{count}" if count else slug)
+    return found
+
+
+def generate() -> str:
+    """The whole page."""
+    public = exported("memsched")
+    missing = sorted(set(public) - {name for names in GROUPS.values() for name in names})
+    if missing:
+        raise SystemExit(f"memsched.{missing[0]} is in no group; add it to GROUPS in tools/api_docs.py")
+    pages = {group: [entry for name in names for entry in entries(name, public)] for group, names in GROUPS.items()}
+    titles = ["API reference", "Contents"]
+    for group, listed in pages.items():
+        titles += [group, *(entry.name for entry in listed)]
+    links = iter(anchors(titles)[2:])
+    contents, blocks = [], []
+    for group, listed in pages.items():
+        anchor = next(links)
+        names = ", ".join(f"[`{entry.name}`](#{next(links)})" for entry in listed)
+        contents.append(f"- [{group}](#{anchor}): {names}")
+        blocks += [f"## {group}", *([NOTES[group]] if group in NOTES else [])]
+        for entry in listed:
+            blocks += entry_blocks(entry)
+    contents.append("- [Types in the signatures](#types-in-the-signatures)")
+    types = "\n".join(["| name | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in TYPES.items())])
+    page = [INTRODUCTION.strip(), "## Contents", "\n".join(contents), *blocks, "## Types in the signatures", types]
+    return "\n\n".join(page) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the API reference.")
+    parser.add_argument("--check", action="store_true", help="fail when the page is stale instead of writing it")
+    check = parser.parse_args().check
+    page = generate()
+    if not check:
+        PAGE.write_text(page, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
+        raise SystemExit("docs/api.md is stale: a signature or a docstring has changed; run: python tools/api_docs.py")
+
+
+if __name__ == "__main__":
+    main()
