@@ -100,12 +100,13 @@ def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
 LAYERS = {
     "errors": [],
     "documents": ["errors", "_core"],
-    "problem": ["errors", "_core"],
-    "result": ["errors", "_core", "documents", "problem"],
+    "checks": ["errors"],
+    "problem": ["errors", "_core", "checks"],
+    "result": ["errors", "_core", "checks", "documents", "problem"],
     "discretize": [],
     "fluid": ["errors", "_core", "discretize"],
-    "bounds": ["errors", "_core", "fluid", "problem"],
-    "profiles": ["errors", "_core"],
+    "bounds": ["errors", "_core", "checks", "fluid", "problem"],
+    "profiles": ["errors", "_core", "checks"],
     "units": ["errors", "_core", "problem"],
 }
 

@@ -549,3 +549,19 @@ def test_bad_heads_of_schedules(changes: dict[str, Any]) -> None:
     with pytest.raises(ms.ScheduleError, match=next(iter(changes)).rstrip("s")) as caught:
         ms.Schedule([{"run": "F1"}], **{"budget": 5, **changes})
     assert caught.value.step is None
+
+
+@pytest.mark.parametrize("judge", [ms.simulate, ms.validate])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_arguments_of_the_wrong_kind(judge: Any, place: int) -> None:
+    result = ms.greedy(ms.profiles.homogeneous(3), 1000, 1.0)
+    arguments: list[Any] = [result.problem, result.schedule, result.device]
+    arguments[place] = 5
+    refused(lambda: judge(*arguments), ("problem", "schedule", "device")[place], "5")
+
+
+@pytest.mark.parametrize("key", ["makespan", "idle"])
+def test_timelines_without_end(key: str) -> None:
+    document = ms.greedy(ms.profiles.homogeneous(3), 1000, 1.0).to_json()
+    document["timeline"][key] = nan
+    refused(lambda: ms.Result.from_json(document), key, "nan")

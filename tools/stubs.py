@@ -32,8 +32,11 @@ _Bytes = numpy.typing.NDArray[numpy.int64]
 _Document = dict[str, typing.Any]
 """
 
-# Arguments that a binding takes as any object, by name.
+# Arguments that a binding takes as any object, by name, or by class and name.
 ARGUMENTS = {
+    "Graph.name": "str",
+    "Schedule.graph": "str",
+    "Schedule.memory": "str",
     "activation": "_Column",
     "backward_overhead": "_Column | None",
     "backward_time": "_Column",
@@ -42,6 +45,7 @@ ARGUMENTS = {
     "budget": "_Number",
     "chunk": "_Number | str | None",
     "d2h": "_Number | None",
+    "duplex": "bool",
     "forward_overhead": "_Column | None",
     "forward_time": "_Column",
     "gradient": "_Column",
@@ -133,7 +137,7 @@ def improve_function(function: ast.FunctionDef, owner: str) -> None:
     for argument in function.args.args + function.args.kwonlyargs:
         if argument.annotation is not None:
             anything = ast.unparse(argument.annotation) == "typing.Any"
-            known = ARGUMENTS.get(argument.arg) if anything else None
+            known = ARGUMENTS.get(f"{owner}.{argument.arg}", ARGUMENTS.get(argument.arg)) if anything else None
             argument.annotation = expression(known) if known else improved(argument.annotation)
     if function.name == "__eq__":
         function.args.args[1] = ast.arg("other", expression("object"))

@@ -57,19 +57,60 @@ def compared(rows: list[Row], first: str, second: str) -> tuple[list[bool], str,
     return flags, f"{mean:.3f}", f"{top[first] / top[second]:.3f} ({where(top)})"
 
 
+def tied(rows: list[Row]) -> list[Row]:
+    """Where GREEDY's set is worth as much as DYNPROG's in DYNPROG's own model."""
+    return [
+        row
+        for row in both(rows, "dynprog", "greedy_estimate")
+        if row["transfer"] > 0 and row["greedy_estimate"] <= row["dynprog_estimate"] * SAME
+    ]
+
+
 def claim_ratio(rows: list[Row]) -> list[str]:
     """DYNPROG below 1.2 x LB."""
-    found = ratios(rows, "dynprog")
-    top, at = worst(rows, "dynprog")
-    model = np.array([row["dynprog_estimate"] / bound(row) for row in both(rows, "dynprog")])
+    own = [row for row in both(rows, "dynprog") if row["transfer"] > 0]
+    found = ratios(own, "dynprog")
+    top, at = worst(own, "dynprog")
+    above = [row for row in own if row["dynprog"] / bound(row) >= 1.2]
+    hopeless = [row for row in above if row["fractional"] / bound(row) >= 1.2]
+    model = np.array([row["dynprog_estimate"] / max(bound(row), row["fractional"]) for row in own])
     text = (
-        f"Mean {found.mean():.3f}, worst {top:.3f} ({at}), below 1.2 on {share((found < 1.2).tolist())} points. In "
-        f"its own interruptible model the same sets are at {model.mean():.3f} on average and {model.max():.3f} at "
-        "worst: what is lost is lost when activations travel whole. offload: mean "
-        f"{ratios(rows, 'offload').mean():.3f}, worst {worst(rows, 'offload')[0]:.3f} ({worst(rows, 'offload')[1]})."
+        f"Mean {found.mean():.3f}, worst {top:.3f} ({at}), below 1.2 on {share((found < 1.2).tolist())} points. Of "
+        f"the {len(above)} others the fractional bound itself is at 1.2 or more on {len(hopeless)}. In the "
+        f"interruptible model its sets are {100 * (model.mean() - 1):.1f} % above the fractional bound on average "
+        f"and {100 * (model.max() - 1):.1f} % at worst: the rest is lost when activations travel whole. offload: "
+        f"mean {ratios(own, 'offload').mean():.3f}, worst {worst(own, 'offload')[0]:.3f} "
+        f"({worst(own, 'offload')[1]})."
     )
     verdict = "confirmed" if top < 1.2 else "refuted"
     return ["DYNPROG stays below 1.2 x LB throughout, 83 % of the highest throughput (6.2)", verdict, text]
+
+
+def ties(rows: list[Row]) -> str:
+    """How much of DYNPROG's loss is the choice among sets that its model cannot tell apart."""
+    own = [row for row in both(rows, "dynprog") if row["transfer"] > 0]
+    same = tied(own)
+    if not same:
+        return ""
+    names = {(row["profile"], row["percent"]) for row in same}
+    kind = np.array(
+        [
+            (min(row["dynprog"], row["greedy"]) if (row["profile"], row["percent"]) in names else row["dynprog"])
+            / bound(row)
+            for row in own
+        ]
+    )
+    plain = ratios(own, "dynprog")
+    return (
+        f"On {share([(row['profile'], row['percent']) in names for row in own])} points below the peak GREEDY's set "
+        "is worth no less than dynprog's in the interruptible model (in which dynprog's rounds to slots), so the "
+        "model does not say which to take; which one a dynamic program returns depends on its order of states, which "
+        "the paper does not give. Our curves show one such choice. Had dynprog taken GREEDY's set there where that "
+        f"is the better one, its mean ratio would be {kind.mean():.3f} instead of {plain.mean():.3f}, its worst "
+        f"{kind.max():.3f} instead of {plain.max():.3f}, and {share((kind < 1.2).tolist())} points would be below "
+        "1.2. This explains most of what differs from the paper at high limits, where our dynprog stays 10 to 20 % "
+        "above LB and GREEDY reaches it. offload breaks the ties, and searches, on the simulated makespan."
+    )
 
 
 def claim_vdnn(rows: list[Row]) -> list[str]:
@@ -272,6 +313,8 @@ def report(rows: list[Row], drawn: list[tuple[str, str, str]], environment: Row,
         "1.2 throughout, which is 83 % of the best throughput.",
         "## Claims",
         table(["claim (section of the paper)", "verdict", "our figures"], claims),
+        "## Ties",
+        ties(rows),
         "## Ratios",
         summary(rows),
         "Every planner's mean is over the points where it has a plan. The fractional bound is at least LB and holds "

@@ -258,16 +258,16 @@ idle, recompute_time : float
                 }
                 check_keys(py::dict(memory), "timeline: memory", {"times", "bytes"}, {});
                 Timeline t;
-                t.start = to_number_column(d["start"], "timeline: start");
-                t.end = to_number_column(d["end"], "timeline: end");
-                t.makespan = to_number(d["makespan"], "timeline: makespan");
+                t.start = to_seconds_column(d["start"], "timeline: start");
+                t.end = to_seconds_column(d["end"], "timeline: end");
+                t.makespan = to_seconds(d["makespan"], "timeline: makespan");
                 t.peak_memory = to_bytes(d["peak_memory"], "timeline: peak_memory");
-                t.memory_times = to_number_column(memory["times"], "timeline: memory times");
+                t.memory_times = to_seconds_column(memory["times"], "timeline: memory times");
                 t.memory_bytes = to_bytes_column(memory["bytes"], "timeline: memory bytes");
                 t.bytes_out = to_bytes(d["bytes_out"], "timeline: bytes_out");
                 t.bytes_in = to_bytes(d["bytes_in"], "timeline: bytes_in");
-                t.idle = to_number(d["idle"], "timeline: idle");
-                t.recompute_time = to_number(d["recompute_time"], "timeline: recompute_time");
+                t.idle = to_seconds(d["idle"], "timeline: idle");
+                t.recompute_time = to_seconds(d["recompute_time"], "timeline: recompute_time");
                 return t;
             },
             py::arg("document"), "Reads what to_json wrote.")

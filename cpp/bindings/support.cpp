@@ -15,8 +15,9 @@ std::string shown(py::handle value) { return py::cast<std::string>(py::module_::
     throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
 }
 
-bool is_bool(py::handle value) {
-    return PyBool_Check(value.ptr()) != 0 || std::string(Py_TYPE(value.ptr())->tp_name) == "numpy.bool";
+bool is_bool(py::handle value) { // numpy 1 and 2 name theirs differently
+    const std::string type = Py_TYPE(value.ptr())->tp_name;
+    return PyBool_Check(value.ptr()) != 0 || type == "numpy.bool" || type == "numpy.bool_";
 }
 
 bool is_text(py::handle value) { return PyUnicode_Check(value.ptr()) != 0 || PyBytes_Check(value.ptr()) != 0; }
@@ -81,6 +82,14 @@ py::iterator items(py::handle values, const std::string& field) {
     return py::iter(values);
 }
 
+double to_seconds(py::handle value, const std::string& field) {
+    const double seconds = to_number(value, field);
+    if (!std::isfinite(seconds) || seconds < 0) {
+        refuse(field, value, "a finite number of seconds >= 0");
+    }
+    return seconds;
+}
+
 std::string to_text(py::handle value, const std::string& field) {
     if (PyUnicode_Check(value.ptr()) == 0) {
         refuse(field, value, "a string");
@@ -96,6 +105,10 @@ std::string to_text(py::handle value, const std::string& field) {
 
 std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field) {
     return column<Bytes>(values, field, to_bytes);
+}
+
+std::vector<Seconds> to_seconds_column(py::handle values, const std::string& field) {
+    return column<Seconds>(values, field, to_seconds);
 }
 
 std::vector<double> to_number_column(py::handle values, const std::string& field) {

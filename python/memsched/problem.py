@@ -77,6 +77,22 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
     )
 
 
+def check_kinds(problem: object, schedule: object, device: object) -> None:
+    """Refuse what is not a problem, a schedule and a device.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the argument and what it is.
+    """
+    wanted = {"problem": (problem, Chain | Graph), "schedule": (schedule, Schedule), "device": (device, Device)}
+    for name, (value, kind) in wanted.items():
+        if not isinstance(value, kind):
+            raise InvalidInputError(
+                f"{name} is {value!r}; it must be a {name.capitalize() if name != 'problem' else 'Chain or a Graph'}"
+            )
+
+
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     """Time a schedule on a problem and a device.
 
@@ -107,5 +123,6 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     >>> ms.simulate(chain, result.schedule, result.device).makespan
     4.0
     """
+    check_kinds(problem, schedule, device)
     graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
     return _core.simulate_graph(graph, schedule, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from memsched import checks
 from memsched._core import Device, Schedule, Timeline
 from memsched.documents import (
     Document,
@@ -126,11 +127,8 @@ class Result:
             if not isinstance(document[key], kinds):
                 raise InvalidInputError(f"{key} of the result is {document[key]!r}, which has the wrong type")
         for key in ("lower_bound", "runtime", "estimate"):
-            value = document[key]
-            if not (key == "estimate" and value is None) and (
-                isinstance(value, bool) or not isinstance(value, int | float)
-            ):
-                raise InvalidInputError(f"{key} of the result is {value!r}; it must be a number of seconds")
+            if not (key == "estimate" and document[key] is None):
+                checks.non_negative(f"{key} of the result", document[key], "seconds")
         read: Document = {key: document[key] for key in _KEYS}
         read["problem"] = read_graph(problem) if is_graph else read_chain(problem)
         read["device"] = read_device(document["device"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NoReturn
 
-from memsched.errors import ScheduleError
+from memsched.errors import InvalidInputError, ScheduleError
 
 Json = Mapping[str, Any]
 _FIELDS = {"run": "alg at skip after", "offload": "after", "prefetch": "at after", "free": ""}
@@ -397,6 +397,8 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     ------
     ScheduleError
         The schedule cannot run (`.step` says where), or the result says something else about it.
+    InvalidInputError
+        An argument is of the wrong kind.
 
     Examples
     --------
@@ -406,9 +408,12 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     8.0
     """
     result = None
-    if schedule is None and device is None:
+    if schedule is None and device is None and hasattr(problem, "schedule"):
         result = problem
         problem, schedule, device = result.problem, result.schedule, result.device
+    for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
+        if not (hasattr(value, "to_json") or hasattr(value, "at")):
+            raise InvalidInputError(f"{name} is {value!r}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
     if hasattr(problem, "at"):  # a family: one graph a round
         parts = [(problem.at(batch), [[batch, times]]) for batch, times in plan["rounds"]]
