@@ -85,7 +85,8 @@ Tensor parse_tensor(py::handle value, std::size_t index) {
     } else if (role == "gradient") {
         tensor.role = Role::gradient;
     } else if (role != "activation") {
-        throw std::invalid_argument(what + ": role is '" + role + "'; it must be input, weight, activation or gradient");
+        throw std::invalid_argument(what + ": role is '" + role +
+                                    "'; it must be input, weight, activation or gradient");
     }
     return tensor;
 }
@@ -93,7 +94,8 @@ Tensor parse_tensor(py::handle value, std::size_t index) {
 int to_layer(py::handle value, const std::string& field) {
     const Bytes layer = to_bytes(value, field);
     if (layer < 0 || layer > std::numeric_limits<int>::max()) {
-        throw std::invalid_argument(field + " is " + std::to_string(layer) + "; it must be a whole number from 0 to 2^31 - 1");
+        throw std::invalid_argument(field + " is " + std::to_string(layer) +
+                                    "; it must be a whole number from 0 to 2^31 - 1");
     }
     return static_cast<int>(layer);
 }
@@ -101,7 +103,8 @@ int to_layer(py::handle value, const std::string& field) {
 Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::string, TensorId>& ids) {
     std::string what = "ops[" + std::to_string(index) + "]";
     const py::dict d = as_dict(value, what);
-    check_keys(d, what, {"name", "phase", "reads", "writes", "choices"}, {"kind", "layer", "once", "tape", "skip_workspace"});
+    check_keys(d, what, {"name", "phase", "reads", "writes", "choices"},
+               {"kind", "layer", "once", "tape", "skip_workspace"});
     Op op;
     op.name = to_text(d["name"], what + ": name");
     what = "op '" + op.name + "'";
@@ -182,7 +185,8 @@ py::list ops_of(const Graph& graph) {
         }
         py::list choices;
         for (const Choice& c : op.choices) {
-            choices.append(py::dict(py::arg("alg") = c.alg, py::arg("time") = c.time, py::arg("workspace") = c.workspace));
+            choices.append(
+                py::dict(py::arg("alg") = c.alg, py::arg("time") = c.time, py::arg("workspace") = c.workspace));
         }
         d["choices"] = choices;
         list.append(d);
@@ -191,7 +195,8 @@ py::list ops_of(const Graph& graph) {
 }
 
 Device make_device(const py::object& memory, const py::object& bandwidth, const py::object& d2h, const py::object& h2d,
-                   const py::object& duplex, const py::object& latency, const py::object& host_memory, const py::object& name) {
+                   const py::object& duplex, const py::object& latency, const py::object& host_memory,
+                   const py::object& name) {
     if (!bandwidth.is_none() && !(d2h.is_none() && h2d.is_none())) {
         throw std::invalid_argument("bandwidth sets d2h and h2d; give bandwidth, or d2h and h2d, not both");
     }
@@ -204,7 +209,13 @@ Device make_device(const py::object& memory, const py::object& bandwidth, const 
                : !bandwidth.is_none() ? to_number(bandwidth, "bandwidth")
                                       : 0.0;
     };
-    Device device{to_bytes(memory, "memory"), speed(d2h, "d2h"), speed(h2d, "h2d"), to_flag(duplex, "duplex"), to_number(latency, "latency"), {}, ""};
+    Device device{to_bytes(memory, "memory"),
+                  speed(d2h, "d2h"),
+                  speed(h2d, "h2d"),
+                  to_flag(duplex, "duplex"),
+                  to_number(latency, "latency"),
+                  {},
+                  ""};
     if (!host_memory.is_none()) {
         device.host_memory = to_bytes(host_memory, "host_memory");
     }
@@ -222,9 +233,11 @@ void bind_document(py::class_<T, Extra...>& cls, const char* reader, const char*
         .def(
             "to_json", [writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
             "The JSON form as a dict; from_json reads it back equal.")
-        .def("__eq__", [](const T& a, const T& b) { return a == b; }, py::is_operator())
-        .def(py::pickle([writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
-                        [reader](const py::dict& state) { return documents().attr(reader)(state).template cast<T>(); }));
+        .def(
+            "__eq__", [](const T& a, const T& b) { return a == b; }, py::is_operator())
+        .def(
+            py::pickle([writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
+                       [reader](const py::dict& state) { return documents().attr(reader)(state).template cast<T>(); }));
     cls.attr("__hash__") = py::none();
 }
 
@@ -273,15 +286,18 @@ Examples
              py::arg("resident") = 0, py::arg("pieces") = none, py::arg("name") = none, py::arg("provenance") = none)
         .def_property_readonly("n", &Chain::n, "Number of stages.")
         .def_property_readonly("names", [](const Chain& c) { return py::tuple(py::cast(c.columns().names)); })
-        .def_property_readonly("resident", [](const Chain& c) { return c.columns().resident; }, "Bytes that never move.")
+        .def_property_readonly(
+            "resident", [](const Chain& c) { return c.columns().resident; }, "Bytes that never move.")
         .def_property_readonly("name", [](const Chain& c) { return c.columns().name; })
         .def_property_readonly("provenance",
                                [](const Chain& c) -> py::object {
-                                   return c.columns().provenance.empty() ? py::none() : load_json(c.columns().provenance);
+                                   return c.columns().provenance.empty() ? py::none()
+                                                                         : load_json(c.columns().provenance);
                                })
         .def_property_readonly("pieces",
                                [](const Chain& c) -> py::object {
-                                   return c.columns().pieces.empty() ? py::object(py::none()) : py::cast(c.columns().pieces);
+                                   return c.columns().pieces.empty() ? py::object(py::none())
+                                                                     : py::cast(c.columns().pieces);
                                })
         .def("__repr__", [](const Chain& c) {
             return "Chain(name='" + c.columns().name + "', n=" + std::to_string(c.n()) +
@@ -289,7 +305,8 @@ Examples
         });
     const auto column = [&chain](const char* name, auto member, const char* doc) {
         chain.def_property_readonly(
-            name, [member](const py::object& self) { return view(self.cast<const Chain&>().columns().*member, self); }, doc);
+            name, [member](const py::object& self) { return view(self.cast<const Chain&>().columns().*member, self); },
+            doc);
     };
     column("forward_time", &ChainColumns::forward_time, "Seconds, shape [n].");
     column("backward_time", &ChainColumns::backward_time, "Seconds, shape [n].");
@@ -301,7 +318,8 @@ Examples
     column("backward_overhead", &ChainColumns::backward_overhead, "Bytes, shape [n].");
     bind_document(chain, "read_chain", "write_chain");
 
-    py::class_<Graph> graph(module, "Graph", R"(One training step as ops and tensors, each tensor written once. Immutable.
+    py::class_<Graph> graph(module, "Graph",
+                            R"(One training step as ops and tensors, each tensor written once. Immutable.
 
 Parameters
 ----------
@@ -367,10 +385,9 @@ Examples
         .def_readonly("duplex", &Device::duplex)
         .def_readonly("latency", &Device::latency, "Seconds a transfer.")
         .def_readonly("host_memory", &Device::host_memory, "Bytes, or None.")
-        .def_property_readonly("name",
-                               [](const Device& d) -> py::object {
-                                   return d.name.empty() ? py::object(py::none()) : py::str(d.name);
-                               })
+        .def_property_readonly(
+            "name",
+            [](const Device& d) -> py::object { return d.name.empty() ? py::object(py::none()) : py::str(d.name); })
         .def("__repr__", [](const Device& d) {
             return "Device(memory=" + std::to_string(d.memory) + ", d2h=" + show(d.d2h) + ", h2d=" + show(d.h2d) +
                    (d.duplex ? ", duplex=True)" : ")");
@@ -378,8 +395,8 @@ Examples
     bind_document(device, "read_device", "write_device");
 
     module.def(
-        "to_graph", [](const Chain& c, const py::object& chunk) { return to_graph(c, to_chunk(chunk)); }, py::arg("chain"),
-        py::arg("chunk") = none, R"(The graph on which every plan of a chain is simulated and checked.
+        "to_graph", [](const Chain& c, const py::object& chunk) { return to_graph(c, to_chunk(chunk)); },
+        py::arg("chain"), py::arg("chunk") = none, R"(The graph on which every plan of a chain is simulated and checked.
 
 Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output) and d0 .. dn.
 

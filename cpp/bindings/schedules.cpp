@@ -122,7 +122,8 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
         for (const py::handle round : items(rounds, "rounds")) {
             const std::vector<Bytes> pair = to_bytes_column(round, "rounds");
             if (pair.size() != 2) {
-                throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]", -1);
+                throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]",
+                                    -1);
             }
             s.rounds.push_back({pair[0], pair[1]});
         }
@@ -137,7 +138,8 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
 } // namespace
 
 void bind_schedules(py::module_& module) {
-    py::class_<Schedule> schedule(module, "Schedule", R"(What happens to every tensor, as an ordered list of steps. Immutable.
+    py::class_<Schedule> schedule(module, "Schedule",
+                                  R"(What happens to every tensor, as an ordered list of steps. Immutable.
 
 Parameters
 ----------
@@ -167,7 +169,8 @@ ScheduleError
         .def_readonly("graph", &Schedule::graph)
         .def_readonly("budget", &Schedule::budget, "Bytes, resident included.")
         .def_property_readonly("chunk", [](const Schedule& s) { return from_chunk(s.chunk); })
-        .def_property_readonly("memory", [](const Schedule& s) { return s.memory == MemoryMode::fluid ? "fluid" : "contiguous"; })
+        .def_property_readonly("memory",
+                               [](const Schedule& s) { return s.memory == MemoryMode::fluid ? "fluid" : "contiguous"; })
         .def_property_readonly("rounds",
                                [](const Schedule& s) {
                                    py::list rounds;
@@ -176,25 +179,30 @@ ScheduleError
                                    }
                                    return py::tuple(rounds);
                                })
-        .def_property_readonly("steps",
-                               [](const Schedule& s) {
-                                   py::list steps;
-                                   for (const NamedStep& step : s.steps) {
-                                       steps.append(show_step(step));
-                                   }
-                                   return py::tuple(steps);
-                               },
-                               "The steps as dicts, as in the JSON form.")
+        .def_property_readonly(
+            "steps",
+            [](const Schedule& s) {
+                py::list steps;
+                for (const NamedStep& step : s.steps) {
+                    steps.append(show_step(step));
+                }
+                return py::tuple(steps);
+            },
+            "The steps as dicts, as in the JSON form.")
         .def("__len__", [](const Schedule& s) { return s.steps.size(); })
-        .def("__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
-        .def("__repr__", [](const Schedule& s) {
-            return "Schedule(graph='" + s.graph + "', planner=" + s.planner + ", steps=" + std::to_string(s.steps.size()) +
-                   ", budget=" + std::to_string(s.budget) + ")";
-        })
-        .def("to_json", [](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
-             "The JSON form memsched-plan/1 as a dict; from_json reads it back equal.")
+        .def(
+            "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
+        .def("__repr__",
+             [](const Schedule& s) {
+                 return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
+                        ", steps=" + std::to_string(s.steps.size()) + ", budget=" + std::to_string(s.budget) + ")";
+             })
+        .def(
+            "to_json", [](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
+            "The JSON form memsched-plan/1 as a dict; from_json reads it back equal.")
         .def_static(
-            "from_json", [](const py::object& source) { return documents().attr("read_plan")(source).cast<Schedule>(); },
+            "from_json",
+            [](const py::object& source) { return documents().attr("read_plan")(source).cast<Schedule>(); },
             py::arg("source"), "Reads the JSON form from a dict, a JSON text or the path of a file.")
         .def(py::pickle([](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
                         [](const py::dict& state) { return documents().attr("read_plan")(state).cast<Schedule>(); }));
@@ -222,36 +230,44 @@ idle, recompute_time : float
     };
     timeline.def_property_readonly("start", times(&Timeline::start), "Seconds, one entry a step.")
         .def_property_readonly("end", times(&Timeline::end), "Seconds, one entry a step.")
-        .def_property_readonly("memory",
-                               [](const py::object& self) {
-                                   const auto& t = self.cast<const Timeline&>();
-                                   return py::make_tuple(view(t.memory_times, self), view(t.memory_bytes, self));
-                               },
-                               "Times (seconds) and the bytes held from then on.")
+        .def_property_readonly(
+            "memory",
+            [](const py::object& self) {
+                const auto& t = self.cast<const Timeline&>();
+                return py::make_tuple(view(t.memory_times, self), view(t.memory_bytes, self));
+            },
+            "Times (seconds) and the bytes held from then on.")
         .def_readonly("makespan", &Timeline::makespan, "Seconds.")
         .def_readonly("peak_memory", &Timeline::peak_memory, "Bytes, resident included.")
         .def_readonly("bytes_out", &Timeline::bytes_out)
         .def_readonly("bytes_in", &Timeline::bytes_in)
         .def_readonly("idle", &Timeline::idle, "Seconds.")
         .def_readonly("recompute_time", &Timeline::recompute_time, "Seconds.")
-        .def("__eq__", [](const Timeline& a, const Timeline& b) { return a == b; }, py::is_operator())
-        .def("__repr__", [](const Timeline& t) {
-            return "Timeline(makespan=" + show(t.makespan) + ", peak_memory=" + std::to_string(t.peak_memory) + ")";
-        })
-        .def("to_json",
+        .def(
+            "__eq__", [](const Timeline& a, const Timeline& b) { return a == b; }, py::is_operator())
+        .def("__repr__",
              [](const Timeline& t) {
-                 return py::dict(py::arg("start") = t.start, py::arg("end") = t.end, py::arg("makespan") = t.makespan,
-                                 py::arg("peak_memory") = t.peak_memory,
-                                 py::arg("memory") = py::dict(py::arg("times") = t.memory_times, py::arg("bytes") = t.memory_bytes),
-                                 py::arg("bytes_out") = t.bytes_out, py::arg("bytes_in") = t.bytes_in,
-                                 py::arg("idle") = t.idle, py::arg("recompute_time") = t.recompute_time);
-             },
-             "The timeline as it stands in memsched-result/1.")
+                 return "Timeline(makespan=" + show(t.makespan) + ", peak_memory=" + std::to_string(t.peak_memory) +
+                        ")";
+             })
+        .def(
+            "to_json",
+            [](const Timeline& t) {
+                return py::dict(py::arg("start") = t.start, py::arg("end") = t.end, py::arg("makespan") = t.makespan,
+                                py::arg("peak_memory") = t.peak_memory,
+                                py::arg("memory") =
+                                    py::dict(py::arg("times") = t.memory_times, py::arg("bytes") = t.memory_bytes),
+                                py::arg("bytes_out") = t.bytes_out, py::arg("bytes_in") = t.bytes_in,
+                                py::arg("idle") = t.idle, py::arg("recompute_time") = t.recompute_time);
+            },
+            "The timeline as it stands in memsched-result/1.")
         .def_static(
             "from_json",
             [](const py::dict& d) {
                 check_keys(d, "timeline",
-                           {"start", "end", "makespan", "peak_memory", "memory", "bytes_out", "bytes_in", "idle", "recompute_time"}, {});
+                           {"start", "end", "makespan", "peak_memory", "memory", "bytes_out", "bytes_in", "idle",
+                            "recompute_time"},
+                           {});
                 const py::object memory = d["memory"];
                 if (!py::isinstance<py::dict>(memory)) {
                     throw std::invalid_argument("timeline: memory must be an object with times and bytes");
@@ -271,10 +287,9 @@ idle, recompute_time : float
                 return t;
             },
             py::arg("document"), "Reads what to_json wrote.")
-        .def(py::pickle([](const py::object& self) { return py::dict(self.attr("to_json")()); },
-                        [](const py::dict& state) {
-                            return py::type::of<Timeline>().attr("from_json")(state).cast<Timeline>();
-                        }));
+        .def(py::pickle(
+            [](const py::object& self) { return py::dict(self.attr("to_json")()); },
+            [](const py::dict& state) { return py::type::of<Timeline>().attr("from_json")(state).cast<Timeline>(); }));
     timeline.attr("__hash__") = py::none();
 
     module.def(

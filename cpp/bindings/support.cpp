@@ -9,7 +9,9 @@
 namespace memsched::bindings {
 namespace {
 
-std::string shown(py::handle value) { return py::cast<std::string>(py::module_::import("builtins").attr("ascii")(value)); }
+std::string shown(py::handle value) {
+    return py::cast<std::string>(py::module_::import("builtins").attr("ascii")(value));
+}
 
 [[noreturn]] void refuse(const std::string& field, py::handle value, const std::string& wanted) {
     throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
@@ -168,7 +170,8 @@ std::string dump_json(const py::object& value, const std::string& field) {
     try {
         return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, py::arg("allow_nan") = false));
     } catch (py::error_already_set& error) {
-        if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError) && !error.matches(PyExc_RecursionError)) {
+        if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError) &&
+            !error.matches(PyExc_RecursionError)) {
             throw;
         }
     }

@@ -7,7 +7,9 @@
 namespace memsched {
 namespace {
 
-std::string entry(const char* field, std::size_t index) { return std::string(field) + "[" + std::to_string(index) + "]"; }
+std::string entry(const char* field, std::size_t index) {
+    return std::string(field) + "[" + std::to_string(index) + "]";
+}
 
 void check_length(const char* field, std::size_t length, std::size_t expected) {
     if (length != expected) {
@@ -106,8 +108,8 @@ Chain::Chain(ChainColumns columns, const ChainGiven& given) : columns_(std::move
     for (std::size_t k = 0; k < n; ++k) {
         if (c.saved[k] < c.activation[k + 1]) {
             throw std::invalid_argument(entry("saved", k) + " is " + std::to_string(c.saved[k]) +
-                                        ", less than the stage's output activation[" + std::to_string(k + 1) + "] = " +
-                                        std::to_string(c.activation[k + 1]) + ", which it includes");
+                                        ", less than the stage's output activation[" + std::to_string(k + 1) +
+                                        "] = " + std::to_string(c.activation[k + 1]) + ", which it includes");
         }
     }
     check_bytes("forward_overhead", c.forward_overhead, total);

@@ -15,7 +15,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t first_width = 64;
 constexpr std::size_t width_growth = 8;
-constexpr std::size_t walk_per_width = 32; // sets that the local search tries after a pass, per state of its width
+constexpr std::size_t walk_per_width = 32;     // sets that the local search tries after a pass, per state of its width
 constexpr std::size_t dominance_window = 2048; // how many kept states a new one is compared with
 
 // A state on its way through a stage, with the decision that made it.
@@ -99,6 +99,10 @@ class Search {
         return best_.makespan < infinity && best_.makespan <= bound * (1 + options_.gap) * (1 + 1e-12);
     }
 
+    bool too_many(std::size_t kept) const {
+        return kept + nodes_.size() > options_.max_states || nodes_.size() > options_.max_states / 8;
+    }
+
     // The beam seldom finds the set whose size fits best; a walk from the incumbent does.
     void walk(std::size_t width) {
         const double target = std::max(proven_, root_bound_) * (1 + options_.gap);
@@ -117,8 +121,8 @@ class Search {
         }
     }
 
-    // Runs the dynamic program with at most `width` states a stage. Returns the least bound among the states dropped for
-    // want of room, or infinity when there were none.
+    // Runs the dynamic program with at most `width` states a stage. Returns the least bound among the states dropped
+    // for want of room, or infinity when there were none.
     double pass(std::size_t width) {
         const int stages = model_.stages();
         origins_.assign(static_cast<std::size_t>(stages), {});
@@ -127,7 +131,7 @@ class Search {
         double dropped = infinity;
         for (int i = 0; i < stages; ++i) {
             expand(i, current);
-            if (stopped_ || (kept_states + nodes_.size() > options_.max_states && !first_pass_)) {
+            if (stopped_ || (!first_pass_ && too_many(kept_states))) {
                 for (const Node& node : nodes_) {
                     dropped = std::min(dropped, node.bound);
                 }
@@ -162,9 +166,8 @@ class Search {
     }
 
     void add(int stage, const FluidState& state, std::uint32_t origin) {
-        const double bound = stage < model_.stages()
-                                 ? model_.lower_bound(stage, state)
-                                 : model_.compute() + state.idle + model_.turn_idle(state);
+        const double bound = stage < model_.stages() ? model_.lower_bound(stage, state)
+                                                     : model_.compute() + state.idle + model_.turn_idle(state);
         ++best_.states;
         if (bound < best_.makespan) {
             nodes_.push_back({state, bound, origin});
@@ -243,7 +246,8 @@ DynprogSolution dynprog(const FluidChain& chain, const DynprogOptions& options, 
     check_fluid_chain(chain);
     const double least = fluid_min_capacity(chain);
     if (chain.capacity < least) {
-        throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " + show(least),
+        throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " +
+                                  show(least),
                               static_cast<Bytes>(std::ceil(least)));
     }
     return Search(chain, options, progress).run();

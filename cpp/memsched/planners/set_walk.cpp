@@ -39,7 +39,9 @@ void SetWalk::perturb(const std::vector<std::uint8_t>& travels, Seconds makespan
     for (int attempt = 0; attempt < tries; ++attempt) {
         std::vector<std::uint8_t> changed = travels;
         for (const TensorId t : builder_.movable()) {
-            changed[static_cast<std::size_t>(t)] ^= random_() % 4 == 0 ? 1U : 0U;
+            if (random_() % 4 == 0) {
+                changed[static_cast<std::size_t>(t)] ^= 1U;
+            }
         }
         const Seconds found = evaluate(changed);
         if (found < Simulator::illegal) {
