@@ -267,7 +267,7 @@ def main() -> None:
     cache = Cache(given.cache)
     if given.quick:
         settings = Settings(
-            profiles=("densenet201-224-b32", "resnet18-224-b32"),
+            profiles=("resnet18-224-b32", "inception_v3-299-b32"),
             limits=(30.0, 70.0),
             time_limit=0.1,
             exact_limit=0.5,

@@ -241,12 +241,11 @@ def main() -> None:
     folder = given.out / "europar2020"
     drawn = pictures(rows, folder)
     with (folder / "points.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, (*COLUMNS, *PLANNERS, "dynprog_estimate", "greedy_estimate"), lineterminator="\n")
+        names = (*COLUMNS, *PLANNERS, "dynprog_estimate", "greedy_estimate")
+        writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         for row in rows:
-            writer.writerow(
-                {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items() if k in writer.fieldnames}
-            )
+            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
     (given.out / "europar2020.md").write_text(report(rows, drawn, environment(), time_limit), encoding="utf-8")
     print(f"wrote {given.out / 'europar2020.md'}, {len(drawn)} pictures and points.csv")
 

@@ -99,8 +99,9 @@ def dynprog(
     max_rounds : int
         Most rounds of the discretisation, each a dynamic program of its own; then the real sizes decide.
     max_states : int
-        Bound on the memory: states kept, 4 bytes each, and an eighth as many of 100 bytes in work (the default is about
-        0.7 GB; the hash tables take 50 bytes a state of one stage). When they run out the search stops with its best set.
+        Bound on the memory: states kept, 4 bytes each, and an eighth as many of 100 bytes in work (the default is
+        about 0.7 GB; the hash tables take 50 bytes a state of one stage). When they run out the search stops with
+        its best set.
     chunk : None, int or "storage"
         How the chosen activations travel: whole, or in pieces.
     progress : callable, optional
