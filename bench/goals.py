@@ -30,19 +30,20 @@ from memsched.planners.greedy import greedy_set
 SLOTS = 500
 MAX_HASH_STATES = 60_000_000
 MIB = 1 << 20
-PARTS = ("slots", "exact", "offload", "simulate", "growth")
+PARTS = ("slots", "exact", "offload", "sets", "simulate", "growth")
 
 Work = Iterator[tuple[str, Callable[[], Row]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What to measure: profiles, memory limits (percent), seconds for offload, stages of the random chains."""
+    """What to measure: profiles, memory limits (percent), seconds for offload, profiles of few tensors, stages of random chains."""
 
     profiles: tuple[str, ...]
     limits: tuple[float, ...]
     time_limit: float
     exact_limit: float
+    enumerated: tuple[str, ...]
     stages: tuple[int, ...]
     seeds: tuple[int, ...]
 
@@ -133,6 +134,39 @@ def offload_row(profile: str, percent: float, chunk: int | None, seconds: float)
     }
 
 
+# --- all sets of a short chain
+
+
+def sets_row(profile: str, percent: float, seconds: float) -> Row:
+    """The best of all sets of whole tensors, each as its eager plan: how far the bound is from the truth."""
+    chain = ms.profiles.load(profile)
+    device = ms.Device(budget(chain, percent), bandwidth(chain))
+    graph = ms.to_graph(chain)
+    movable = np.array(_core.movable_tensors(graph))
+    sizes = np.array([tensor["size"] for tensor in graph.tensors])
+    needed = ms.peak_memory(chain) - device.memory
+    best, simulated = float("inf"), 0
+    for base in range(0, 1 << len(movable), 1 << 16):
+        codes = np.arange(base, min(base + (1 << 16), 1 << len(movable)))
+        flags = ((codes[:, None] >> np.arange(len(movable))) & 1).astype(np.uint8)
+        travelling = flags @ sizes[movable]
+        worth = (travelling >= needed) & (2 * travelling / device.d2h < best)
+        if worth.any():
+            rows = np.zeros((int(worth.sum()), len(sizes)), np.uint8)
+            rows[:, movable] = flags[worth]
+            simulated += len(rows)
+            best = min(best, *_core.offload_set_makespans(graph, device, device.memory, rows))
+    found = ms.offload(chain, device=device, time_limit=seconds)
+    return {
+        "profile": profile,
+        "percent": percent,
+        "sets": 1 << len(movable),
+        "simulated": simulated,
+        "best_gap": best / found.lower_bound - 1,
+        "offload_gap": found.gap,
+    }
+
+
 # --- the simulator
 
 
@@ -149,7 +183,7 @@ def simulate_row(profile: str, percent: float, chunk: int | None) -> Row:
     everything = np.zeros(len(task.stage), np.uint8)
     everything[_core.movable_tensors(graph)] = 1
     sets = [np.array([flags] * 5) for flags in (greedy_set(task), everything)]
-    steps = [len(_core.offload_set_schedule(graph, device.memory, rows[0], None, chunk)) for rows in sets]
+    steps = [len(_core.offload_set_schedule(graph, device.memory, rows[0], {}, chunk)) for rows in sets]
     seconds = best_of(
         [
             partial(_core.simulate_graph, graph, schedule, device),
@@ -227,6 +261,11 @@ def work_of(part: str, settings: Settings) -> Work:
                 for chunk in (16 * MIB, None):
                     key = f"offload {profile} {percent} {chunk} {limit}"
                     yield key, partial(offload_row, profile, percent, chunk, limit)
+    elif part == "sets":
+        for profile in settings.enumerated:
+            for percent in (0.0, 10.0, 20.0):
+                key = f"sets {profile} {percent} {settings.time_limit}"
+                yield key, partial(sets_row, profile, percent, settings.time_limit)
     elif part == "simulate":
         for profile, chunk in (("resnet152-1000-b8", MIB), ("resnet101-224-b32", None)):
             yield f"simulate {profile} {chunk}", partial(simulate_row, profile, 40.0, chunk)
@@ -261,6 +300,7 @@ def main() -> None:
         limits=tuple(given.limits),
         time_limit=given.time_limit,
         exact_limit=given.exact_limit,
+        enumerated=("resnet18-224-b32",),
         stages=(25, 50, 100, 200, 400, 800),
         seeds=(1, 2, 3),
     )
@@ -271,6 +311,7 @@ def main() -> None:
             limits=(30.0, 70.0),
             time_limit=0.1,
             exact_limit=0.5,
+            enumerated=(),
             stages=(25, 50),
             seeds=(1,),
         )

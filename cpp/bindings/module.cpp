@@ -5,6 +5,7 @@ PYBIND11_MODULE(_core, module) {
     module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
     register_errors(module);
     bind_problems(module);
+    bind_devices(module);
     bind_schedules(module);
     bind_planners(module);
 }

@@ -1,4 +1,5 @@
-// Chain, Graph and Device for Python.
+// Chain and Graph for Python.
+#include "documents.h"
 #include "memsched/chain.h"
 #include "memsched/graph.h"
 #include "memsched/lifetimes.h"
@@ -10,8 +11,6 @@
 
 namespace memsched::bindings {
 namespace {
-
-py::object documents() { return py::module_::import("memsched.documents"); }
 
 Chain make_chain(const py::object& forward_time, const py::object& backward_time, const py::object& activation,
                  const py::object& gradient, const py::object& saved, const py::object& forward_overhead,
@@ -194,53 +193,6 @@ py::list ops_of(const Graph& graph) {
     return list;
 }
 
-Device make_device(const py::object& memory, const py::object& bandwidth, const py::object& d2h, const py::object& h2d,
-                   const py::object& duplex, const py::object& latency, const py::object& host_memory,
-                   const py::object& name) {
-    if (!bandwidth.is_none() && !(d2h.is_none() && h2d.is_none())) {
-        throw std::invalid_argument("bandwidth sets d2h and h2d; give bandwidth, or d2h and h2d, not both");
-    }
-    if (d2h.is_none() != h2d.is_none()) {
-        throw std::invalid_argument(std::string(d2h.is_none() ? "d2h" : "h2d") +
-                                    " is missing; give both directions, or bandwidth for both at once");
-    }
-    const auto speed = [&](const py::object& direction, const char* field) {
-        return !direction.is_none()   ? to_number(direction, field)
-               : !bandwidth.is_none() ? to_number(bandwidth, "bandwidth")
-                                      : 0.0;
-    };
-    Device device{to_bytes(memory, "memory"),
-                  speed(d2h, "d2h"),
-                  speed(h2d, "h2d"),
-                  to_flag(duplex, "duplex"),
-                  to_number(latency, "latency"),
-                  {},
-                  ""};
-    if (!host_memory.is_none()) {
-        device.host_memory = to_bytes(host_memory, "host_memory");
-    }
-    device.name = name.is_none() ? "" : to_text(name, "name");
-    check_device(device);
-    return device;
-}
-
-template <class T, class... Extra>
-void bind_document(py::class_<T, Extra...>& cls, const char* reader, const char* writer) {
-    cls.def_static(
-           "from_json",
-           [reader](const py::object& source) { return documents().attr(reader)(source).template cast<T>(); },
-           py::arg("source"), "Reads the JSON form from a dict, a JSON text or the path of a file.")
-        .def(
-            "to_json", [writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
-            "The JSON form as a dict; from_json reads it back equal.")
-        .def(
-            "__eq__", [](const T& a, const T& b) { return a == b; }, py::is_operator())
-        .def(
-            py::pickle([writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
-                       [reader](const py::dict& state) { return documents().attr(reader)(state).template cast<T>(); }));
-    cls.attr("__hash__") = py::none();
-}
-
 } // namespace
 
 void bind_problems(py::module_& module) {
@@ -351,48 +303,6 @@ InvalidInputError
                    ", tensors=" + std::to_string(g.tensors().size()) + ")";
         });
     bind_document(graph, "read_graph", "write_graph");
-
-    py::class_<Device> device(module, "Device", R"(Memory of the accelerator and its link to the host. Immutable.
-
-Parameters
-----------
-memory : int
-    Bytes, > 0.
-bandwidth : float, optional
-    Bytes per second in both directions; 0 means no link (the default), inf a free one.
-d2h, h2d : float, optional
-    Bytes per second from device to host and back, instead of `bandwidth`.
-duplex : bool
-    Whether both directions work at the same time; otherwise the link carries one transfer at a time.
-latency : float
-    Seconds added to every transfer.
-host_memory : int, optional
-    Bytes of host memory for offloaded tensors; None: unlimited.
-
-Examples
---------
->>> import memsched as ms
->>> ms.Device(16e9, 12e9).d2h
-12000000000.0
-)");
-    device
-        .def(py::init(&make_device), py::arg("memory"), py::arg("bandwidth") = none, py::arg("d2h") = none,
-             py::arg("h2d") = none, py::arg("duplex") = false, py::arg("latency") = 0.0, py::arg("host_memory") = none,
-             py::arg("name") = none)
-        .def_readonly("memory", &Device::memory, "Bytes.")
-        .def_readonly("d2h", &Device::d2h, "Bytes per second, device to host.")
-        .def_readonly("h2d", &Device::h2d, "Bytes per second, host to device.")
-        .def_readonly("duplex", &Device::duplex)
-        .def_readonly("latency", &Device::latency, "Seconds a transfer.")
-        .def_readonly("host_memory", &Device::host_memory, "Bytes, or None.")
-        .def_property_readonly(
-            "name",
-            [](const Device& d) -> py::object { return d.name.empty() ? py::object(py::none()) : py::str(d.name); })
-        .def("__repr__", [](const Device& d) {
-            return "Device(memory=" + std::to_string(d.memory) + ", d2h=" + show(d.d2h) + ", h2d=" + show(d.h2d) +
-                   (d.duplex ? ", duplex=True)" : ")");
-        });
-    bind_document(device, "read_device", "write_device");
 
     module.def(
         "to_graph", [](const Chain& c, const py::object& chunk) { return to_graph(c, to_chunk(chunk)); },

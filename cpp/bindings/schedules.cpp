@@ -1,4 +1,5 @@
 // Schedule, Timeline and simulate for Python.
+#include "documents.h"
 #include "memsched/errors.h"
 #include "memsched/schedule.h"
 #include "memsched/simulate.h"
@@ -6,8 +7,6 @@
 
 namespace memsched::bindings {
 namespace {
-
-py::object documents() { return py::module_::import("memsched.documents"); }
 
 constexpr const char* verbs[] = {"run", "offload", "prefetch", "free"};
 
@@ -190,23 +189,11 @@ ScheduleError
             },
             "The steps as dicts, as in the JSON form.")
         .def("__len__", [](const Schedule& s) { return s.steps.size(); })
-        .def(
-            "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
-        .def("__repr__",
-             [](const Schedule& s) {
-                 return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
-                        ", steps=" + std::to_string(s.steps.size()) + ", budget=" + std::to_string(s.budget) + ")";
-             })
-        .def(
-            "to_json", [](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
-            "The JSON form memsched-plan/1 as a dict; from_json reads it back equal.")
-        .def_static(
-            "from_json",
-            [](const py::object& source) { return documents().attr("read_plan")(source).cast<Schedule>(); },
-            py::arg("source"), "Reads the JSON form from a dict, a JSON text or the path of a file.")
-        .def(py::pickle([](const py::object& self) { return py::dict(documents().attr("write_plan")(self)); },
-                        [](const py::dict& state) { return documents().attr("read_plan")(state).cast<Schedule>(); }));
-    schedule.attr("__hash__") = py::none();
+        .def("__repr__", [](const Schedule& s) {
+            return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
+                   ", steps=" + std::to_string(s.steps.size()) + ", budget=" + std::to_string(s.budget) + ")";
+        });
+    bind_document(schedule, "read_plan", "write_plan");
 
     py::class_<Timeline> timeline(module, "Timeline", R"(What happened when, as the simulator measured it. Immutable.
 

@@ -69,6 +69,7 @@ class PythonProgress {
 };
 
 void register_errors(py::module_& module);
+void bind_devices(py::module_& module);
 void bind_problems(py::module_& module);
 void bind_schedules(py::module_& module);
 void bind_planners(py::module_& module);

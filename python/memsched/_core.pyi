@@ -386,7 +386,7 @@ class Schedule:
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
         """
-        The JSON form memsched-plan/1 as a dict; from_json reads it back equal.
+        The JSON form as a dict; from_json reads it back equal.
         """
 
     @property

@@ -17,7 +17,7 @@ Progress = Callable[[float], None] | None
 Flags = npt.NDArray[np.uint8]
 
 MAX_STATES = 40_000_000
-FALLBACK_SECONDS = 1.0
+FALLBACK_STATES = 1_000_000  # of the search on real sizes that follows a failed discretisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ def fluid_solve_in_slots(
     """Solve a feasible instance in slots, again and again with finer activations until the set fits the real sizes.
 
     Gradients and overheads round up, so a memory close to the minimum may have no solution in slots. Then, and after
-    `max_rounds` rounds, the real sizes decide, within `FALLBACK_SECONDS` where no time limit is given.
+    `max_rounds` rounds, the real sizes decide, with at most `FALLBACK_STATES` states.
 
     Raises
     ------
@@ -204,6 +204,7 @@ def fluid_solve_in_slots(
             )
         if not bump(activation, instance.activation, width):
             break
-    limit = FALLBACK_SECONDS if time_limit is None else time_limit
-    fallback = fluid_solve(instance, gap=gap, max_states=max_states, time_limit=limit, progress=progress)
+    fallback = fluid_solve(
+        instance, gap=gap, max_states=min(max_states, FALLBACK_STATES), time_limit=time_limit, progress=progress
+    )
     return replace(fallback, states=fallback.states + states, rounds=rounds)

@@ -56,7 +56,7 @@ class Result:
     lower_bound : float
         Seconds; no schedule of the problem without recomputation is faster on this device.
     optimal : bool
-        Whether the plan is proven best in the planner's stated class.
+        Whether the plan is proven best: its makespan meets the lower bound.
     runtime : float
         Seconds that planning took.
     """

@@ -96,9 +96,8 @@ class ChainTask:
         schedule: Schedule,
         *,
         estimate: float | None = None,
-        optimal: bool = False,
     ) -> Result:
-        """Simulate, bound and wrap. `optimal` is what the planner has proven; meeting the bound proves it too."""
+        """Simulate, bound and wrap. A plan that meets the bound is proven optimal."""
         timeline = _core.simulate_graph(self.graph, schedule, self.device)
         bound = min(graph_bound(self.graph, self.device), timeline.makespan)
         return Result(
@@ -110,7 +109,7 @@ class ChainTask:
             timeline=timeline,
             estimate=estimate,
             lower_bound=bound,
-            optimal=optimal or timeline.makespan <= bound * (1 + 1e-12),
+            optimal=timeline.makespan <= bound * (1 + 1e-12),
             runtime=time.perf_counter() - self.started,
         )
 

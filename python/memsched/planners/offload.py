@@ -17,6 +17,8 @@ from memsched.planners.greedy import greedy_set, release_prefix
 from memsched.problem import ChunkLike
 from memsched.result import Result
 
+FLUID_STATES = 200_000  # of the search for a fluid optimum to start from
+
 
 def _fitted_prefix(task: ChainTask) -> Flags:
     """The prefix in order of release, its last tensor replaced by the smallest other one that does as well."""
@@ -34,15 +36,18 @@ def _fitted_prefix(task: ChainTask) -> Flags:
     return flags
 
 
-def _starts(task: ChainTask, time_limit: float) -> list[Flags]:
-    """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything."""
+def _starts(task: ChainTask) -> list[Flags]:
+    """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything.
+
+    They do not depend on the time limit, so that more time never gives a worse plan.
+    """
     everything = np.zeros(len(task.stage), np.uint8)
     everything[_core.movable_tensors(task.graph)] = 1
     all_stages = task.tensors(np.ones(task.chain.n, np.uint8))
     starts = [greedy_set(task), release_prefix(task), _fitted_prefix(task), all_stages, everything]
     if task.device.memory >= minimum.of_fluid_model(task.chain):
-        starts.append(task.tensors(dynprog_set(task, 500, time_limit=time_limit).offloaded))
-        exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, time_limit=time_limit / 4)
+        starts.append(task.tensors(dynprog_set(task, 500).offloaded))
+        exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, max_states=FLUID_STATES)
         starts.append(task.tensors(exact.offloaded))
     return starts
 
@@ -77,7 +82,8 @@ def offload(
         Transfers of whole tensors, of pieces of at most so many bytes, or of single storages. Pieces of 16 MiB come
         close to the bound almost everywhere.
     time_limit : float
-        Seconds for the search. More time never gives a worse plan; how far a given time reaches depends on the machine.
+        Seconds in all, but for the starting sets (milliseconds), which are always made. More time never gives a worse
+        plan; how far a given time reaches depends on the machine.
     gap : float
         Stop at a proven (makespan - bound) / bound of this size.
     seed : int
@@ -109,7 +115,7 @@ def offload(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     bound = graph_bound(task.graph, task.device)
-    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, time_limit)
+    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task)
     if not np.isfinite(task.makespans(np.array(starts))).any():
         raise task.host_error("offload")
     left = max(0.0, time_limit - (time.perf_counter() - task.started))

@@ -1,0 +1,62 @@
+"""The benchmarks still run: their quick modes, and the speed suite once through."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.slow
+
+
+def run(*arguments: str) -> None:
+    """A module of bench/ in its own process, from the root of the repository."""
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_goals(tmp_path: Path) -> None:
+    run("bench.goals", "--quick", "--out", str(tmp_path))
+    found = json.loads((tmp_path / "goals.json").read_text(encoding="utf-8"))
+    assert {part for part, rows in found["parts"].items() if rows} == {
+        "slots",
+        "exact",
+        "offload",
+        "simulate",
+        "growth",
+    }
+    assert "| goal | measured |" in (tmp_path / "goals.md").read_text(encoding="utf-8")
+
+
+def test_goals_resume(tmp_path: Path) -> None:
+    arguments = ["bench.goals", "--parts", "exact", "--profiles", "resnet18-224-b32", "--limits", "50"]
+    for folder in ("first", "second"):
+        run(*arguments, "--cache", str(tmp_path / "cache.jsonl"), "--out", str(tmp_path / folder))
+    first, second = (
+        json.loads((tmp_path / folder / "goals.json").read_text(encoding="utf-8")) for folder in ("first", "second")
+    )
+    assert first["parts"] == second["parts"]
+
+
+def test_europar2020(tmp_path: Path) -> None:
+    run("bench.papers.europar2020", "--quick", "--out", str(tmp_path))
+    with (tmp_path / "europar2020" / "points.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    for row in rows:
+        bound = max(float(row[name]) for name in ("compute", "transfer", "fractional"))
+        assert float(row["offload"]) >= bound * (1 - 1e-5)
+    report = (tmp_path / "europar2020.md").read_text(encoding="utf-8")
+    pictures = {path.name for path in (tmp_path / "europar2020").glob("*.png")}
+    assert pictures
+    assert all(f"europar2020/{name}" in report for name in pictures)
+
+
+def test_speed_suite() -> None:
+    run("pytest", "bench/speed", "--benchmark-disable", "-q", "-p", "no:cacheprovider", "-k", "not hash")
