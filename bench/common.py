@@ -95,18 +95,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def best_of(
-    work: Sequence[Callable[[], Any]], *, seconds: float = 0.3, least: int = 3, most: int = 5000
-) -> list[float]:
+def best_of(work: Sequence[Callable[[], Any]], *, seconds: float = 0.3, least: int = 3) -> list[float]:
     """Least CPU seconds of each piece of work, run in turn at least `least` times, then until `seconds` are over.
 
     CPU time, for on a shared machine wall time says more about the neighbours, and most of all for long work.
     """
     best = [float("inf")] * len(work)
     began = time.perf_counter()
-    for round_ in range(most):
-        if round_ >= least and time.perf_counter() - began > seconds:
-            break
+    rounds = 0
+    while rounds < least or time.perf_counter() - began < seconds:
+        rounds += 1
         for index, run in enumerate(work):
             start = time.thread_time()
             run()

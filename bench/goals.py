@@ -37,7 +37,15 @@ Work = Iterator[tuple[str, Callable[[], Row]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What to measure: profiles, memory limits (percent), seconds for offload, profiles of few tensors, stages of random chains."""
+    """What to measure.
+
+    Attributes
+    ----------
+    profiles, limits : names and percent of memory, for slots, exact and offload
+    time_limit, exact_limit : seconds for offload and for the exact dynamic program
+    enumerated : profiles of so few tensors that all sets can be timed
+    stages, seeds : of the random chains
+    """
 
     profiles: tuple[str, ...]
     limits: tuple[float, ...]
@@ -282,6 +290,21 @@ def call(entry: tuple[str, Callable[[], Row]]) -> tuple[str, Row]:
     return key, compute()
 
 
+def compact(document: Row) -> str:
+    """The document as JSON, each part as its columns and one line a row, six digits a number."""
+    parts = []
+    for part, rows in document["parts"].items():
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        lines = [
+            json.dumps([float(f"{row[c]:.6g}") if isinstance(row.get(c), float) else row.get(c) for c in columns])
+            for row in rows
+        ]
+        body = ",\n".join(lines)
+        parts.append(f'"{part}": {{"columns": {json.dumps(columns)}, "rows": [\n{body}\n]}}')
+    joined = ",\n".join(parts)
+    return f'{{"environment": {json.dumps(document["environment"])},\n"parts": {{\n{joined}\n}}}}\n'
+
+
 def main() -> None:
     """Measure, then write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -326,7 +349,7 @@ def main() -> None:
         rows[part] = cache.through(work, part)
     document = {"environment": environment(), "parts": rows}
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "goals.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (given.out / "goals.json").write_text(compact(document), encoding="utf-8")
     (given.out / "goals.md").write_text(report(document), encoding="utf-8")
     print(f"wrote {given.out / 'goals.md'} and goals.json")
 

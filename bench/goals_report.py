@@ -54,7 +54,8 @@ def slots_part(rows: list[Row]) -> tuple[list[list[str]], str]:
     goals.append(
         [
             "dynprog(slots=500) nowhere more than 1.2x slower than hash tables",
-            f"least ratio {ratios.min():.2f} ({where(least)}), median {np.median(ratios):.0f}",
+            f"slower on {len(slow)} of {len(measured)}; least ratio {ratios.min():.2f} ({where(least)}), median "
+            f"{np.median(ratios):.0f}",
             verdict(not slow),
         ]
     )
@@ -65,10 +66,10 @@ def slots_part(rows: list[Row]) -> tuple[list[list[str]], str]:
     ]
     lines = [
         "## dynprog(slots=500): dominance and bounds against hash tables",
-        "Seconds of hash tables over seconds of the default method, both on the same discretised instance, one after "
-        f"the other, best of several rounds. Memory is in percent of dynprog's own range. {len(measured)} instances; "
-        f"{len(large)} more where the hash tables would hold over 60 million states and were stopped; {len(none)} "
-        "more that have no solution in slots.",
+        "CPU seconds of hash tables over those of the default method, both on the same discretised instance, in "
+        "turn, best of several rounds (one where the hash tables take over 0.5 s). Memory is in percent of dynprog's "
+        f"own range. {len(measured)} instances; {len(large)} more where the hash tables would hold over 60 million "
+        f"states and were stopped; {len(none)} more that have no solution in slots.",
         table(["memory", "instances", "least ratio", "median", "largest"], by_percent),
         f"The two methods found the same value on {sum(row['same_value'] for row in measured)} of {len(measured)}, "
         f"and the default method proved its own optimal on {sum(row['proven'] for row in measured)}.",
@@ -176,9 +177,9 @@ def offload_part(rows: list[Row]) -> tuple[list[list[str]], str]:
 def sets_part(rows: list[Row]) -> str:
     """What enumeration says about the gaps."""
     text = (
-        "The gap is to a lower bound, not to the optimum. The chains of resnet18 are short enough to time every set of "
-        "whole tensors, each as its eager plan in which all prefetches follow all offloads. What is left above the "
-        "bound at the best set is due to the bound and to that form of plan; `offload` also tries plans in which "
+        "The gap is to a lower bound, not to the optimum. The chains of resnet18 are short enough to time every set "
+        "of whole tensors, each as its eager plan in which all prefetches follow all offloads. What is left above "
+        "the bound at the best set is due to the bound and to that form of plan; `offload` also tries plans in which "
         "prefetches and offloads mix, and may be below it."
     )
     cells = [[where(row), f"{row['sets']:.2g}", percent(row["best_gap"]), percent(row["offload_gap"])] for row in rows]
@@ -218,9 +219,9 @@ def simulate_part(rows: list[Row]) -> tuple[list[list[str]], str]:
         "inner loop, all travels",
     ]
     text = (
-        "Million steps a second, best of several. `simulate` checks a plan and builds its whole timeline. The "
-        "search's inner loop makes the eager plan of a set and times it without building either; its steps are those "
-        "of the plan that it stands for: greedy's, and the one in which everything travels."
+        "Million steps a second of CPU time, best of several. `simulate` checks a plan and builds its whole "
+        "timeline. The search's inner loop makes the eager plan of a set and times it without building either; its "
+        "steps are those of the plan that it stands for: greedy's, and the one in which everything travels."
     )
     return goals, "\n\n".join(["## Simulator", text, table(head, cells)])
 
@@ -240,10 +241,10 @@ def growth_part(rows: list[Row]) -> str:
     open_ = [row for row in rows if not row["exact"]]
     text = (
         f"Random chains (`memsched.profiles.random`, {len({row['seed'] for row in rows})} seeds, the median), memory "
-        "at 40 %, and a link that needs as long as the compute stream. Seconds as multiples of those of the shortest "
-        "chain; the exponent is that of a power law fitted to all lengths. A growth above 1 of one evaluation of "
-        "offload is natural, for it simulates the whole chain. dynprog(slots=None) ran into its limit of 10 s on "
-        f"{len(open_)} of {len(rows)} chains"
+        "at 40 %, and a link that needs as long as the compute stream. CPU seconds as multiples of those of the "
+        "shortest chain; the exponent is that of a power law fitted to all lengths. One evaluation of offload times "
+        "a plan of the whole chain, so its exponent is 1 at the least. dynprog(slots=None) ran into its limit of 10 "
+        f"s on {len(open_)} of {len(rows)} chains"
     )
     if open_:
         text += f", with proven gaps of at most {percent(max(row['exact_gap'] for row in open_), 3)}"

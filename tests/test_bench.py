@@ -24,7 +24,7 @@ def run(*arguments: str) -> None:
 def test_goals(tmp_path: Path) -> None:
     run("bench.goals", "--quick", "--out", str(tmp_path))
     found = json.loads((tmp_path / "goals.json").read_text(encoding="utf-8"))
-    assert {part for part, rows in found["parts"].items() if rows} == {
+    assert {part for part, table in found["parts"].items() if table["rows"]} == {
         "slots",
         "exact",
         "offload",

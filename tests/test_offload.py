@@ -161,3 +161,16 @@ def test_options() -> None:
     ms.offload(chain, memory, 12.2e9, time_limit=0.3, progress=seen.append)
     assert seen
     assert all(0 <= fraction <= 1 for fraction in seen)
+
+
+def test_no_time_at_all_is_no_worse_than_dynprog() -> None:
+    """A tight chain on which a search of its own starting sets alone once lost to dynprog."""
+    problem = ms.profiles.random(27, seed=185, scale=50), 1207, 9927.880789074137
+    assert ms.offload(*problem, time_limit=0).makespan <= ms.dynprog(*problem).makespan
+
+
+def test_only_feature_maps_travel() -> None:
+    """Gradients never do: a start that sent them once made every plan in pieces illegal."""
+    graph = ms.to_graph(ms.profiles.load("densenet121-224-b32"), 1 << 24)
+    roles = {graph.tensors[tensor]["role"] for tensor in _core.movable_tensors(graph)}
+    assert roles == {"input", "activation"}

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <limits>
-#include <numeric>
+#include <optional>
 #include <tuple>
 
 namespace memsched {
@@ -16,6 +17,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t first_width = 64;
 constexpr std::size_t width_growth = 8;
 constexpr std::size_t walk_per_width = 32;     // sets that the local search tries after a pass, per state of its width
+constexpr std::size_t few_states = 56;         // not worth sorting for dominance
 constexpr std::size_t dominance_window = 2048; // how many kept states a new one is compared with
 
 // A state on its way through a stage, with the decision that made it.
@@ -23,6 +25,14 @@ struct Node {
     FluidState state;
     double bound;
     std::uint32_t origin; // parent << 1 | offloaded
+};
+
+// The order in which nodes are compared: what dominates comes first.
+struct Rank {
+    double held, idle;
+    std::uint32_t node;
+
+    auto operator<=>(const Rank&) const = default;
 };
 
 // Which of the kept states make a new one superfluous: it holds no less and is idle no less, even if the kept state
@@ -105,6 +115,9 @@ class Search {
 
     // The beam seldom finds the set whose size fits best; a walk from the incumbent does.
     void walk(std::size_t width) {
+        if (!walk_) {
+            walk_.emplace(model_);
+        }
         const double target = std::max(proven_, root_bound_) * (1 + options_.gap);
         constexpr std::size_t slice = 4096;
         for (std::size_t left = walk_per_width * std::min(width, options_.max_states); left > 0;) {
@@ -112,10 +125,10 @@ class Search {
                 return;
             }
             const std::size_t now = std::min(left, slice);
-            const double found = walk_.run(best_.offloaded, best_.makespan, target, now);
+            const double found = walk_->run(best_.offloaded, best_.makespan, target, now);
             if (found < best_.makespan) {
                 best_.makespan = found;
-                best_.offloaded = walk_.offloaded();
+                best_.offloaded = walk_->offloaded();
             }
             left -= now;
         }
@@ -148,6 +161,7 @@ class Search {
 
     void expand(int i, const std::vector<FluidState>& current) {
         nodes_.clear();
+        nodes_.reserve(2 * current.size());
         for (std::size_t p = 0; p < current.size(); ++p) {
             if ((p & 1023U) == 0 && progress_.tick(static_cast<double>(i) / model_.stages()) && !first_pass_) {
                 stopped_ = true;
@@ -191,14 +205,24 @@ class Search {
 
     // Drops dominated nodes; the rest becomes the next stage's states.
     void filter(std::vector<FluidState>& next, std::vector<std::uint32_t>& origins) {
-        const auto order = [](const Node& a, const Node& b) {
-            return std::tuple(a.state.held, a.state.idle, a.state.out_queue, a.state.in_queue, a.origin) <
-                   std::tuple(b.state.held, b.state.idle, b.state.out_queue, b.state.in_queue, b.origin);
-        };
-        std::sort(nodes_.begin(), nodes_.end(), order);
-        filter_.clear();
         next.clear();
+        next.reserve(nodes_.size());
+        origins.reserve(nodes_.size());
+        if (nodes_.size() <= few_states) {
+            for (const Node& node : nodes_) {
+                next.push_back(node.state);
+                origins.push_back(node.origin);
+            }
+            return;
+        }
+        order_.clear();
         for (const Node& node : nodes_) {
+            order_.push_back({node.state.held, node.state.idle, static_cast<std::uint32_t>(order_.size())});
+        }
+        std::sort(order_.begin(), order_.end());
+        filter_.clear();
+        for (const Rank& rank : order_) {
+            const Node& node = nodes_[rank.node];
             if (!filter_.dominated(node.state)) {
                 filter_.keep(node.state);
                 next.push_back(node.state);
@@ -209,10 +233,13 @@ class Search {
 
     void finish(const std::vector<FluidState>& last) {
         std::size_t winner = last.size();
-        for (std::size_t s = 0; s < last.size(); ++s) {
+        double moved = infinity;
+        for (std::size_t s = 0; s < last.size(); ++s) { // on ties the set that moves less
             const double makespan = model_.compute() + last[s].idle + model_.turn_idle(last[s]);
-            if (makespan < best_.makespan) {
+            if (makespan < best_.makespan ||
+                (winner < last.size() && makespan == best_.makespan && last[s].moved < moved)) {
                 best_.makespan = makespan;
+                moved = last[s].moved;
                 winner = s;
             }
         }
@@ -228,7 +255,7 @@ class Search {
 
     const FluidChain& chain_;
     FluidModel model_;
-    FluidWalk walk_{model_};
+    std::optional<FluidWalk> walk_; // made when it is first needed
     const DynprogOptions& options_;
     const Progress& progress_;
     double root_bound_ = 0;
@@ -236,6 +263,7 @@ class Search {
     bool stopped_ = false, first_pass_ = true;
     DynprogSolution best_;
     std::vector<Node> nodes_;
+    std::vector<Rank> order_;
     std::vector<std::vector<std::uint32_t>> origins_; // per stage, of the kept states
     DominanceFilter filter_;
 };

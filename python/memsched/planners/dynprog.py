@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from memsched import checks
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError
-from memsched.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
+from memsched.fluid import MAX_STATES, Flags, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots, prefix_set
 from memsched.planners import minimum
 from memsched.planners.base import ChainTask, Progress, start
 from memsched.problem import ChunkLike
@@ -57,6 +58,23 @@ def dynprog_set(
     )
 
 
+def _break_tie(task: ChainTask, solution: FluidSolution) -> Flags:
+    """The tensors of the set, or of GREEDY's where the model values it no less and the simulator values it more.
+
+    Many sets are best in the interruptible model, and with whole transfers their makespans differ; the paper does not
+    say which one to take.
+    """
+    chosen = task.tensors(solution.offloaded)
+    instance = fluid_chain(task.chain, task.device)
+    greedy = prefix_set(instance, task.excess)
+    speed = instance.bandwidth if 0 < instance.bandwidth < math.inf else 1.0
+    if instance.exact().makespan(greedy) > solution.makespan * speed * (1 + 1e-12):
+        return chosen
+    other = task.tensors(greedy)
+    makespans = task.makespans(np.array([chosen, other]))
+    return other if makespans[1] < makespans[0] else chosen
+
+
 def dynprog(
     chain: Chain,
     M: float | None = None,
@@ -76,7 +94,8 @@ def dynprog(
 
     Optimal in the interruptible model (a transfer may pause, memory comes and goes continuously) among schedules in
     which no prefetch starts before the last offload has ended. The plan offloads exactly that set; its makespan is
-    simulated. `estimate` is the value in the interruptible model.
+    simulated. `estimate` is the value in the interruptible model. Where GREEDY's set has the same value there, the one
+    with the smaller simulated makespan is taken.
 
     Parameters
     ----------
@@ -164,5 +183,5 @@ def dynprog(
     if slots is None:
         params["model_lower_bound"] = solution.lower_bound
     planner = {"name": "dynprog", "slots": slots, "method": method}
-    schedule = task.schedule(task.tensors(solution.offloaded), planner)
+    schedule = task.schedule(_break_tie(task, solution), planner)
     return task.result("dynprog", params, schedule, estimate=solution.makespan)
