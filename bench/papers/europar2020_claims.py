@@ -87,36 +87,19 @@ def claim_ratio(rows: list[Row]) -> list[str]:
 
 
 def ties(rows: list[Row]) -> str:
-    """How much of DYNPROG's loss is the choice among sets that its model cannot tell apart."""
+    """How often DYNPROG's model cannot tell its set from GREEDY's."""
     own = [row for row in both(rows, "dynprog") if row["transfer"] > 0]
     same = tied(own)
     if not same:
         return ""
     names = {(row["profile"], row["percent"]) for row in same}
-    kind = np.array(
-        [
-            (min(row["dynprog"], row["greedy"]) if (row["profile"], row["percent"]) in names else row["dynprog"])
-            / bound(row)
-            for row in own
-        ]
-    )
-    plain, greedy = ratios(own, "dynprog"), ratios(own, "greedy")
-    high = np.array([row["percent"] >= 75 for row in own])
-    at_high = ""
-    if high.any():
-        at_high = (
-            f"At limits of 75 % and above its mean would be {kind[high].mean():.3f} instead of "
-            f"{plain[high].mean():.3f}, and GREEDY's is {greedy[high].mean():.3f}: ties are most of dynprog's loss "
-            "there. "
-        )
     return (
         f"On {share([(row['profile'], row['percent']) in names for row in own])} points below the peak GREEDY's set "
         "is worth no less than dynprog's in the interruptible model (in which dynprog's rounds to slots), so the "
         "model does not say which to take; which one a dynamic program returns depends on its order of states, which "
-        "the paper does not give. Our curves show one such choice. Had dynprog taken GREEDY's set there where that "
-        f"is the better one, its mean ratio would be {kind.mean():.3f} instead of {plain.mean():.3f}, its worst "
-        f"{kind.max():.3f} instead of {plain.max():.3f}, and {share((kind < 1.2).tolist())} points would be below "
-        f"1.2. {at_high}offload breaks the ties, and searches, on the simulated makespan."
+        "the paper does not give. With whole transfers the choice matters. Our dynprog takes the set that moves less, "
+        "and GREEDY's where the simulator prefers it. offload goes on from there and searches on the simulated "
+        "makespan itself."
     )
 
 
