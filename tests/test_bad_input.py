@@ -565,3 +565,59 @@ def test_timelines_without_end(key: str) -> None:
     document = ms.greedy(ms.profiles.homogeneous(3), 1000, 1.0).to_json()
     document["timeline"][key] = nan
     refused(lambda: ms.Result.from_json(document), key, "nan")
+
+
+def test_results_that_contradict_themselves() -> None:
+    document = ms.greedy(ms.profiles.homogeneous(3), 1000, 1.0).to_json()
+    refused(lambda: ms.Result.from_json({**document, "lower_bound": 1e9}), "lower_bound", "1000000000")
+    short = {**document["timeline"], "start": []}
+    refused(lambda: ms.Result.from_json({**document, "timeline": short}), "timeline", "0")
+    refused(lambda: ms.Result.from_json({**document, "device": "device.json"}), "device", "device.json")
+
+
+def test_addresses_in_a_fluid_plan() -> None:
+    document = ms.greedy(ms.profiles.homogeneous(3), 1000, 1.0).schedule.to_json()
+    document["steps"] = [{"run": "F1", "at": {"a1": 0}}]
+    with pytest.raises(ms.ScheduleError, match="fluid") as caught:
+        ms.Schedule.from_json(document)
+    assert caught.value.step == 0
+
+
+@pytest.mark.parametrize("planner", ["greedy", "dynprog", "vdnn", "offload", "autoswap"])
+def test_a_link_that_takes_for_ever(planner: str) -> None:
+    problem = ms.profiles.homogeneous(4, activation=10)
+    with pytest.raises(ms.MemschedError, match=r"finite|link"):
+        getattr(ms, planner)(problem, ms.min_memory(problem), 5e-324)
+
+
+@pytest.mark.parametrize("beta", [1e300, 1e308])
+def test_a_link_faster_than_numbers_count(beta: float) -> None:
+    problem = ms.Chain([1e10] * 3, [1e10] * 3, [4] * 4, [0, 4, 4, 4])
+    result = ms.dynprog(problem, 20, beta)
+    assert result.makespan == pytest.approx(6e10)
+    assert ms.bounds(problem, 20, beta).interruptible == pytest.approx(6e10)
+
+
+def test_an_op_with_very_many_choices() -> None:
+    choices = [{"alg": str(index), "time": float(index), "workspace": 0} for index in range(40_000)]
+    tensors = [{"name": "x", "size": 1, "role": "input"}, {"name": "y", "size": 1, "role": "activation"}]
+    op = {"name": "f", "phase": "fwd", "reads": ["x"], "writes": ["y"], "choices": choices}
+    schedule = ms.Schedule([{"run": "f", "alg": "39999"}], budget=5)
+    assert ms.simulate(ms.Graph(tensors, [op]), schedule, ms.Device(5)).makespan == 39999
+
+
+def test_more_bytes_than_a_double_counts() -> None:
+    """Refused with a sentence, or planned; never an IndexError."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sizes = [int(size) for size in rng.integers(2**57, 2**58, 6)]
+        problem = ms.Chain([1.0] * 5, [1.0] * 5, sizes, [0] * 6)
+        with suppress(ms.MemschedError):
+            ms.validate(ms.dynprog(problem, ms.min_memory(problem, "dynprog"), 1e17))
+
+
+def test_so_many_rounds_overflow() -> None:
+    result = ms.greedy(ms.profiles.homogeneous(4, activation=10), 50, 1.0)
+    document = {**result.schedule.to_json(), "rounds": [[1, 2**62]]}
+    with pytest.raises(ms.ScheduleError, match="rounds"):
+        ms.simulate(result.problem, ms.Schedule.from_json(document), result.device)

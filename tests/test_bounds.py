@@ -167,3 +167,30 @@ def test_the_interruptible_bound_says_when_it_is_not_proven() -> None:
     exact = ms.dynprog(chain, int(least + 0.1 * (peak - least)), 12.2e9, slots=None, time_limit=1)
     assert exact.estimate is not None
     assert found.interruptible <= exact.estimate * (1 + TINY)
+
+
+def test_what_nobody_reads_may_be_dropped() -> None:
+    """A tensor without readers does not have to stay: the bound must not count it."""
+    tensors = [
+        {"name": name, "size": 10 if name == "stat" else 1, "role": role}
+        for name, role in (
+            ("x", "input"),
+            ("stat", "activation"),
+            ("y", "activation"),
+            ("z", "activation"),
+            ("d", "gradient"),
+        )
+    ]
+
+    def op(name: str, phase: str, reads: list[str], writes: list[str]) -> dict[str, object]:
+        choice = {"alg": "default", "time": 1.0, "workspace": 5 if name == "f2" else 0}
+        return {"name": name, "phase": phase, "reads": reads, "writes": writes, "choices": [choice]}
+
+    graph = ms.Graph(
+        tensors,
+        [op("f1", "fwd", ["x"], ["y", "stat"]), op("f2", "fwd", ["y"], ["z"]), op("b", "bwd", ["x", "z"], ["d"])],
+    )
+    steps = [{"run": "f1"}, {"free": "stat"}, {"run": "f2"}, {"free": "y"}, {"run": "b"}]
+    schedule = ms.Schedule(steps, budget=14, graph="graph")
+    device = ms.Device(14, 1.0)
+    assert ms.bounds(graph, device=device).best <= ms.simulate(graph, schedule, device).makespan == 3.0

@@ -174,3 +174,10 @@ def test_only_feature_maps_travel() -> None:
     graph = ms.to_graph(ms.profiles.load("densenet121-224-b32"), 1 << 24)
     roles = {graph.tensors[tensor]["role"] for tensor in _core.movable_tensors(graph)}
     assert roles == {"input", "activation"}
+
+
+def test_a_host_that_holds_just_what_must_leave() -> None:
+    """Only one set of tensors fits both memories, and none of the planners' own sets is it."""
+    problem = ms.Chain([1] * 5, [1] * 5, [7, 10, 6, 9, 2, 7], [0] * 6)
+    result = ms.offload(problem, device=ms.Device(25, 1.0, host_memory=16), time_limit=0.05)
+    assert ms.validate(result).bytes_out <= 16

@@ -54,7 +54,9 @@ def test_recomputation_has_its_own_colour() -> None:
     plan["steps"][at + 1 : at + 1] = [{"free": "a1"}, {"free": "tape1"}, {"run": "F1"}]
     schedule = ms.Schedule.from_json(plan)
     device = ms.Device(100)
-    again = replace(RESULT, schedule=schedule, device=device, timeline=ms.simulate(CHAIN, schedule, device))
+    again = replace(
+        RESULT, schedule=schedule, device=device, timeline=ms.simulate(CHAIN, schedule, device), lower_bound=0.0
+    )
     assert "recompute" in words(plot(again))
 
 
@@ -97,7 +99,7 @@ def test_the_curve_keeps_the_peak_and_every_level_that_lasts(
 ) -> None:
     problem, schedule, device = case
     timeline = ms.simulate(problem, schedule, device)
-    result = replace(RESULT, problem=problem, schedule=schedule, device=device, timeline=timeline)
+    result = replace(RESULT, problem=problem, schedule=schedule, device=device, timeline=timeline, lower_bound=0.0)
     times, counts = memory_curve(result)
     given_times, given_counts = timeline.memory
     assert (np.diff(times) >= 0).all()

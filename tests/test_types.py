@@ -301,7 +301,10 @@ def test_result_figures() -> None:
     assert samples()["result of a graph"].gap == 0
     plan = result.schedule.to_json()
     again = ms.Schedule.from_json({**plan, "steps": [{"run": "F1"}, {"run": "F2"}, {"run": "F1"}, {"run": "F1"}]})
-    changed = ms.Result.from_json({**result.to_json(), "schedule": again.to_json()})
+    times = {"start": [0.0] * 4, "end": [9.0] * 4}
+    changed = ms.Result.from_json(
+        {**result.to_json(), "schedule": again.to_json(), "timeline": {**timeline.to_json(), **times}}
+    )
     assert changed.recomputed == ("F1",)
 
 

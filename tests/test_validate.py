@@ -588,7 +588,7 @@ def one_pass(document: Json, schedule: Json, machine: Json) -> tuple[list[float]
                 for b in gone:
                     if max(new["low"], b["low"]) < min(new["low"] + new["bytes"], b["low"] + b["bytes"]):
                         t = max(t, b["to"][0])
-        elif births:
+        elif any(b["bytes"] for b in births):
             asked = sum(b["bytes"] for b in blocks + births)
             for moment in sorted({t, *(b["to"][0] for b in gone if b["to"][0] > t)}):
                 t = moment

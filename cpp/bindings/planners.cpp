@@ -119,10 +119,21 @@ void bind_planners(py::module_& module) {
             const Bounds b = lower_bounds(graph, device, budget);
             return std::tuple(b.compute, b.transfer, b.fractional);
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), "(compute, transfer, fractional) in seconds.");
+        py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("device"), py::arg("budget"),
+        "(compute, transfer, fractional) in seconds.");
     module.def(
         "movable_tensors", [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");
+    module.def(
+        "tensor_bytes",
+        [](const Graph& graph) {
+            py::array_t<Bytes> bytes(static_cast<py::ssize_t>(graph.tensors().size()));
+            for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
+                bytes.mutable_at(t) = graph.tensors()[t].bytes;
+            }
+            return bytes;
+        },
+        py::arg("graph"), "Sizes of the tensors, by id.");
     bind_sets(module);
     bind_fluid(module);
 }

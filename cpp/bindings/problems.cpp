@@ -305,7 +305,12 @@ InvalidInputError
     bind_document(graph, "read_graph", "write_graph");
 
     module.def(
-        "to_graph", [](const Chain& c, const py::object& chunk) { return to_graph(c, to_chunk(chunk)); },
+        "to_graph",
+        [](const Chain& c, const py::object& chunk) {
+            const Chunk cut = to_chunk(chunk);
+            const py::gil_scoped_release free;
+            return to_graph(c, cut);
+        },
         py::arg("chain"), py::arg("chunk") = none, R"(The graph on which every plan of a chain is simulated and checked.
 
 Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output) and d0 .. dn.
@@ -322,8 +327,8 @@ Examples
 >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
 ['F1', 'loss', 'B1']
 )");
-    module.def("graph_min_memory", py::overload_cast<const Graph&>(&min_memory), py::arg("graph"));
-    module.def("graph_peak_memory", py::overload_cast<const Graph&>(&peak_memory), py::arg("graph"));
+    module.def("graph_min_memory", &min_memory, py::arg("graph"), py::call_guard<py::gil_scoped_release>());
+    module.def("graph_peak_memory", &peak_memory, py::arg("graph"), py::call_guard<py::gil_scoped_release>());
 }
 
 } // namespace memsched::bindings

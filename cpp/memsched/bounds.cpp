@@ -75,12 +75,22 @@ Workload workload(const Graph& graph, Bytes capacity) {
     const std::size_t n = graph.ops().size();
     Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
                   std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
+    // What no op reads may be dropped once it is written, or before the first op.
+    double unread = 0;
+    std::vector<double> dropped(n, 0);
+    for (std::size_t t = 0; t < lifetimes.birth.size(); ++t) {
+        if (lifetimes.last_use[t] < 0) {
+            const auto bytes = static_cast<double>(graph.tensors()[t].bytes);
+            (lifetimes.birth[t] < 0 ? unread : dropped[static_cast<std::size_t>(lifetimes.birth[t])]) += bytes;
+        }
+    }
     std::vector<OpId> previous(lifetimes.birth);    // last op that touched a tensor
     std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
     for (std::size_t j = 0; j < n; ++j) {
         work.time[j] = fastest(graph.ops()[j]);
-        work.excess[j] = static_cast<double>(lifetimes.usage[j] - capacity);
-        work.away_most[j] = static_cast<double>(lifetimes.usage[j] - lifetimes.need[j]);
+        work.excess[j] = static_cast<double>(lifetimes.usage[j] - capacity) - unread;
+        work.away_most[j] = static_cast<double>(lifetimes.usage[j] - lifetimes.need[j]) - unread;
+        unread += dropped[j];
         for (const TensorId t : graph.ops()[j].reads) {
             const auto id = static_cast<std::size_t>(t);
             if (static_cast<OpId>(j) > previous[id] + 1) {

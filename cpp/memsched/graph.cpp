@@ -1,5 +1,6 @@
 #include "memsched/graph.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <unordered_set>
@@ -56,6 +57,7 @@ void check_choices(const Op& op, Bytes total) {
 }
 
 std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
+    Seconds compute = 0;
     std::vector<OpId> writer(g.tensors.size(), -1);
     std::vector<OpId> reader(g.tensors.size(), -1); // the last op seen reading a tensor
     std::unordered_set<std::string> seen;
@@ -66,6 +68,15 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
             fail("ops[" + std::to_string(i) + "] is named '" + op.name + "'; op names must be unique and not empty");
         }
         check_choices(op, total);
+        Seconds slowest = 0;
+        for (const Choice& choice : op.choices) {
+            slowest = std::max(slowest, choice.time);
+        }
+        compute += slowest;
+        if (!std::isfinite(compute)) {
+            fail("op '" + op.name + "' takes " + show(slowest) +
+                 ", with which the times add up to infinity; use a coarser unit");
+        }
         for (const TensorId t : op.reads) {
             if (!known(t)) {
                 fail("op '" + op.name + "' reads an unknown tensor");

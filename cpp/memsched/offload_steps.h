@@ -30,8 +30,6 @@ class OffloadSteps {
 
     // The tensors that may travel, in order of release (last forward use, then writer, then id).
     const std::vector<TensorId>& movable() const { return movable_; }
-    const Lifetimes& lifetimes() const { return lifetimes_; }
-    Bytes capacity() const { return capacity_; }
 
     // Fills `list`; travels has one entry a tensor. False when some run has no room whatever the timing.
     bool build(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule, StepList& list);

@@ -14,13 +14,13 @@ using Names = std::unordered_map<std::string, std::int32_t>;
     throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
 }
 
-std::int16_t find_choice(const Op& op, const std::string& alg, std::size_t step) {
+std::int32_t find_choice(const Op& op, const std::string& alg, std::size_t step) {
     if (alg.empty() && op.choices.size() == 1) {
         return 0;
     }
     for (std::size_t c = 0; c < op.choices.size(); ++c) {
         if (op.choices[c].alg == alg) {
-            return static_cast<std::int16_t>(c);
+            return static_cast<std::int32_t>(c);
         }
     }
     fail(step, alg.empty() ? "run '" + op.name + "' needs an alg, since the op has several choices"
@@ -71,6 +71,9 @@ void check_schedule(const Schedule& schedule) {
         if (step.verb == Verb::free && !step.after.empty()) {
             fail(k, "a free takes no 'after'; its bytes come back when all earlier uses have ended");
         }
+        if (!step.at.empty() && schedule.memory == MemoryMode::fluid) {
+            fail(k, "an address ('at') in a fluid plan; make the plan contiguous or leave addresses out");
+        }
         for (const StepId earlier : step.after) {
             if (earlier < 0 || static_cast<std::size_t>(earlier) >= k) {
                 fail(k, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
@@ -103,7 +106,7 @@ StepList resolve(const Graph& graph, const Schedule& schedule) {
             fail(k, (is_run ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
                         "'; was the plan made for another graph or chunk?");
         }
-        Step step{named.verb, false, 0, found->second, -1};
+        Step step{named.verb, false, found->second, 0, -1};
         if (is_run) {
             const Op& op = graph.op(found->second);
             step.choice = find_choice(op, named.alg, k);

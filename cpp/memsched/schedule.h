@@ -16,8 +16,8 @@ enum class Verb : std::uint8_t { run, offload, prefetch, free };
 struct Step {
     Verb verb = Verb::run;
     bool skip = false;       // run only: skip the op's tape
-    std::int16_t choice = 0; // run only: index of the algorithm
     std::int32_t id = 0;     // OpId of a run, TensorId otherwise
+    std::int32_t choice = 0; // run only: index of the algorithm
     StepId after = -1;       // index into StepList::after, or -1
 };
 
@@ -25,10 +25,10 @@ struct StepList {
     std::vector<Step> steps;
     std::vector<std::vector<StepId>> after; // earlier steps to wait for, for the few steps that have any
 
-    void run(OpId op) { steps.push_back({Verb::run, false, 0, op, -1}); }
-    void offload(TensorId tensor) { steps.push_back({Verb::offload, false, 0, tensor, -1}); }
-    void prefetch(TensorId tensor) { steps.push_back({Verb::prefetch, false, 0, tensor, -1}); }
-    void free(TensorId tensor) { steps.push_back({Verb::free, false, 0, tensor, -1}); }
+    void run(OpId op) { steps.push_back({Verb::run, false, op, 0, -1}); }
+    void offload(TensorId tensor) { steps.push_back({Verb::offload, false, tensor, 0, -1}); }
+    void prefetch(TensorId tensor) { steps.push_back({Verb::prefetch, false, tensor, 0, -1}); }
+    void free(TensorId tensor) { steps.push_back({Verb::free, false, tensor, 0, -1}); }
 };
 
 // A step by names: what is saved, exchanged and shown. Empty and -1 mean absent.

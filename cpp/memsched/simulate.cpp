@@ -3,6 +3,7 @@
 #include "memsched/errors.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace memsched {
 namespace {
@@ -318,6 +319,9 @@ Timeline Simulator::timeline(const StepList& list) {
         throw ScheduleError(where + fault_, current_);
     }
     recorder.finish(graph_.resident() + sources_);
+    if (!std::isfinite(recorder.timeline.makespan)) {
+        throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?", -1);
+    }
     return std::move(recorder.timeline);
 }
 
@@ -336,8 +340,10 @@ Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& de
     timeline.makespan *= times;
     timeline.idle *= times;
     timeline.recompute_time *= times;
-    timeline.bytes_out *= schedule.rounds[0].times;
-    timeline.bytes_in *= schedule.rounds[0].times;
+    if (__builtin_mul_overflow(timeline.bytes_out, schedule.rounds[0].times, &timeline.bytes_out) ||
+        __builtin_mul_overflow(timeline.bytes_in, schedule.rounds[0].times, &timeline.bytes_in)) {
+        throw ScheduleError("so many rounds move more than 2^63 - 1 bytes; split the plan", -1);
+    }
     return timeline;
 }
 

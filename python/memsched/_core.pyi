@@ -29,6 +29,7 @@ __all__: list[str] = [
     "offload_set_makespans",
     "offload_set_schedule",
     "simulate_graph",
+    "tensor_bytes",
     "to_graph",
 ]
 _Number = typing.SupportsFloat | typing.SupportsIndex
@@ -581,6 +582,11 @@ def offload_set_schedule(
     ahead: int | None = None,
 ) -> Schedule: ...
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
+def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
+    """
+    Sizes of the tensors, by id.
+    """
+
 def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:
     """
     The graph on which every plan of a chain is simulated and checked.

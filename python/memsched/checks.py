@@ -75,6 +75,7 @@ def memory(name: str, value: object) -> int:
         Naming the option and its value.
     """
     number = _as_float(value)
-    if not (0 < number < 2.0**63 and number == math.floor(number)):
+    whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]
+    if not 0 < whole < 2**63:
         raise InvalidInputError(f"{name} is {value!r}; it must be a whole number of bytes > 0")
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    return int(whole)

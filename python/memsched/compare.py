@@ -69,6 +69,8 @@ def compare(
     ['greedy', 'vdnn']
     """
     device = make_device(M, beta, device)
+    if isinstance(planners, str):
+        raise InvalidInputError(f"planners is {planners!r}; give a list of names")
     names = list(PLANNERS) if planners is None else list(planners)
     entries = {name: planner_named(name) for name in names}
     found: dict[str, Result | MemschedError] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -86,24 +86,26 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     InvalidInputError
         The file cannot be written.
     """
-    temporary: str | None = None
+    temporary: Path | None = None
     try:
         target = Path(path).resolve()
-        if target.exists() and not target.is_file():
+        known = target.stat() if target.exists() else None
+        if known is not None and not target.is_file():
             raise OSError("it is not a regular file")
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        temporary = beside
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
+        if known is not None:
+            os.chmod(beside, known.st_mode & 0o7777)
+        os.replace(beside, target)
         temporary = None
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"'{path}' cannot be written: {error}") from error
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:

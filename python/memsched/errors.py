@@ -17,7 +17,8 @@ class InfeasibleError(MemschedError):
     Attributes
     ----------
     min_memory : int
-        The smallest M (bytes, resident included) for which this planner finds a plan.
+        The smallest M (bytes, resident included) for which this planner finds a plan; an estimate where host_memory is
+        what lacks, and the message says so.
     """
 
     def __init__(self, message: str, min_memory: int) -> None:

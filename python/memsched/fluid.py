@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -119,6 +120,9 @@ def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
         bandwidth = device.d2h
     else:
         bandwidth = 2.0 / sum(1.0 / speed for speed in speeds)
+    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
+    if not seconds * bandwidth < 1e300:
+        bandwidth = math.inf  # the link moves more in that time than a double can count: as good as free
     return FluidInstance(chain=chain, capacity=device.memory - chain.resident, bandwidth=bandwidth)
 
 
@@ -183,13 +187,18 @@ def fluid_solve_in_slots(
     exact = instance.exact()
     width = instance.capacity / slots
     activation = ceil_partial_sums(instance.activation, width)
+    deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+
+    def left() -> float | None:
+        return None if time_limit is None else max(0.0, deadline - time.perf_counter())
+
     states, rounds = 0, 0
-    while rounds < max_rounds:
+    while rounds < max_rounds and (rounds == 0 or time.perf_counter() < deadline):
         rounded = instance.in_slots(width, slots, activation)
         if rounded.min_capacity > slots:
             break
         rounds += 1
-        solution = _core.dynprog(rounded, hash_tables, gap, max_states, time_limit, progress)
+        solution = _core.dynprog(rounded, hash_tables, gap, max_states, left(), progress)
         states += solution.states
         makespan = exact.makespan(solution.offloaded)
         if math.isfinite(makespan):
@@ -205,6 +214,6 @@ def fluid_solve_in_slots(
         if not bump(activation, instance.activation, width):
             break
     fallback = fluid_solve(
-        instance, gap=gap, max_states=min(max_states, FALLBACK_STATES), time_limit=time_limit, progress=progress
+        instance, gap=gap, max_states=min(max_states, FALLBACK_STATES), time_limit=left(), progress=progress
     )
     return replace(fallback, states=fallback.states + states, rounds=rounds)

@@ -54,7 +54,7 @@ class Result:
     estimate : float or None
         The planner's value in its paper's own model, seconds.
     lower_bound : float
-        Seconds; no schedule of the problem without recomputation is faster on this device.
+        Seconds; no schedule that runs each op once, in graph order, is faster on this device.
     optimal : bool
         Whether the plan is proven best: its makespan meets the lower bound.
     runtime : float
@@ -72,6 +72,16 @@ class Result:
     placement: dict[str, Any] | None = None
     estimate: float | None = None
     optimal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lower_bound > self.makespan * (1 + 1e-9):
+            raise InvalidInputError(
+                f"lower_bound is {self.lower_bound}, above the makespan {self.makespan}; simulate the schedule again"
+            )
+        if len(self.timeline.start) != len(self.schedule):
+            raise InvalidInputError(
+                f"timeline has {len(self.timeline.start)} steps, the schedule {len(self.schedule)}; simulate it again"
+            )
 
     @property
     def makespan(self) -> float:
@@ -119,9 +129,10 @@ class Result:
         """Read `memsched-result/1` from a dict, a JSON text or the path of a file."""
         document = read_document(source, "memsched-result/1")
         check_keys(document, "the result", _KEYS)
+        for key in ("problem", "device", "schedule"):
+            if not isinstance(document[key], dict):
+                raise InvalidInputError(f"{key} of the result is {document[key]!r}; it must be an object")
         problem = document["problem"]
-        if not isinstance(problem, dict):
-            raise InvalidInputError("problem of the result is not an object")
         is_graph = problem.get("format") == "memsched-graph/1"
         for key, kinds in (("planner", str), ("params", dict), ("timeline", dict), ("optimal", bool)):
             if not isinstance(document[key], kinds):

@@ -8,6 +8,7 @@
 #include <compare>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 
 namespace memsched {
@@ -93,10 +94,17 @@ class Search {
             if (stopped_ || width > options_.max_states || close_enough()) {
                 break;
             }
+            if (best_.makespan == infinity) {
+                break; // sizes beyond the precision of a double
+            }
             walk(width);
             if (close_enough()) {
                 break;
             }
+        }
+        if (best_.makespan == infinity) {
+            throw std::invalid_argument("the chain's sizes are too large for the interruptible model, which counts in "
+                                        "doubles; use a coarser unit");
         }
         best_.lower_bound = std::min(best_.makespan, std::max(proven_, root_bound_));
         best_.optimal = best_.makespan <= best_.lower_bound * (1 + 1e-12);
@@ -109,8 +117,16 @@ class Search {
         return best_.makespan < infinity && best_.makespan <= bound * (1 + options_.gap) * (1 + 1e-12);
     }
 
+    double least_bound() const {
+        double least = infinity;
+        for (const Node& node : nodes_) {
+            least = std::min(least, node.bound);
+        }
+        return least;
+    }
+
     bool too_many(std::size_t kept) const {
-        return kept + nodes_.size() > options_.max_states || nodes_.size() > options_.max_states / 8;
+        return kept + nodes_.size() > options_.max_states || nodes_.size() > options_.max_states / 32;
     }
 
     // The beam seldom finds the set whose size fits best; a walk from the incumbent does.
@@ -145,15 +161,15 @@ class Search {
         for (int i = 0; i < stages; ++i) {
             expand(i, current);
             if (stopped_ || (!first_pass_ && too_many(kept_states))) {
-                for (const Node& node : nodes_) {
-                    dropped = std::min(dropped, node.bound);
-                }
                 stopped_ = true;
-                return std::min(dropped, best_.makespan);
+                return std::min({dropped, least_bound(), best_.makespan});
             }
             dropped = std::min(dropped, narrow(width));
-            filter(current, origins_[static_cast<std::size_t>(i)]);
+            dropped = std::min(dropped, filter(i, current, origins_[static_cast<std::size_t>(i)]));
             kept_states += current.size();
+            if (stopped_) {
+                return std::min(dropped, best_.makespan);
+            }
         }
         finish(current);
         return dropped;
@@ -203,8 +219,9 @@ class Search {
         return dropped;
     }
 
-    // Drops dominated nodes; the rest becomes the next stage's states.
-    void filter(std::vector<FluidState>& next, std::vector<std::uint32_t>& origins) {
+    // Drops dominated nodes; the rest becomes the next stage's states. Returns infinity, or, when told to stop, the
+    // least bound among all nodes.
+    double filter(int i, std::vector<FluidState>& next, std::vector<std::uint32_t>& origins) {
         next.clear();
         next.reserve(nodes_.size());
         origins.reserve(nodes_.size());
@@ -213,7 +230,7 @@ class Search {
                 next.push_back(node.state);
                 origins.push_back(node.origin);
             }
-            return;
+            return infinity;
         }
         order_.clear();
         for (const Node& node : nodes_) {
@@ -223,12 +240,17 @@ class Search {
         filter_.clear();
         for (const Rank& rank : order_) {
             const Node& node = nodes_[rank.node];
+            if ((++compared_ & 255U) == 0 && progress_.tick(static_cast<double>(i) / model_.stages()) && !first_pass_) {
+                stopped_ = true;
+                return least_bound();
+            }
             if (!filter_.dominated(node.state)) {
                 filter_.keep(node.state);
                 next.push_back(node.state);
                 origins.push_back(node.origin);
             }
         }
+        return infinity;
     }
 
     void finish(const std::vector<FluidState>& last) {
@@ -264,6 +286,7 @@ class Search {
     DynprogSolution best_;
     std::vector<Node> nodes_;
     std::vector<Rank> order_;
+    std::size_t compared_ = 0;
     std::vector<std::vector<std::uint32_t>> origins_; // per stage, of the kept states
     DominanceFilter filter_;
 };

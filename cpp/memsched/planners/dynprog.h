@@ -13,8 +13,8 @@ namespace memsched {
 
 struct DynprogOptions {
     double gap = 0;                      // stop when (makespan - lower_bound) / lower_bound is proven this small
-    std::size_t max_states = 40'000'000; // kept for backtracking, 4 bytes each; an eighth as many, of about 100 bytes,
-                                         // may be in work at once. The default is bounded by about 0.7 GB.
+    std::size_t max_states = 40'000'000; // kept for backtracking, 4 bytes each; a 32nd as many, of about 150 bytes, may
+                                         // be in work at once. The default is bounded by about 0.4 GB.
 };
 
 struct DynprogSolution {

@@ -157,6 +157,10 @@ double FluidModel::lower_bound(int stage, const FluidState& s) const {
 }
 
 double fluid_makespan(const FluidChain& chain, const std::vector<std::uint8_t>& offloaded) {
+    if (offloaded.size() != chain.forward.size()) {
+        throw std::invalid_argument("offloaded has " + std::to_string(offloaded.size()) +
+                                    " flags, expected one a stage");
+    }
     const FluidModel model(chain);
     FluidState state = model.initial();
     for (int i = 0; i < model.stages(); ++i) {

@@ -16,8 +16,6 @@ class LateAcceptance {
         next_ = 0;
     }
 
-    double current() const { return current_; }
-
     // Whether the walk moves to a neighbour of this value; called once a move.
     bool accept(double value) {
         double& old = past_[next_];

@@ -166,7 +166,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         device, origin = machine.build(saved.problem, saved.device, "the result's")
         timeline = simulate(saved.problem, saved.schedule, device)
         if machine.given:
-            measured = replace(saved, device=device, timeline=timeline, optimal=False)
+            measured = replace(saved, device=device, timeline=timeline, optimal=False, lower_bound=0.0)
             return replace(measured, lower_bound=_bound(measured)), origin
         return replace(saved, timeline=timeline, lower_bound=min(saved.lower_bound, timeline.makespan)), origin
     chain, schedule, device, origin = open_plan(document, problem, machine)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from memsched import checks
 from memsched._core import Chain, Device
 from memsched.bounds import graph_bound
-from memsched.fluid import Flags
+from memsched.fluid import Flags, Progress
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Progress, start
+from memsched.planners.base import ChainTask, start
 from memsched.planners.bayes import minimise
 from memsched.problem import ChunkLike
 from memsched.result import Result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +18,6 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.fluid import Flags
 from memsched.problem import ChunkLike, make_device
 from memsched.result import Result
-
-Progress = Callable[[float], None] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +56,18 @@ class ChainTask:
 
     def host_error(self, planner: str) -> InfeasibleError:
         """What to raise when nothing that fits the device fits the host too."""
-        sizes = [tensor["size"] for tensor in self.graph.tensors]
-        room, spared = self.device.host_memory or 0, 0
+        if self.device.host_memory is None:
+            return InfeasibleError(
+                f"{planner} found no plan of finite length for '{self.chain.name}' in {self.device.memory} bytes; "
+                f"the link is too slow, and without it M must be {self.device.memory + self.excess}",
+                self.device.memory + self.excess,
+            )
+        sizes = _core.tensor_bytes(self.graph)
+        room, spared = self.device.host_memory, 0
         for tensor in _core.movable_tensors(self.graph):
             if spared + sizes[tensor] > room:
                 break
-            spared += sizes[tensor]
+            spared += int(sizes[tensor])
         needed = max(self.device.memory + 1, self.device.memory + self.excess - spared)
         return InfeasibleError(
             f"{planner} has no plan for '{self.chain.name}' in {self.device.memory} bytes with host_memory = {room}: "
@@ -83,10 +88,8 @@ class ChainTask:
             The set does not fit host_memory.
         """
         limit = self.device.host_memory
-        if limit is not None:
-            sizes = [tensor["size"] for tensor, moves in zip(self.graph.tensors, tensors, strict=True) if moves]
-            if sum(sizes) > limit:
-                raise self.host_error(planner["name"])
+        if limit is not None and int(_core.tensor_bytes(self.graph)[tensors != 0].sum()) > limit:
+            raise self.host_error(planner["name"])
         return _core.offload_set_schedule(self.graph, self.device.memory, tensors, planner, self.chunk, ahead)
 
     def result(
@@ -99,7 +102,9 @@ class ChainTask:
     ) -> Result:
         """Simulate, bound and wrap. A plan that meets the bound is proven optimal."""
         timeline = _core.simulate_graph(self.graph, schedule, self.device)
-        bound = min(graph_bound(self.graph, self.device), timeline.makespan)
+        bound = graph_bound(self.graph, self.device)
+        if bound <= timeline.makespan * (1 + 1e-9):  # Result refuses what is more than rounding
+            bound = min(bound, timeline.makespan)
         return Result(
             planner=planner,
             params=params,
@@ -122,7 +127,7 @@ def start(
     device: Device | None,
     chunk: ChunkLike = None,
     *,
-    min_memory: Callable[[Chain], int],
+    min_memory: Callable[[Chain], int] = lambda _: 0,
 ) -> ChainTask:
     """Check a call of a chain planner, and that it can succeed.
 
@@ -139,11 +144,16 @@ def start(
     device = make_device(M, beta, device)
     graph = _core.to_graph(problem, chunk)
     needed = _core.graph_peak_memory(graph)
-    no_link = min(device.d2h, device.h2d) == 0
+    slowest = min(device.d2h, device.h2d)
+    no_link = slowest == 0 or needed > sys.float_info.max * slowest  # or one that never ends
     if not no_link and device.memory < needed:
         needed = min_memory(problem)
     if device.memory < needed:
-        reason = "there is no link (beta = 0) and everything must stay" if no_link else "some stage does not fit"
+        reason = (
+            "without a link (beta is 0, missing or next to nothing) everything must stay"
+            if no_link
+            else "some stage does not fit"
+        )
         raise InfeasibleError(
             f"{planner} has no plan for '{problem.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}",
             needed,

@@ -10,9 +10,18 @@ import numpy as np
 from memsched import checks
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError
-from memsched.fluid import MAX_STATES, Flags, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots, prefix_set
+from memsched.fluid import (
+    MAX_STATES,
+    Flags,
+    FluidSolution,
+    Progress,
+    fluid_chain,
+    fluid_solve,
+    fluid_solve_in_slots,
+    prefix_set,
+)
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Progress, start
+from memsched.planners.base import ChainTask, start
 from memsched.problem import ChunkLike
 from memsched.result import Result
 
@@ -112,14 +121,14 @@ def dynprog(
     method : "pruned" or "hash"
         Dominance and bounds, or the paper's Algorithm 1 with hash tables and nothing else.
     time_limit : float, optional
-        Seconds for one dynamic program; then the best set so far is taken (method "pruned").
+        Seconds in all; then the best set so far is taken (method "pruned").
     gap : float
         Stop at a proven (makespan - bound) / bound of this size, in the interruptible model.
     max_rounds : int
         Most rounds of the discretisation, each a dynamic program of its own; then the real sizes decide.
     max_states : int
-        Bound on the memory: states kept, 4 bytes each, and an eighth as many of 100 bytes in work (the default is
-        about 0.7 GB; the hash tables take 50 bytes a state of one stage). When they run out the search stops with
+        Bound on the memory: states kept, 4 bytes each, and a 32nd as many of 150 bytes in work (the default is
+        about 0.4 GB; the hash tables take 50 bytes a state of one stage). When they run out the search stops with
         its best set.
     chunk : None, int or "storage"
         How the chosen activations travel: whole, or in pieces.

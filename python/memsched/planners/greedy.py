@@ -16,7 +16,7 @@ from memsched.result import Result
 def release_prefix(task: ChainTask) -> Flags:
     """Tensors in order of release until what must leave does: GREEDY on the graph's own tensors or pieces."""
     flags = np.zeros(len(task.stage), np.uint8)
-    sizes = [tensor["size"] for tensor in task.graph.tensors]
+    sizes = _core.tensor_bytes(task.graph).tolist()
     missing = task.excess
     for tensor in _core.movable_tensors(task.graph):
         if missing <= 0:

@@ -9,9 +9,9 @@ import numpy as np
 from memsched import _core, checks
 from memsched._core import Chain, Device
 from memsched.bounds import graph_bound
-from memsched.fluid import Flags, fluid_chain, fluid_solve
+from memsched.fluid import Flags, Progress, fluid_chain, fluid_solve
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Progress, start
+from memsched.planners.base import ChainTask, start
 from memsched.planners.dynprog import dynprog_set
 from memsched.planners.greedy import greedy_set, release_prefix
 from memsched.problem import ChunkLike
@@ -24,7 +24,7 @@ def _fitted_prefix(task: ChainTask) -> Flags:
     """The prefix in order of release, its last tensor replaced by the smallest other one that does as well."""
     flags = release_prefix(task)
     movable = np.array(_core.movable_tensors(task.graph))
-    sizes = np.array([tensor["size"] for tensor in task.graph.tensors])
+    sizes = _core.tensor_bytes(task.graph)
     prefix = movable[flags[movable] == 1]
     others = movable[flags[movable] == 0]
     missing = task.excess - int(sizes[prefix[:-1]].sum())
@@ -36,7 +36,21 @@ def _fitted_prefix(task: ChainTask) -> Flags:
     return flags
 
 
-def _starts(task: ChainTask) -> list[Flags]:
+def _windows(task: ChainTask) -> list[Flags]:
+    """Runs of tensors in order of release that hold just what must leave: for a host too small for the other starts."""
+    movable = np.array(_core.movable_tensors(task.graph))
+    ends = np.concatenate([[0], np.cumsum(_core.tensor_bytes(task.graph)[movable])])
+    windows = []
+    for first in range(0, len(movable), max(1, len(movable) // 500)):
+        last = int(np.searchsorted(ends, ends[first] + task.excess))
+        if last < len(ends):
+            flags = np.zeros(len(task.stage), np.uint8)
+            flags[movable[first:last]] = 1
+            windows.append(flags)
+    return windows
+
+
+def _starts(task: ChainTask, progress: Progress) -> list[Flags]:
     """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything.
 
     They do not depend on the time limit, so that more time never gives a worse plan.
@@ -46,10 +60,10 @@ def _starts(task: ChainTask) -> list[Flags]:
     all_stages = task.tensors(np.ones(task.chain.n, np.uint8))
     starts = [greedy_set(task), release_prefix(task), _fitted_prefix(task), all_stages, everything]
     if task.device.memory >= minimum.of_fluid_model(task.chain):
-        starts.append(task.tensors(dynprog_set(task, 500).offloaded))
-        exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, max_states=FLUID_STATES)
+        starts.append(task.tensors(dynprog_set(task, 500, progress=progress).offloaded))
+        exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, max_states=FLUID_STATES, progress=progress)
         starts.append(task.tensors(exact.offloaded))
-    return starts
+    return starts + (_windows(task) if task.device.host_memory is not None else [])
 
 
 def offload(
@@ -82,8 +96,8 @@ def offload(
         Transfers of whole tensors, of pieces of at most so many bytes, or of single storages. Pieces of 16 MiB come
         close to the bound almost everywhere.
     time_limit : float
-        Seconds in all, but for the starting sets (milliseconds), which are always made. More time never gives a worse
-        plan; how far a given time reaches depends on the machine.
+        Seconds in all, but for the starting sets, which are always made and take as long as greedy and dynprog do. More
+        time never gives a worse plan; how far a given time reaches depends on the machine.
     gap : float
         Stop at a proven (makespan - bound) / bound of this size.
     seed : int
@@ -94,7 +108,7 @@ def offload(
     Returns
     -------
     Result
-        `gap` is certified by `lower_bound`; params["evaluations"] counts the sets simulated.
+        `gap` is certified by `lower_bound`; params["evaluations"] counts the moves tried.
 
     Raises
     ------
@@ -115,7 +129,7 @@ def offload(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     bound = graph_bound(task.graph, task.device)
-    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task)
+    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, progress)
     if not np.isfinite(task.makespans(np.array(starts))).any():
         raise task.host_error("offload")
     left = max(0.0, time_limit - (time.perf_counter() - task.started))

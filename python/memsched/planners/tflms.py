@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,7 +12,7 @@ from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags
 from memsched.planners.base import ChainTask, start
-from memsched.problem import ChunkLike
+from memsched.problem import ChunkLike, make_device
 from memsched.result import Result
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -29,16 +31,17 @@ def _makespans(task: ChainTask) -> npt.NDArray[np.float64]:
 
 def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
     """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer."""
-    rows: Flags | None = None
-    low, high = 0, _core.graph_peak_memory(_core.to_graph(chain, None))
+    task = start("tflms", chain, _core.graph_peak_memory(_core.to_graph(chain, None)), None, device, chunk)
+    blocks = np.array_split(task.tensors(_prefixes(chain.n)), 1 + chain.n // 16)
+
+    def runs(memory: int) -> bool:
+        at = replace(task, device=make_device(memory, None, device))
+        return any(np.isfinite(at.makespans(rows, ahead=1, stall=False)).any() for rows in blocks)
+
+    low, high = 0, task.device.memory
     while high - low > 1:
         middle = (low + high) // 2
-        task = start("tflms", chain, middle, None, device, chunk, min_memory=lambda _: 0)
-        rows = task.tensors(_prefixes(chain.n)) if rows is None else rows
-        if np.isfinite(task.makespans(rows, ahead=1, stall=False)).any():
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if runs(middle) else (middle, high)
     return high
 
 
@@ -89,7 +92,7 @@ def tflms(
     >>> ms.tflms(chain, M=20, beta=8).params["tensors"]
     1
     """
-    task = start("tflms", chain, M, beta, device, chunk, min_memory=lambda _: 0)
+    task = start("tflms", chain, M, beta, device, chunk)
     makespans = _makespans(task)
     if not np.isfinite(makespans).any():
         least = min_memory(chain, task.device, chunk)
