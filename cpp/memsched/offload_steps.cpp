@@ -1,6 +1,7 @@
 #include "memsched/offload_steps.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <tuple>
 
 namespace memsched {
@@ -8,6 +9,11 @@ namespace memsched {
 OffloadSteps::OffloadSteps(const Graph& graph, Bytes capacity)
     : graph_(graph), capacity_(capacity), lifetimes_(graph), written_(graph.ops().size() + 1),
       forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
+    for (const Op& op : graph.ops()) {
+        if (op.choices.size() > 1) {
+            throw std::invalid_argument("op '" + op.name + "' has several algorithms; offload sets take ops with one");
+        }
+    }
     const Lifetimes& l = lifetimes_;
     const auto at = [](const std::vector<OpId>& column, TensorId t) { return column[static_cast<std::size_t>(t)]; };
     for (std::size_t t = 0; t < l.birth.size(); ++t) {

@@ -25,7 +25,8 @@ struct PrefetchRule {
 // of the ops that need it.
 class OffloadSteps {
   public:
-    // capacity: bytes, resident excluded. Keeps a reference to graph.
+    // capacity: bytes, resident excluded. Keeps a reference to graph. Throws std::invalid_argument where an op has
+    // several choices: this class does not choose.
     OffloadSteps(const Graph& graph, Bytes capacity);
 
     // The tensors that may travel, in order of release (last forward use, then writer, then id).

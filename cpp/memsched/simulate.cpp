@@ -133,13 +133,11 @@ void Simulator::give_back(Seconds done, Bytes bytes) {
     }
 }
 
-template <class Observer> bool Simulator::play_run(const Step& step, Observer& observer) {
-    const Op& op = graph_.op(step.id);
-    const auto id = static_cast<std::size_t>(step.id);
-    if (op.once && ran_[id]) {
-        return fail([&] { return "op '" + op.name + "' may run only once; it ran before"; });
-    }
-    Seconds start = std::max(earliest_, stream_free_[0]);
+bool Simulator::skips(const Step& step, const Op& op, TensorId tensor) {
+    return step.skip && std::find(op.tape.begin(), op.tape.end(), tensor) != op.tape.end();
+}
+
+bool Simulator::await_reads(const Op& op, Seconds& start) {
     for (const TensorId t : op.reads) {
         const TensorState& state = tensors_[static_cast<std::size_t>(t)];
         if (!state.on_device) {
@@ -150,12 +148,12 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
         }
         start = std::max(start, state.ready);
     }
-    const auto skipped = [&](TensorId t) {
-        return step.skip && std::find(op.tape.begin(), op.tape.end(), t) != op.tape.end();
-    };
-    Bytes outputs = 0;
+    return true;
+}
+
+bool Simulator::count_outputs(const Step& step, const Op& op, Bytes& outputs) {
     for (const TensorId t : op.writes) {
-        if (skipped(t)) {
+        if (skips(step, op, t)) {
             continue;
         }
         if (tensors_[static_cast<std::size_t>(t)].on_device) {
@@ -166,8 +164,19 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
         }
         outputs += graph_.tensor(t).bytes;
     }
+    return true;
+}
+
+template <class Observer> bool Simulator::play_run(const Step& step, Observer& observer) {
+    const Op& op = graph_.op(step.id);
+    const auto id = static_cast<std::size_t>(step.id);
+    if (op.once && ran_[id]) {
+        return fail([&] { return "op '" + op.name + "' may run only once; it ran before"; });
+    }
     const Bytes scratch = workspace(op, step.choice, step.skip);
-    if (!reserve(outputs + scratch, start)) {
+    Seconds start = std::max(earliest_, stream_free_[0]);
+    Bytes outputs = 0;
+    if (!await_reads(op, start) || !count_outputs(step, op, outputs) || !reserve(outputs + scratch, start)) {
         return false;
     }
     const Seconds time = op.choices[static_cast<std::size_t>(step.choice)].time;
@@ -177,7 +186,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
         touch = std::max(touch, end);
     }
     for (const TensorId t : op.writes) {
-        if (!skipped(t)) {
+        if (!skips(step, op, t)) {
             TensorState& state = tensors_[static_cast<std::size_t>(t)];
             state.on_device = true;
             state.ready = state.touch = end;

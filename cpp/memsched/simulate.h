@@ -56,6 +56,9 @@ class Simulator {
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
+    static bool skips(const Step& step, const Op& op, TensorId tensor);
+    bool await_reads(const Op& op, Seconds& start); // E2: moves start to when they are ready
+    bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
     bool reserve(Bytes bytes, Seconds& start); // E7: moves start to when the bytes are there
     void give_back(Seconds done, Bytes bytes);
     void reset(const StepList& list);
