@@ -248,7 +248,8 @@ def claim_wide(rows: list[Row]) -> list[str]:
     missing = [row for row, found in zip(rows, flags, strict=True) if not found]
     largest = max((row["percent"] for row in missing), default=0.0)
     text = (
-        f"dynprog has a plan on {share(flags)} points, tflms on {share(other)}; dynprog's last without one is at {largest:g} %. 0 % is the least "
+        f"dynprog has a plan on {share(flags)} points, tflms on {share(other)}; dynprog's last without one is at "
+        f"{largest:g} %. 0 % is the least "
         "memory of any plan on the graph, where what a stage saves besides its output may leave on its own; the "
         "paper's model moves both as one and needs a little more."
     )
