@@ -106,7 +106,10 @@ def curve(rows: list[Row], planner: str, value: Callable[[Row, float], float]) -
 
 def ratio_panel(axes: Any, rows: list[Row], top: float) -> None:
     """Makespan over LB of all planners; the fractional bound over LB as a grey band."""
-    value: Callable[[Row, float], float] = lambda row, makespan: makespan / bound(row)  # noqa: E731
+
+    def value(row: Row, makespan: float) -> float:
+        return makespan / bound(row)
+
     for planner in PLANNERS:
         axes.plot(*curve(rows, planner, value), label=planner, **STYLES[planner])
     axes.plot(*curve(rows, "fractional", value), label="fractional bound", **BOUND)
@@ -116,7 +119,10 @@ def ratio_panel(axes: Any, rows: list[Row], top: float) -> None:
 
 def throughput_panel(axes: Any, rows: list[Row]) -> None:
     """Images a second of all planners; the most that LB allows as a grey band."""
-    value: Callable[[Row, float], float] = lambda row, makespan: row["batch"] / makespan  # noqa: E731
+
+    def value(row: Row, makespan: float) -> float:
+        return float(row["batch"] / makespan)
+
     for planner in PLANNERS:
         axes.plot(*curve(rows, planner, value), label=planner, **STYLES[planner])
     axes.plot([row["percent"] for row in rows], [row["batch"] / bound(row) for row in rows], label="LB", **BOUND)

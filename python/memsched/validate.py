@@ -4,6 +4,8 @@ A schedule is checked three times. The *walk* follows the list of steps once and
 keeps its budget whatever the durations are. The *execution* plays the steps against a clock, with one queue a
 stream and a memory test at every event. The *sweep* looks at the resulting intervals alone: streams exclusive
 and in order, data complete before it is used, bytes (or address ranges) within the budget at every instant.
+
+One file on purpose, though a long one: whoever distrusts a plan reads all that judges it in one go.
 """
 
 from __future__ import annotations
