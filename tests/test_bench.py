@@ -58,5 +58,32 @@ def test_europar2020(tmp_path: Path) -> None:
     assert all(f"europar2020/{name}" in report for name in pictures)
 
 
+def test_remat(tmp_path: Path) -> None:
+    run("bench.remat", "--quick", "--out", str(tmp_path))
+    found = json.loads((tmp_path / "remat.json").read_text(encoding="utf-8"))["parts"]
+    rows = {
+        part: [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]] for part, table in found.items()
+    }
+    assert list(rows) == ["rotor", "memory", "exact", "real", "threads", "growth", "auto"]
+    assert all(rows.values())
+    assert all(row["same"] for row in rows["threads"])
+    assert all(row["auto"] >= row["bound"] - 1e-4 for row in rows["auto"])
+    assert "| goal | measured |" in (tmp_path / "remat.md").read_text(encoding="utf-8")
+
+
+def test_pofo2021(tmp_path: Path) -> None:
+    run("bench.papers.pofo2021", "--quick", "--out", str(tmp_path))
+    with (tmp_path / "pofo2021" / "points.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    for row in rows:
+        for name in ("rotor", "pofo", "pofo, whole", "offload"):
+            assert float(row[name]) >= float(row["bound"]) * (1 - 1e-5)
+    report = (tmp_path / "pofo2021.md").read_text(encoding="utf-8")
+    pictures = {path.name for path in (tmp_path / "pofo2021").glob("*.png")}
+    assert pictures
+    assert all(f"pofo2021/{name}" in report for name in pictures)
+
+
 def test_speed_suite() -> None:
     run("pytest", "bench/speed", "--benchmark-disable", "-q", "-p", "no:cacheprovider", "-k", "not hash")

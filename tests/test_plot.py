@@ -1,4 +1,4 @@
-"""Pictures of plans."""
+"""Pictures of plans and of frontiers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import builtins
 import doctest
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,25 @@ from hypothesis import given, settings
 
 import memsched as ms
 from memsched import plot as module
+from memsched import plot_frontier as frontier_module
 from memsched.plot import memory_curve, plot
+from memsched.plot_frontier import least_memory, lower_bounds, plot_frontier
 from memsched.testing import plans
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")
 RESULT = ms.greedy(CHAIN, 31, 2.0)
+TOY = ms.Chain(
+    [0, 4, 1],
+    [1, 3, 3],
+    [3, 4, 1, 3],
+    [3, 4, 3, 2],
+    forward_overhead=[2, 0, 2],
+    backward_overhead=[0, 1, 2],
+    name="toy",
+)
+POFO, ROTOR, GREEDY = (
+    ms.frontier(TOY, 1.0, planner=name, memory=[13, 14, 15, 16, 17, 18]) for name in ("pofo", "rotor", "greedy")
+)
 
 
 def words(figure: Any) -> str:
@@ -32,9 +47,10 @@ def words(figure: Any) -> str:
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:
-    outcome = doctest.testmod(module)
-    assert outcome.attempted > 0
-    assert outcome.failed == 0
+    for tested in (module, frontier_module):
+        outcome = doctest.testmod(tested)
+        assert outcome.attempted > 0
+        assert outcome.failed == 0
 
 
 def test_the_picture_says_what_it_shows() -> None:
@@ -60,11 +76,12 @@ def test_recomputation_has_its_own_colour() -> None:
     assert "recompute" in words(plot(again))
 
 
+@pytest.mark.parametrize("draw", [partial(plot, RESULT), partial(plot_frontier, POFO)], ids=["plan", "frontier"])
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
 def test_the_ending_says_the_format_and_the_file_is_the_same_each_time(
-    tmp_path: Path, suffix: str, magic: bytes
+    tmp_path: Path, suffix: str, magic: bytes, draw: Any
 ) -> None:
-    plot(RESULT, tmp_path / f"a{suffix}")
+    draw(tmp_path / f"a{suffix}")
     content = (tmp_path / f"a{suffix}").read_bytes()
     assert content.startswith(magic)
     if suffix == ".svg":
@@ -74,8 +91,9 @@ def test_the_ending_says_the_format_and_the_file_is_the_same_each_time(
 
 def test_bad_paths_leave_nothing(tmp_path: Path) -> None:
     for bad in ("a.txt", "a", "none/a.png"):
-        with pytest.raises(ms.InvalidInputError, match=r"png|written"):
-            plot(RESULT, tmp_path / bad)
+        for draw in (partial(plot, RESULT), partial(plot_frontier, POFO)):
+            with pytest.raises(ms.InvalidInputError, match=r"png|written"):
+                draw(tmp_path / bad)
     assert not list(tmp_path.iterdir())
 
 
@@ -88,8 +106,9 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
         return original(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ms.MemschedError, match=r"memsched\[cli\]"):
-        plot(RESULT)
+    for draw in (partial(plot, RESULT), partial(plot_frontier, POFO)):
+        with pytest.raises(ms.MemschedError, match=r"memsched\[cli\]"):
+            draw()
 
 
 @given(case=plans.schedules())
@@ -119,3 +138,77 @@ def test_a_budget_far_above_the_peak_does_not_flatten_the_curve() -> None:
     figure = plot(ms.greedy(CHAIN, 10**6, 2.0))
     assert "(off the scale)" in words(figure)
     assert figure.axes[1].get_ylim()[1] < 50
+
+
+def curve(figure: Any, label: str) -> list[tuple[float, float]]:
+    """The points of the line with this label."""
+    line = next(line for line in figure.axes[0].get_lines() if line.get_label() == label)
+    return list(zip(*(np.asarray(data, float).tolist() for data in line.get_data()), strict=True))
+
+
+def test_a_frontier_shows_every_plan_and_nothing_where_there_is_none() -> None:
+    figure = plot_frontier([POFO, ROTOR, GREEDY])
+    shown = words(figure)
+    for word in ("toy", "3 stages, link 1 B/s", "memory (bytes)", "makespan (s)", "pofo", "rotor", "greedy"):
+        assert word in shown
+    for word in ("ideal 12 s", "peak of the plain run 18 B", "least memory of a planner"):
+        assert word in shown
+    for one in (POFO, ROTOR, GREEDY):
+        planned = [(memory, best) for memory, best in zip(one.memory, one.makespan, strict=True) if np.isfinite(best)]
+        assert curve(figure, one.planner) == planned
+    assert curve(figure, "rotor") == [(16, 16), (17, 16), (18, 12)]
+    assert curve(figure, "lower bound of all plans") == [(memory, 12) for memory in (14, 15, 16, 17, 18)]
+    assert curve(figure, "lower bound without recomputation") == [(14, 15), (15, 13), (16, 12), (17, 12), (18, 12)]
+    marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == (3, 0, 0)]
+    assert [line.get_xdata()[0] for line in marks] == [14, 16, 14]
+    heights = [line.get_ydata()[0] for line in marks]
+    assert heights[0] == heights[1] < heights[2]  # the third would hide the first
+    (second,) = figure.axes[0].child_axes
+    assert second.get_ylabel() == "over the ideal (%)"
+
+
+def test_every_point_and_line_of_a_frontier_is_inside() -> None:
+    for curves in ([POFO, ROTOR, GREEDY], [ROTOR]):
+        figure = plot_frontier(curves)
+        (x0, x1), (y0, y1) = figure.axes[0].get_xlim(), figure.axes[0].get_ylim()
+        for one in curves:
+            for x, y in curve(figure, one.planner):
+                assert x0 < x < x1
+                assert y0 < y < y1
+        assert x0 < 18 < x1
+        assert y0 < 12 < y1
+        legend = figure.legends[0].get_window_extent()
+        assert legend.y1 < figure.axes[0].get_tightbbox().y0
+        assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+
+
+def test_the_minimum_of_a_planner_is_known_also_without_a_link() -> None:
+    assert [least_memory(one) for one in (POFO, ROTOR, GREEDY)] == [14, 16, 14]
+    unlinked = [ms.frontier(TOY, 0.0, planner=name, memory=[14, 16, 18]) for name in ("pofo", "greedy")]
+    assert [least_memory(one) for one in unlinked] == [16, 18]
+    assert "no link" in words(plot_frontier(unlinked))
+    assert least_memory(ms.frontier(TOY, 1.0, planner="greedy", memory=[15, 18])) is None
+    assert least_memory(ms.frontier(TOY, 1.0, planner="rotor", memory=[15])) is None
+
+
+def test_a_frontier_without_plans_or_of_one_point_or_of_no_time_can_be_drawn() -> None:
+    assert "rotor (no plan)" in words(plot_frontier(ms.frontier(TOY, 1.0, planner="rotor", memory=[15])))
+    one = plot_frontier(ms.frontier(TOY, 1.0, planner="greedy", memory=[15]))
+    assert curve(one, "lower bound without recomputation") == [(15, 13)]
+    chain = ms.Chain([0, 0], [0, 0], [4, 4, 4], [0, 4, 4])
+    assert "ideal 0 s" in words(plot_frontier(ms.frontier(chain, 1.0, planner="greedy", points=3)))
+    far = plot_frontier(ms.frontier(TOY, 1.0, planner="greedy", memory=[10**6]))
+    assert "peak of the plain run" not in words(far)
+
+
+def test_a_bound_of_several_planners_holds_for_each() -> None:
+    offload = ms.frontier(TOY, 1.0, planner="offload", memory=[14, 15], time_limit=0.0)
+    assert lower_bounds([GREEDY, offload])[False][:2] == lower_bounds([offload])[False] == [(14, 15.0), (15, 13.0)]
+
+
+def test_frontiers_that_do_not_belong_together_are_refused() -> None:
+    other = ms.frontier(CHAIN, 1.0, planner="greedy", points=2)
+    faster = ms.frontier(TOY, 2.0, planner="greedy", points=2)
+    for bad, said in (([], "not empty"), ([RESULT], "Frontier"), ([POFO, other], "problem"), ([POFO, faster], "link")):
+        with pytest.raises(ms.InvalidInputError, match=said):
+            plot_frontier(bad)

@@ -36,11 +36,11 @@ values are immutable. Names that are not on this page are internal and may chang
 GROUPS = {
     "Problems": ["Chain", "Graph", "Device", "to_graph", "min_memory", "peak_memory"],
     "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
-    "Planners": ["offload", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
+    "Planners": ["offload", "pofo", "rotor", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
     "Lower bounds": ["bounds", "Bounds"],
-    "Comparing": ["compare", "plan"],
+    "Comparing": ["compare", "plan", "frontier", "Frontier"],
     "Profiles": ["profiles"],
-    "Pictures and traces": ["plot.plot", "trace.trace"],
+    "Pictures and traces": ["plot.plot", "plot_frontier.plot_frontier", "trace.trace"],
     "Tools for tests": ["testing"],
     "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError"],
 }

@@ -8,4 +8,5 @@ PYBIND11_MODULE(_core, module) {
     bind_devices(module);
     bind_schedules(module);
     bind_planners(module);
+    bind_remat(module);
 }

@@ -3,6 +3,7 @@
 #include "memsched/offload_sets.h"
 #include "memsched/planners/dynprog.h"
 #include "memsched/planners/offload.h"
+#include "memsched/recompute_bound.h"
 #include "support.h"
 
 namespace memsched::bindings {
@@ -121,6 +122,8 @@ void bind_planners(py::module_& module) {
         },
         py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("device"), py::arg("budget"),
         "(compute, transfer, fractional) in seconds.");
+    module.def("recompute_bound", &recompute_bound, py::call_guard<py::gil_scoped_release>(), py::arg("graph"),
+               py::arg("device"), py::arg("budget"), "Seconds; holds for schedules that recompute, too.");
     module.def(
         "movable_tensors", [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");

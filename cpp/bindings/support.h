@@ -73,5 +73,6 @@ void bind_devices(py::module_& module);
 void bind_problems(py::module_& module);
 void bind_schedules(py::module_& module);
 void bind_planners(py::module_& module);
+void bind_remat(py::module_& module);
 
 } // namespace memsched::bindings

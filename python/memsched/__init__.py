@@ -5,11 +5,14 @@ from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.bounds import Bounds, bounds
 from memsched.compare import compare, plan
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError
+from memsched.frontier import Frontier, frontier
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
 from memsched.planners.offload import offload
+from memsched.planners.pofo import pofo
 from memsched.planners.registry import min_memory
+from memsched.planners.rotor import rotor
 from memsched.planners.tflms import tflms
 from memsched.planners.vdnn import vdnn
 from memsched.problem import peak_memory, simulate
@@ -22,6 +25,7 @@ __all__ = [
     "Bounds",
     "Chain",
     "Device",
+    "Frontier",
     "Graph",
     "InfeasibleError",
     "InvalidInputError",
@@ -36,12 +40,15 @@ __all__ = [
     "bounds",
     "compare",
     "dynprog",
+    "frontier",
     "greedy",
     "min_memory",
     "offload",
     "peak_memory",
     "plan",
+    "pofo",
     "profiles",
+    "rotor",
     "simulate",
     "tflms",
     "to_graph",

@@ -18,16 +18,22 @@ __all__: list[str] = [
     "DynprogSolution",
     "FluidChain",
     "Graph",
+    "RematPlan",
+    "RematTable",
     "Schedule",
     "Timeline",
+    "Unrolled",
     "dynprog",
     "graph_bounds",
     "graph_min_memory",
     "graph_peak_memory",
+    "least_memory",
+    "least_memory_plan",
     "movable_tensors",
     "offload_search",
     "offload_set_makespans",
     "offload_set_schedule",
+    "recompute_bound",
     "simulate_graph",
     "tensor_bytes",
     "to_graph",
@@ -530,6 +536,97 @@ class DynprogSolution:
     @property
     def states(self) -> int: ...
 
+class RematPlan:
+    """
+    Runs of a plan on the chain's graph, and what travels.
+    """
+
+    @property
+    def offloaded(self) -> numpy.typing.NDArray[typing.Any]:
+        """
+        k of each a^k that travels ..
+        """
+
+    @property
+    def ops(self) -> numpy.typing.NDArray[typing.Any]:
+        """
+        Op ids in the order of the runs.
+        """
+
+    @property
+    def saved(self) -> numpy.typing.NDArray[typing.Any]:
+        """
+        .. and 1 where tape^k goes with it.
+        """
+
+    @property
+    def skips(self) -> numpy.typing.NDArray[typing.Any]:
+        """
+        1 where a run skips its tape.
+        """
+
+    @property
+    def states(self) -> int: ...
+    @property
+    def time(self) -> float:
+        """
+        Seconds in the fluid link model.
+        """
+
+class RematTable:
+    """
+    C_A at Delta = 0 for all parts of a chain: one table, many budgets.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        capacity: int,
+        slots: int,
+        threads: int,
+        progress: typing.Callable[[float], object] | None = None,
+    ) -> None: ...
+    def pofo(
+        self,
+        capacity: int,
+        device: Device,
+        exact: bool,
+        beam: int,
+        progress: typing.Callable[[float], object] | None = None,
+    ) -> RematPlan | None: ...
+    def rotor(self, capacity: int) -> RematPlan | None: ...
+    def time(self, first: int, last: int, free: int) -> float:
+        """
+        One cell, in seconds; for tests.
+        """
+
+    @property
+    def slots(self) -> int: ...
+    @property
+    def width(self) -> int:
+        """
+        Bytes a slot.
+        """
+
+class Unrolled:
+    """
+    A graph whose recomputation is explicit, one op a run.
+    """
+
+    def __init__(self, graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> None: ...
+    def rolled(self, graph: Graph, schedule: Schedule) -> Schedule:
+        """
+        A schedule of the unrolled graph as one of the original.
+        """
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def tensors(self) -> numpy.typing.NDArray[typing.Any]:
+        """
+        By tensor of the unrolled graph: the tensor of the original.
+        """
+
 def dynprog(
     chain: FluidChain,
     hash: bool = False,
@@ -545,6 +642,16 @@ def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, floa
 
 def graph_min_memory(graph: Graph) -> int: ...
 def graph_peak_memory(graph: Graph) -> int: ...
+def least_memory(chain: Chain) -> tuple[int, int]:
+    """
+    (rotor, pofo on a device with a link) in bytes, resident excluded.
+    """
+
+def least_memory_plan(chain: Chain, capacity: int, linked: bool) -> RematPlan:
+    """
+    A plan that fits into any capacity from the least on, with no claim on its time.
+    """
+
 def movable_tensors(graph: Graph) -> list[int]:
     """
     Ids of the tensors that may travel, in order of release.
@@ -581,6 +688,11 @@ def offload_set_schedule(
     chunk: _Number | str | None = None,
     ahead: int | None = None,
 ) -> Schedule: ...
+def recompute_bound(graph: Graph, device: Device, budget: int) -> float:
+    """
+    Seconds; holds for schedules that recompute, too.
+    """
+
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
 def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
     """

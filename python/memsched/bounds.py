@@ -22,6 +22,9 @@ class Bounds:
         What exceeds M at the peak must leave and come back (Euro-Par 2020, Proposition 3).
     fractional : float
         Optimum when any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors.
+    recompute : float
+        What does not fit beside an op that runs once comes back over the link or is run again; holds for schedules that
+        recompute, too.
     best : float
         The largest bound that holds for every schedule of the decision space.
     interruptible : float or None
@@ -33,6 +36,7 @@ class Bounds:
     compute: float
     transfer: float
     fractional: float
+    recompute: float
     best: float
     interruptible: float | None
     interruptible_proven: bool
@@ -41,6 +45,11 @@ class Bounds:
 def graph_bound(graph: Graph, device: Device) -> float:
     """The largest bound on schedules that run each op once in graph order, in seconds."""
     return _core.graph_bounds(graph, device, device.memory)[2]  # the fractional bound contains the others
+
+
+def recompute_bound(graph: Graph, device: Device) -> float:
+    """The largest bound on schedules that may also recompute, in seconds."""
+    return _core.recompute_bound(graph, device, device.memory)
 
 
 def bounds(
@@ -64,7 +73,7 @@ def bounds(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     recompute : bool
-        Whether schedules may recompute; then only the compute bound counts in `best`.
+        Whether schedules may recompute; then `best` is `recompute`, which contains the compute bound.
     time_limit : float
         Seconds for the interruptible optimum.
 
@@ -79,7 +88,8 @@ def bounds(
 
     References
     ----------
-    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020: Proposition 3, Theorem 2, section 5.
+    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020: Proposition 3, Theorem 2, section 5. docs/algorithms.md proves
+    `fractional` and `recompute`.
 
     Examples
     --------
@@ -90,7 +100,9 @@ def bounds(
     """
     device = make_device(M, beta, device)
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
-    compute, transfer, fractional = _core.graph_bounds(graph_of(problem), device, device.memory)
+    graph = graph_of(problem)
+    compute, transfer, fractional = _core.graph_bounds(graph, device, device.memory)
+    recomputing = recompute_bound(graph, device)
     interruptible, proven = None, False
     if isinstance(problem, Chain):
         instance = fluid_chain(problem, device)
@@ -101,7 +113,8 @@ def bounds(
         compute=compute,
         transfer=transfer,
         fractional=fractional,
-        best=compute if recompute else max(compute, transfer, fractional),
+        recompute=recomputing,
+        best=recomputing if recompute else max(compute, transfer, fractional),
         interruptible=interruptible,
         interruptible_proven=proven,
     )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from memsched._core import Device
+from memsched.bounds import recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.planners.registry import PLANNERS, planner_named
-from memsched.problem import ChunkLike, Problem, make_device
+from memsched.planners.registry import PLANNERS, planner_named, takes
+from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
-
-def _options(plan: Callable[..., Result], given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the given options that the planner takes; None means the planner's default."""
-    known = inspect.signature(plan).parameters
-    return {name: value for name, value in given.items() if name in known and value is not None}
+SEARCH = 1.0  # seconds in which auto improves POFO's plan
 
 
 def compare(
@@ -77,7 +73,7 @@ def compare(
     for name, entry in entries.items():
         if progress is not None:
             progress(name)
-        options = _options(entry.plan, {"chunk": chunk, "time_limit": time_limit})
+        options = takes(entry.plan, {"chunk": chunk, "time_limit": time_limit})
         try:
             found[name] = entry.plan(problem, device=device, **options)
         except InvalidInputError:
@@ -109,15 +105,18 @@ def plan(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     planner : str
-        A planner's name, or "auto". On ties auto takes the one registered first.
+        A planner's name, or "auto": all planners, POFO's plan improved on the simulator. On ties auto takes the one
+        registered first.
     chunk : None, int or "storage"
         How tensors travel: whole, or in pieces.
     time_limit : float, optional
-        Seconds for each planner that takes a limit.
+        Seconds for each planner that takes a limit; the searches of auto stop after one second by default.
 
     Returns
     -------
     Result
+        With "auto" never worse than any planner's with its default options, and `lower_bound` holds for all plans,
+        those that recompute included; with a name it holds for that planner's.
 
     Raises
     ------
@@ -132,11 +131,23 @@ def plan(
     >>> ms.plan(chain, M=20, beta=8).planner
     'offload'
     """
-    names = None if planner == "auto" else [planner]
-    outcomes = compare(problem, M, beta, device=device, planners=names, chunk=chunk, time_limit=time_limit).values()
-    results = [outcome for outcome in outcomes if isinstance(outcome, Result)]
+    auto = planner == "auto"
+    names = [name for name in PLANNERS if name != "pofo"] if auto else [planner]
+    device = make_device(M, beta, device)
+    found = compare(problem, device=device, planners=names, chunk=chunk, time_limit=time_limit)
+    if auto:  # in its place among the planners, for ties
+        searched = compare(problem, device=device, planners=["pofo"], chunk=chunk, time_limit=time_limit or SEARCH)
+        found = {name: found[name] if name in found else searched[name] for name in PLANNERS}
+    results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
     if results:
-        return min(results, key=lambda result: result.makespan)
-    infeasible = [outcome for outcome in outcomes if isinstance(outcome, InfeasibleError)]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, MemschedError)]
+        best = min(results, key=lambda result: result.makespan)
+        return _bounded(best) if auto else best
+    infeasible = [outcome for outcome in found.values() if isinstance(outcome, InfeasibleError)]
+    errors = [outcome for outcome in found.values() if isinstance(outcome, MemschedError)]
     raise min(infeasible, key=lambda error: error.min_memory) if infeasible else errors[0]
+
+
+def _bounded(best: Result) -> Result:
+    """With a bound on all plans, not only on those of the planner that won."""
+    bound = min(recompute_bound(graph_of(best.problem), best.device), best.makespan)
+    return dataclasses.replace(best, lower_bound=bound, optimal=best.makespan <= bound * (1 + 1e-12))

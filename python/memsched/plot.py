@@ -33,11 +33,11 @@ _COLOURS = {
 _MEMORY = "#0072b2"
 _RESIDENT = "#999999"
 _BUDGET_LINE: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
-_SIZE = (10.0, 5.2)  # inches
+SIZE = (10.0, 5.2)  # inches
 _LABEL_POINTS = 8.0
 
 
-def _time_unit(makespan: float) -> tuple[float, str]:
+def time_unit(makespan: float) -> tuple[float, str]:
     """How many of the unit there are in a second, and its name."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if makespan * factor >= 1:
@@ -45,7 +45,8 @@ def _time_unit(makespan: float) -> tuple[float, str]:
     return (1.0, "s") if makespan == 0 else (1e9, "ns")
 
 
-def _byte_unit(most: int) -> tuple[int, str]:
+def byte_unit(most: int) -> tuple[int, str]:
+    """How many bytes there are in the unit, and its name."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if most >= 1024**power:
             return 1024**power, unit
@@ -71,7 +72,7 @@ def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: f
 
 
 def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -> None:
-    width = 72 * _SIZE[0] * axes.get_position().width
+    width = 72 * SIZE[0] * axes.get_position().width
     points = width / until if until > 0 else 0.0
     for kind, colour in _COLOURS.items():
         chosen = [bar for bar in bars if bar.kind == kind]
@@ -124,7 +125,7 @@ def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> Non
     resident = result.problem.resident
     times, counts = memory_curve(result)
     most = result.peak_memory if _is_far(result) else max(budget, result.peak_memory)
-    scale, unit = _byte_unit(most)
+    scale, unit = byte_unit(most)
     x = factor * np.append(times, until)
     y = np.append(counts, counts[-1]) / scale
     if resident:
@@ -206,17 +207,10 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     >>> [axes.get_ylabel() for axes in figure.axes]
     ['', 'memory (bytes)']
     """
-    kind = None if path is None else check_suffix(path)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MemschedError("plots need matplotlib; install memsched[cli]") from error
+    figure = new_figure(path)
     bars = intervals(result)
     until = max([result.timeline.makespan, *(bar.end for bar in bars)])
-    factor, unit = _time_unit(until)
-    figure = Figure(figsize=_SIZE, dpi=150)
-    FigureCanvasAgg(figure)
+    factor, unit = time_unit(until)
     figure.subplots_adjust(left=0.115, right=0.985, top=0.86, bottom=0.19, hspace=0.06)
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
     _draw_lanes(lanes, bars, factor, until)
@@ -227,12 +221,47 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     figure.text(0.012, 0.945, f"{result.planner} on {name}", fontsize=13, weight="bold", parse_math=False)
     figure.text(0.012, 0.89, _title(result), fontsize=10.5, color="0.25")
     _legend(figure, result, {bar.kind for bar in bars})
-    if path is not None and kind is not None:
-        content = io.BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
-        figure.savefig(content, format=kind, metadata=metadata)
-        write_bytes(path, content.getvalue())
+    save(figure, path)
     return figure
+
+
+def new_figure(path: str | os.PathLike[str] | None) -> Figure:
+    """An empty figure, for a picture that is to be saved there.
+
+    Raises
+    ------
+    InvalidInputError
+        Another ending than .png, .svg and .pdf.
+    MemschedError
+        matplotlib is not installed.
+    """
+    if path is not None:
+        check_suffix(path)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MemschedError("plots need matplotlib; install memsched[cli]") from error
+    figure = Figure(figsize=SIZE, dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
+    """Write a figure in the format that the ending of the path asks for, the same bytes each time.
+
+    Raises
+    ------
+    InvalidInputError
+        Another ending than .png, .svg and .pdf, or nothing can be written there.
+    """
+    if path is None:
+        return
+    kind = check_suffix(path)
+    content = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    figure.savefig(content, format=kind, metadata=metadata)
+    write_bytes(path, content.getvalue())
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:

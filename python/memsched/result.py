@@ -54,7 +54,8 @@ class Result:
     estimate : float or None
         The planner's value in its paper's own model, seconds.
     lower_bound : float
-        Seconds; no schedule that runs each op once, in graph order, is faster on this device.
+        Seconds. No schedule that runs each op once, in graph order, is faster on this device; where the planner may
+        recompute, no schedule at all.
     optimal : bool
         Whether the plan is proven best: its makespan meets the lower bound.
     runtime : float

@@ -1,4 +1,4 @@
-"""The command line: `memsched compare`, `plan`, `simulate`, `validate`, `profiles`, `plot` and `trace`."""
+"""The command line: `memsched compare`, `plan`, `frontier`, `simulate`, `validate`, `profiles`, `plot` and `trace`."""
 
 from __future__ import annotations
 

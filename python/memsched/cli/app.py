@@ -12,6 +12,7 @@ import memsched
 from memsched.cli.check import simulate, validate
 from memsched.cli.compare import compare
 from memsched.cli.draw import plot, trace
+from memsched.cli.frontier import frontier
 from memsched.cli.plan import plan
 from memsched.cli.profiles import profiles
 from memsched.cli.show import print_json
@@ -19,7 +20,8 @@ from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, S
 
 OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 
-_HELP = """Plan what happens to every activation of a training step, so that it fits a memory budget.
+_HELP = """Plan what happens to every activation of a training step (keep, offload or recompute), so that it fits a
+memory budget.
 
 PROBLEM is the name of a shipped profile, such as resnet101-224-b32, or a memsched-chain/1 or memsched-graph/1
 file. FILE is a result or a plan that `memsched plan` saved. "-" reads the standard input.
@@ -119,5 +121,5 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (compare, plan, simulate, validate, profiles, plot, trace):
+for _command in (compare, plan, frontier, simulate, validate, profiles, plot, trace):
     program.add_command(_command)

@@ -14,7 +14,7 @@ import click
 
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule
-from memsched.bounds import bounds, graph_bound
+from memsched.bounds import graph_bound, recompute_bound
 from memsched.documents import Document, read_chain, read_device, read_document, read_graph, read_plan
 from memsched.errors import InvalidInputError
 from memsched.problem import Problem, graph_of, simulate
@@ -90,8 +90,8 @@ def _provenance_bandwidth(problem: Problem) -> float:
     return parse_bandwidth(found, "provenance.link_bandwidth of the problem")
 
 
-_MACHINE_OPTIONS = (
-    click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ..."),
+_MEMORY_OPTION = click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ...")
+_LINK_OPTIONS = (
     click.option(
         "-b",
         "--bandwidth",
@@ -107,14 +107,20 @@ _MACHINE_OPTIONS = (
 
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `Machine`, which the command takes as `machine`."""
+    decorated: Callable[..., Any] = _MEMORY_OPTION(link_options(command))
+    return decorated
+
+
+def link_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without a memory."""
 
     @wraps(command)
     def gathered(**arguments: Any) -> Any:
-        taken = {name: arguments.pop(name) for name in Machine.__dataclass_fields__}
+        taken = {name: arguments.pop(name, None) for name in Machine.__dataclass_fields__}
         return command(machine=Machine(**taken), **arguments)
 
     decorated: Callable[..., Any] = gathered
-    for option in reversed(_MACHINE_OPTIONS):
+    for option in reversed(_LINK_OPTIONS):
         decorated = option(decorated)
     return decorated
 
@@ -194,11 +200,8 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
 
 def _bound(result: Result) -> float:
     """A lower bound for a plan whose own is not known."""
-    if result.recomputed:
-        known = bounds(result.problem, device=result.device, recompute=True, time_limit=0.0).best
-    else:
-        known = graph_bound(graph_of(result.problem, result.schedule.chunk), result.device)
-    return min(known, result.makespan)
+    bound = recompute_bound if result.recomputed else graph_bound
+    return min(bound(graph_of(result.problem, result.schedule.chunk), result.device), result.makespan)
 
 
 def check_writable(path: str | None) -> None:

@@ -66,7 +66,9 @@ CHUNK = click.option(
     "--chunk", metavar="SIZE|storage", help="Cut tensors into pieces, such as 16MiB, or into their storages."
 )
 TIME_LIMIT = click.option(
-    "--time-limit", metavar="SECONDS", help="For each planner that takes a limit; 1 for offload by default."
+    "--time-limit",
+    metavar="SECONDS",
+    help="For each planner that searches. By default 1 for offload, 0 for pofo (1 in auto), none for dynprog.",
 )
 
 
@@ -99,6 +101,8 @@ def plan(
     options: Planning,
 ) -> None:
     """Plan PROBLEM and report what the plan costs.
+
+    By default the best plan of all planners is taken, whether it offloads, recomputes or does both.
 
     \b
     memsched plan resnet101-224-b32 --planner offload --memory 40% -o result.json

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
-from memsched.bounds import graph_bound
+from memsched.bounds import graph_bound, recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.fluid import Flags
 from memsched.problem import ChunkLike, make_device
@@ -35,6 +35,8 @@ class ChainTask:
         When the call began, for Result.runtime.
     stage : ndarray of int, one entry a tensor
         k where the tensor is (a piece of) a^k or tape^k with k < n, else -1.
+    tape : ndarray of bool, one entry a tensor
+        Whether it is (a piece of) a tape^k.
     """
 
     chain: Chain
@@ -43,11 +45,17 @@ class ChainTask:
     chunk: ChunkLike
     started: float
     stage: npt.NDArray[np.int64]
+    tape: npt.NDArray[np.bool_]
 
     @property
     def excess(self) -> int:
         """Bytes by which the plain run exceeds M; <= 0 when it fits."""
         return _core.graph_peak_memory(self.graph) - self.device.memory
+
+    @property
+    def capacity(self) -> int:
+        """Bytes for everything but what is resident."""
+        return self.device.memory - self.chain.resident
 
     def tensors(self, stages: Flags) -> Flags:
         """Flags of tensors for flags of stages, one row or many: x_k is a^k and tape^k."""
@@ -99,10 +107,14 @@ class ChainTask:
         schedule: Schedule,
         *,
         estimate: float | None = None,
+        recomputes: bool = False,
     ) -> Result:
-        """Simulate, bound and wrap. A plan that meets the bound is proven optimal."""
+        """Simulate, bound and wrap. A plan that meets the bound is proven optimal.
+
+        `recomputes` tells whether the planner's decision space has recomputation: then the bound must hold for it.
+        """
         timeline = _core.simulate_graph(self.graph, schedule, self.device)
-        bound = graph_bound(self.graph, self.device)
+        bound = recompute_bound(self.graph, self.device) if recomputes else graph_bound(self.graph, self.device)
         if bound <= timeline.makespan * (1 + 1e-9):  # Result refuses what is more than rounding
             bound = min(bound, timeline.makespan)
         return Result(
@@ -128,8 +140,12 @@ def start(
     chunk: ChunkLike = None,
     *,
     min_memory: Callable[[Chain], int] = lambda _: 0,
+    recomputing: Callable[[Chain], int] | None = None,
 ) -> ChainTask:
     """Check a call of a chain planner, and that it can succeed.
+
+    `min_memory` counts where there is a link; without one a planner needs the peak of the plain run, or what
+    `recomputing` says.
 
     Raises
     ------
@@ -146,12 +162,15 @@ def start(
     needed = _core.graph_peak_memory(graph)
     slowest = min(device.d2h, device.h2d)
     no_link = slowest == 0 or needed > sys.float_info.max * slowest  # or one that never ends
-    if not no_link and device.memory < needed:
-        needed = min_memory(problem)
+    if device.memory < needed:
+        if not no_link:
+            needed = min_memory(problem)
+        elif recomputing is not None:
+            needed = recomputing(problem)
     if device.memory < needed:
         reason = (
             "without a link (beta is 0, missing or next to nothing) everything must stay"
-            if no_link
+            if no_link and recomputing is None
             else "some stage does not fit"
         )
         raise InfeasibleError(
@@ -160,7 +179,8 @@ def start(
         )
     names = [tensor["name"] for tensor in graph.tensors]
     stage = np.array([_stage(name, problem.n) for name in names], dtype=np.int64)
-    return ChainTask(chain=problem, graph=graph, device=device, chunk=chunk, started=started, stage=stage)
+    tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
+    return ChainTask(chain=problem, graph=graph, device=device, chunk=chunk, started=started, stage=stage, tape=tape)
 
 
 def _stage(tensor: str, n: int) -> int:

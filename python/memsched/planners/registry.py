@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from memsched import _core
 from memsched._core import Chain, Device
@@ -14,6 +16,9 @@ from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
 from memsched.planners.offload import offload
+from memsched.planners.pofo import pofo, pofo_with_table
+from memsched.planners.recompute import pofo_min_memory, rotor_min_memory
+from memsched.planners.rotor import rotor, rotor_with_table
 from memsched.planners.vdnn import vdnn
 from memsched.problem import Problem, graph_of
 from memsched.result import Result
@@ -31,11 +36,17 @@ class Planner:
         problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
     summary : str
         One line for lists.
+    recomputes : bool
+        Whether its plans may run an op more than once.
+    with_table : callable or None
+        plan, with table=RematTable, for planners that answer many memories from one table.
     """
 
     plan: Callable[..., Result]
     min_memory: Callable[[Chain], int]
     summary: str
+    recomputes: bool = False
+    with_table: Callable[..., Result] | None = None
 
 
 def _tflms_min_memory(chain: Chain) -> int:
@@ -45,6 +56,20 @@ def _tflms_min_memory(chain: Chain) -> int:
 
 PLANNERS: dict[str, Planner] = {
     "offload": Planner(plan=offload, min_memory=minimum.of_graph, summary="anytime search on the simulated makespan"),
+    "pofo": Planner(
+        plan=pofo,
+        min_memory=pofo_min_memory,
+        summary="recomputes and offloads",
+        recomputes=True,
+        with_table=pofo_with_table,
+    ),
+    "rotor": Planner(
+        plan=rotor,
+        min_memory=rotor_min_memory,
+        summary="recomputes, offloads nothing",
+        recomputes=True,
+        with_table=rotor_with_table,
+    ),
     "dynprog": Planner(plan=dynprog, min_memory=minimum.of_fluid_model, summary="dynamic program, interruptible model"),
     "greedy": Planner(plan=greedy, min_memory=minimum.of_graph, summary="the first activations until the rest fits"),
     "vdnn": Planner(plan=vdnn, min_memory=minimum.of_graph, summary="best threshold on forward time over size"),
@@ -66,6 +91,12 @@ def planner_named(name: str) -> Planner:
     if name not in PLANNERS:
         raise InvalidInputError(f"planner is {name!r}; it must be one of {', '.join(PLANNERS)}")
     return PLANNERS[name]
+
+
+def takes(plan: Callable[..., Result], given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the given options that the planner takes; None means the planner's default."""
+    known = inspect.signature(plan).parameters
+    return {name: value for name, value in given.items() if name in known and value is not None}
 
 
 def min_memory(problem: Problem, planner: str | None = None) -> int:

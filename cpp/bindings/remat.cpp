@@ -1,0 +1,170 @@
+// rotor and POFO, and graphs whose recomputation is explicit.
+#include "memsched/planners/least_memory.h"
+#include "memsched/planners/pofo.h"
+#include "memsched/unroll.h"
+#include "support.h"
+
+namespace memsched::bindings {
+namespace {
+
+template <class T> using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+// A chain's table, kept with what it refers to.
+struct RematTable {
+    RematTable(const Chain& source, Bytes capacity, int slots, int threads, const Progress& progress)
+        : chain(source), workers(threads), table(chain, capacity, slots, workers, progress) {}
+
+    RematChain chain;
+    Workers workers;
+    SegmentTable table;
+};
+
+// What Python sees of a plan: the runs on the chain's graph, and the inputs that travel, a^k or with `saved` x^k.
+struct RematPlan {
+    std::vector<OpId> ops;
+    std::vector<std::uint8_t> skips;
+    std::vector<int> offloaded;
+    std::vector<std::uint8_t> saved;
+    Seconds time = 0;
+    std::uint64_t states = 0;
+};
+
+RematPlan plan_of(const RematChain& chain, const std::vector<RematOp>& sequence, Seconds time) {
+    RematPlan plan;
+    for (const GraphRun& run : graph_runs(chain, sequence)) {
+        plan.ops.push_back(run.op);
+        plan.skips.push_back(run.skip ? 1 : 0);
+    }
+    plan.time = time;
+    return plan;
+}
+
+RematPlan plan_of(const RematChain& chain, const PofoPlan& found) {
+    RematPlan plan = plan_of(chain, found.sequence, found.time);
+    plan.states = found.states;
+    for (const PofoBlock& block : found.blocks) {
+        if (block.offloaded) {
+            plan.offloaded.push_back(block.first - 1);
+            plan.saved.push_back(block.input_saved ? 1 : 0);
+        }
+    }
+    return plan;
+}
+
+std::optional<RematPlan> rotor_plan(const RematTable& self, Bytes capacity) {
+    const auto found = rotor(self.table, capacity);
+    return found ? std::optional(plan_of(self.chain, found->sequence, found->time)) : std::nullopt;
+}
+
+std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options, const Progress& progress) {
+    const auto found = pofo(self.table, options, self.workers, progress);
+    if (!found) {
+        return std::nullopt;
+    }
+    return plan_of(self.chain, *found);
+}
+
+// Plans that fit although slots say no.
+RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked) {
+    const RematChain remat(chain);
+    const LeastMemory least(remat);
+    return linked ? plan_of(remat, least.pofo_plan(capacity)) : plan_of(remat, least.rotor_sequence(capacity), 0);
+}
+
+Unrolled unrolled(const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
+    if (ops.size() != skips.size()) {
+        throw std::invalid_argument("ops and skips must be of one length");
+    }
+    std::vector<Run> runs;
+    for (py::ssize_t k = 0; k < ops.size(); ++k) {
+        if (ops.at(k) < 0 || static_cast<std::size_t>(ops.at(k)) >= graph.ops().size()) {
+            throw std::invalid_argument("ops has an id outside the graph");
+        }
+        runs.push_back({ops.at(k), skips.at(k) != 0});
+    }
+    return unroll(graph, runs);
+}
+
+void bind_plan(py::module_& module) {
+    py::class_<RematPlan>(module, "RematPlan", "Runs of a plan on the chain's graph, and what travels.")
+        .def_property_readonly(
+            "ops", [](const py::object& self) { return view(self.cast<const RematPlan&>().ops, self); },
+            "Op ids in the order of the runs.")
+        .def_property_readonly(
+            "skips", [](const py::object& self) { return view(self.cast<const RematPlan&>().skips, self); },
+            "1 where a run skips its tape.")
+        .def_property_readonly(
+            "offloaded", [](const py::object& self) { return view(self.cast<const RematPlan&>().offloaded, self); },
+            "k of each a^k that travels ..")
+        .def_property_readonly(
+            "saved", [](const py::object& self) { return view(self.cast<const RematPlan&>().saved, self); },
+            ".. and 1 where tape^k goes with it.")
+        .def_readonly("time", &RematPlan::time, "Seconds in the fluid link model.")
+        .def_readonly("states", &RematPlan::states);
+}
+
+} // namespace
+
+void bind_remat(py::module_& module) {
+    bind_plan(module);
+    py::class_<RematTable>(module, "RematTable", "C_A at Delta = 0 for all parts of a chain: one table, many budgets.")
+        .def(py::init([](const Chain& chain, Bytes capacity, int slots, int threads, const py::object& progress) {
+                 const PythonProgress ticker(std::nullopt, progress);
+                 const py::gil_scoped_release free;
+                 return std::make_unique<RematTable>(chain, capacity, slots, threads, ticker.progress());
+             }),
+             py::arg("chain"), py::arg("capacity"), py::arg("slots"), py::arg("threads"),
+             py::arg("progress") = py::none())
+        .def_property_readonly("slots", [](const RematTable& self) { return self.table.slots(); })
+        .def_property_readonly(
+            "width", [](const RematTable& self) { return self.table.width(); }, "Bytes a slot.")
+        .def(
+            "time",
+            [](const RematTable& self, int first, int last, int free) {
+                if (first < 1 || last < first || last > self.chain.layers || free < 0 || free > self.table.slots()) {
+                    throw std::invalid_argument("no such cell");
+                }
+                return self.chain.ideal(first, last) + static_cast<Seconds>(self.table.extra(first, last, free));
+            },
+            py::arg("first"), py::arg("last"), py::arg("free"), "One cell, in seconds; for tests.")
+        .def("rotor", &rotor_plan, py::call_guard<py::gil_scoped_release>(), py::arg("capacity"))
+        .def(
+            "pofo",
+            [](RematTable& self, Bytes capacity, const Device& device, bool exact, int beam,
+               const py::object& progress) {
+                const PythonProgress ticker(std::nullopt, progress);
+                const py::gil_scoped_release free;
+                const PofoOptions options{capacity, device.d2h, device.h2d, device.host_memory, exact, beam};
+                return pofo_plan(self, options, ticker.progress());
+            },
+            py::arg("capacity"), py::arg("device"), py::arg("exact"), py::arg("beam"),
+            py::arg("progress") = py::none());
+    module.def(
+        "least_memory",
+        [](const Chain& chain) {
+            const RematChain remat(chain);
+            const LeastMemory least(remat);
+            return std::pair(least.rotor(), least.pofo());
+        },
+        py::call_guard<py::gil_scoped_release>(), py::arg("chain"),
+        "(rotor, pofo on a device with a link) in bytes, resident excluded.");
+    module.def("least_memory_plan", &least_plan, py::call_guard<py::gil_scoped_release>(), py::arg("chain"),
+               py::arg("capacity"), py::arg("linked"),
+               "A plan that fits into any capacity from the least on, with no claim on its time.");
+    py::class_<Unrolled>(module, "Unrolled", "A graph whose recomputation is explicit, one op a run.")
+        .def(py::init(&unrolled), py::arg("graph"), py::arg("ops"), py::arg("skips"))
+        .def_readonly("graph", &Unrolled::graph)
+        .def_property_readonly(
+            "tensors", [](const py::object& self) { return view(self.cast<const Unrolled&>().tensors, self); },
+            "By tensor of the unrolled graph: the tensor of the original.")
+        .def(
+            "rolled",
+            [](const Unrolled& self, const Graph& graph, Schedule schedule) {
+                schedule.steps = name_steps(graph, rolled(self, resolve(self.graph, schedule)));
+                return schedule;
+            },
+            py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("schedule"),
+            "A schedule of the unrolled graph as one of the original.");
+}
+
+} // namespace memsched::bindings

@@ -1,0 +1,28 @@
+// A few threads that share a loop. What they compute must not depend on who computes it.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+namespace memsched {
+
+class Workers {
+  public:
+    // threads >= 1, the caller's included; 0: as many as the machine has.
+    explicit Workers(int threads);
+    ~Workers();
+    Workers(const Workers&) = delete;
+    Workers& operator=(const Workers&) = delete;
+
+    int threads() const;
+
+    // work(index, worker) for each index below count, in any order, worker < threads(); returns when all are done. work
+    // must not throw.
+    void each(int count, const std::function<void(int, int)>& work);
+
+  private:
+    struct Shared;
+    std::unique_ptr<Shared> shared_;
+};
+
+} // namespace memsched

@@ -1,0 +1,16 @@
+// A lower bound on the makespan that holds for schedules that recompute, too.
+#pragma once
+
+#include "memsched/device.h"
+#include "memsched/graph.h"
+
+namespace memsched {
+
+// Let p be an op that runs once. Of the tensors that ops before p write and ops after p read, those that do not fit
+// beside p are brought back after p started: over the link, to which they went before, or by running their writers
+// again. For every p the cheapest mixture of the two bounds the makespan, where any fraction of a tensor may go either
+// way and a run pays for all tensors that it writes. At least the sum of the fastest times; budget: bytes, resident
+// included. Infinite where nothing can be brought back.
+Seconds recompute_bound(const Graph& graph, const Device& device, Bytes budget);
+
+} // namespace memsched

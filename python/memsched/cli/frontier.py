@@ -1,0 +1,193 @@
+"""`memsched frontier`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from memsched._core import Chain, Device
+from memsched.cli.inputs import Machine, check_writable, json_option, link_options, load_problem
+from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
+from memsched.cli.show import describe_link, facts, new_table, print_json, print_rich, working
+from memsched.errors import InvalidInputError
+from memsched.frontier import Frontier
+from memsched.frontier import frontier as plan_frontier
+from memsched.planners.registry import PLANNERS, min_memory, planner_named
+from memsched.plot import check_suffix
+from memsched.plot_frontier import plot_frontier
+from memsched.problem import peak_memory
+from memsched.result import Result
+from memsched.units import format_bytes, format_percent, format_seconds
+
+DEFAULT = ("pofo", "rotor", "offload")
+POINTS = 10
+TINY = 1e-9  # what sums in another order may differ by
+
+
+def _load(problem: str) -> Chain:
+    chain = load_problem(problem)
+    if not isinstance(chain, Chain):
+        raise InvalidInputError(f"'{problem}' is a {type(chain).__name__}; frontier plans a Chain")
+    return chain
+
+
+def _memories(chain: Chain, planners: list[str], points: int) -> list[int]:
+    """Evenly from the least memory of all these planners to the peak, and the least of each."""
+    least = [min_memory(chain, name) for name in planners]
+    even = np.linspace(min(least), peak_memory(chain), points)
+    return sorted({max(1, int(memory)) for memory in (*even, *least)})
+
+
+def _header(chain: Chain, device: Device, origin: str, ideal: float) -> Table:
+    least, most = format_bytes(min_memory(chain)), format_bytes(peak_memory(chain))
+    rows = [
+        ("problem", f"{chain.n} stages, min_memory {least}, peak of the plain run {most}"),
+        ("link", describe_link(device, origin)),
+        ("ideal", format_seconds(ideal)),
+    ]
+    return facts(rows, chain.name or "a problem without a name")
+
+
+def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
+    """Cells and style of one plan."""
+    chosen = result.makespan <= best * (1 + TINY)
+    return [
+        format_seconds(result.makespan) + (" *" if chosen else "  "),
+        format_percent(max(0.0, result.makespan / one.ideal - 1)) if one.ideal > 0 else "",
+        format_seconds(result.lower_bound),
+        "optimal" if result.optimal else format_percent(result.gap) if result.lower_bound > 0 else "",
+    ], "bold green" if chosen else ""
+
+
+def _table(curves: dict[str, Frontier]) -> Table:
+    table = new_table(
+        ("planner", "left"),
+        ("memory", "right"),
+        ("makespan  ", "right"),
+        ("over ideal", "right"),
+        ("lower bound", "right"),
+        ("gap", "right"),
+    )
+    best = np.min([one.makespan for one in curves.values()], axis=0)
+    for at, (name, one) in enumerate(curves.items()):
+        if at:
+            table.add_row()
+        for memory, result, least in zip(one.memory.tolist(), one.results, best, strict=True):
+            cells, style = (["no plan  "], "dim") if result is None else _cells(one, result, float(least))
+            table.add_row(*(Text(cell) for cell in (name, format_bytes(memory), *cells)), style=style)
+    return table
+
+
+def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | None]:
+    """A column for JSON: null where there is no plan."""
+    return [
+        None if result is None or (isinstance(value, float) and math.isnan(value)) else value
+        for value, result in zip(values.tolist(), one.results, strict=True)
+    ]
+
+
+def _document(chain: Chain, device: Device, origin: str, curves: dict[str, Frontier]) -> dict[str, Any]:
+    first = next(iter(curves.values()))
+    columns = ("makespan", "lower_bound", "estimate", "peak_memory")
+    return {
+        "problem": chain.name,
+        "min_memory": min_memory(chain),
+        "peak_memory": peak_memory(chain),
+        "device": {key: value for key, value in device.to_json().items() if key != "memory"},
+        "bandwidth_from": origin,
+        "ideal": first.ideal,
+        "memory": first.memory.tolist(),
+        "planners": {
+            name: {
+                "min_memory": min_memory(chain, name),
+                **{column: _numbers(getattr(one, column), one) for column in columns},
+                "optimal": [None if result is None else result.optimal for result in one.results],
+            }
+            for name, one in curves.items()
+        },
+    }
+
+
+@click.command()
+@click.argument("problem")
+@click.option(
+    "-p",
+    "--planner",
+    "planners",
+    multiple=True,
+    metavar="NAME",
+    help=f"Repeatable: {', '.join(PLANNERS)}. By default {', '.join(DEFAULT)}.",
+)
+@click.option(
+    "--points", type=click.IntRange(2, 1000), default=POINTS, metavar="N", help=f"Memories; by default {POINTS}."
+)
+@CHUNK
+@TIME_LIMIT
+@click.option("-o", "--output", metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
+@json_option
+@link_options
+def frontier(
+    problem: str,
+    planners: tuple[str, ...],
+    points: int,
+    chunk: str | None,
+    time_limit: str | None,
+    output: str | None,
+    as_json: bool,
+    machine: Machine,
+) -> None:
+    """Plan PROBLEM for many memories: what less memory costs.
+
+    \b
+    memsched frontier resnet101-224-b32 -o frontier.png
+    memsched frontier resnet101-224-b32 -p pofo --points 20 --json
+
+    The memories go evenly from the least that any of the planners needs to the peak of the plain run; the least
+    of each planner is among them. --time-limit is for each plan. The ideal is the sum of all run times.
+    """
+    if output is not None:
+        check_suffix(output)
+        check_writable(output)
+    names = list(dict.fromkeys(planners)) or list(DEFAULT)
+    for name in names:
+        planner_named(name)
+    pieces, limit = chunk_and_limit(chunk, time_limit)
+    chain = _load(problem)
+    device, origin = machine.build(chain, memory=peak_memory(chain))
+    memories = _memories(chain, names, points)
+    curves: dict[str, Frontier] = {}
+    with working("planning") as say:
+        for name in names:
+            say(f"planning: {name}")
+
+            def progress(share: float, name: str = name) -> None:
+                say(f"planning: {name}, {share:.0%}")
+
+            curves[name] = plan_frontier(
+                chain,
+                device=device,
+                planner=name,
+                memory=memories,
+                chunk=pieces,
+                time_limit=limit,
+                progress=progress,
+            )
+    if output is not None:
+        plot_frontier(list(curves.values()), output)
+    if as_json:
+        print_json(_document(chain, device, origin, curves))
+        return
+    ideal = next(iter(curves.values())).ideal
+    again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
+    notes = [
+        "* least makespan for this memory",
+        f"gap: to the lower bound of plans that recompute ({again}) or that do not",
+    ]
+    print_rich(_header(chain, device, origin, ideal), "", _table(curves), "", *map(Text, notes))
+    if output is not None:
+        print_rich(f"saved in {output}")

@@ -1,0 +1,261 @@
+"""POFO: recompute and offload together (NeurIPS 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from memsched import _core, checks
+from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
+from memsched.errors import InvalidInputError
+from memsched.fluid import Progress
+from memsched.planners.base import ChainTask, start
+from memsched.planners.recompute import (
+    SPARE,
+    RecomputeTask,
+    Tables,
+    pofo_min_memory,
+    rotor_min_memory,
+    rotor_plan,
+    spare_slots,
+    unroll,
+)
+from memsched.problem import ChunkLike
+from memsched.result import Result
+
+EXACT_SLOTS = 50
+MOST_EXACT_SLOTS = 200  # the states of one layer are slots^3 / 3 cells
+BEAM = 50_000  # states kept, times stages
+SHORT = 40  # stages; up to here "auto" also searches all states of EXACT_SLOTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One plan of the program: how it was found, and how it simulates."""
+
+    plan: RematPlan | None
+    labels: str
+    slots: int
+    run: RecomputeTask
+    makespan: float
+
+
+def _finished(
+    best: Attempt,
+    beam: int | None,
+    time_limit: float,
+    seed: int,
+    params: dict[str, Any],
+    progress: Progress = None,
+) -> Result:
+    """With the search for better transfers, and the value in the continuous model where there is one."""
+    planner = {"name": "pofo", "labels": best.labels, "slots": best.slots, "beam": beam}
+    states = best.plan.states if best.plan else 0
+    params = {**params, "labels_used": best.labels, "slots_used": best.slots, "states": states}
+    if time_limit > 0 and best.run.travels.any():
+        schedule, params["evaluations"] = best.run.searched(planner, time_limit, seed, progress)
+    else:
+        schedule = best.run.schedule(planner)
+        schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
+    task = best.run.task
+    estimate = best.plan.time if best.plan else best.makespan if task.excess <= 0 else None
+    return task.result("pofo", params, schedule, estimate=estimate, recomputes=True)
+
+
+def _in_phases(schedule: Schedule) -> Schedule:
+    """All offloads before the loss and all prefetches after it, as the paper has it."""
+    document = schedule.to_json()
+    steps = document["steps"]
+    loss = next(at for at, step in enumerate(steps) if step.get("run") == "loss")
+    before = [step for step in steps[:loss] if "prefetch" not in step]
+    fetched = [step for step in steps[:loss] if "prefetch" in step]
+    offloads = [at for at, step in enumerate(before) if "offload" in step]
+    waits = {"run": "loss", "after": offloads[-1:]} if offloads else {"run": "loss"}
+    return Schedule.from_json({**document, "steps": [*before, waits, *fetched, *steps[loss + 1 :]]})
+
+
+def _plans(task: ChainTask, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Iterator[Attempt]:
+    """What the given kind of labels, or for "auto" each kind worth trying, finds."""
+    width = beam or min(1000, max(100, BEAM // task.chain.n))
+    real = slots or (1000 if task.chain.n <= 128 else 400)
+    kinds = {
+        "real": [("real", real)],
+        "exact": [("exact", slots or EXACT_SLOTS)],
+        "auto": [("real", real)] if tables.shared else [("real", real), ("real", max(1, real // 2))],
+    }[labels]
+    if labels == "auto" and task.chain.n <= SHORT and not tables.shared:
+        kinds.append(("exact", min(real, EXACT_SLOTS)))
+    for kind, count in kinds:
+        for table in tables.of(task, count):
+            found = _fitting(task, table, kind, width, tables.progress)
+            if found is not None:
+                yield found
+            if labels == "auto":
+                yield from _without_link(task, table)
+            if found is not None:
+                break
+
+
+def _without_link(task: ChainTask, table: RematTable) -> Iterator[Attempt]:
+    """rotor's plan, which may use what rounding up leaves."""
+    plan = rotor_plan(task, table)
+    if plan is not None:
+        run = unroll(task, plan)
+        slots = task.capacity // table.width
+        yield Attempt(plan=plan, labels="none", slots=slots, run=run, makespan=run.makespan())
+
+
+def _fitting(task: ChainTask, table: RematTable, labels: str, beam: int, progress: Progress) -> Attempt | None:
+    """The plan of one table; where rounding up leaves none, one for a few slots more that fits all the same."""
+    if labels == "exact" and table.slots > MOST_EXACT_SLOTS * (1 + 1 / SPARE):
+        return None
+    for more in (0, 1, 2, 4, 8):
+        if more > spare_slots(table):
+            break
+        capacity = task.capacity + more * table.width
+        plan = table.pofo(capacity, task.device, labels == "exact", beam, progress)
+        if plan is not None:
+            run = unroll(task, plan)
+            makespan = run.makespan()
+            if makespan < math.inf:
+                slots = task.capacity // table.width
+                return Attempt(plan=plan, labels=labels, slots=slots, run=run, makespan=makespan)
+    return None
+
+
+def pofo_attempt(task: ChainTask, *, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Attempt:
+    """The plan whose transfers, as early as the rules allow, simulate best.
+
+    Raises
+    ------
+    InfeasibleError
+        None fits host_memory.
+    """
+    if task.excess <= 0:
+        run = unroll(task, None)
+        return Attempt(plan=None, labels=labels, slots=0, run=run, makespan=run.makespan())
+    attempts = list(_plans(task, labels, slots, beam, tables))
+    if not attempts:
+        linked = min(task.device.d2h, task.device.h2d) > 0
+        plan = _core.least_memory_plan(task.chain, task.capacity, linked)
+        run = unroll(task, plan)
+        attempts.append(Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan()))
+    best = min(attempts, key=lambda attempt: attempt.makespan)
+    if best.makespan == math.inf:
+        raise task.host_error("pofo")
+    return best
+
+
+def pofo(
+    chain: Chain,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    slots: int | None = None,
+    labels: str = "auto",
+    beam: int | None = None,
+    chunk: ChunkLike = None,
+    time_limit: float = 0.0,
+    seed: int = 0,
+    threads: int = 0,
+    progress: Progress = None,
+) -> Result:
+    """Recompute and offload together: POFO's dynamic program, then simulated for real.
+
+    The forward phase is cut into blocks, each one layer that saves all that its backward needs, or several layers run
+    from a checkpoint; the input of each block stays or travels; the backward phase recomputes each block as rotor
+    would, while what has travelled comes back. Optimal, with exact labels and up to the rounding to slots, among
+    schedules that offload in the forward phase only, prefetch in the backward phase only, and recompute a lower part
+    only when the upper one is done, where transfers may pause and memory comes and goes continuously. With beta = 0 it
+    is rotor's plan, up to slots.
+
+    Parameters
+    ----------
+    chain : Chain
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth. Latency is simulated, but not planned for.
+    slots : int, optional
+        Memory slots. By default 50 for exact labels; for real ones 1000, or 400 for more than 128 stages.
+    labels : "auto", "real" or "exact"
+        "exact" rounds all sizes up to slots and searches all states, slots^3 / 3 a layer at worst; its plan starts the
+        backward phase when the last offload has ended, as the paper has it, where the others do not wait. "real" keeps
+        real sizes, slots being used only where recomputation is looked up, and keeps `beam` states a layer. "auto"
+        takes the plan that simulates best: real labels with `slots` and with half as many, rotor's plan, and for chains
+        of up to 40 stages exact labels too.
+    beam : int, optional
+        States that real labels keep, for each layer and each of the two ways to store its input. By default 1000 for up
+        to 50 stages, then as many as keep stages x beam the same, down to 100.
+    chunk : None, int or "storage"
+        How the chosen inputs travel: whole, or in pieces, which come closer to the continuous model.
+    time_limit : float
+        Seconds in all for a search for better transfers on the simulator, around the same runs; 0 keeps those of the
+        model.
+    seed : int
+        Of that search.
+    threads : int
+        0: one a core. The result does not depend on it.
+    progress : callable, optional
+        Called with a fraction from 0 to 1, about ten times a second.
+
+    Returns
+    -------
+    Result
+        `estimate` is the value in the continuous model, in seconds, with sizes rounded up to slots. With exact labels
+        on slots that round nothing it bounds the makespan where saved == activation[1:]. None where M is so
+        close to the minimum that no slots are fine enough, and a plan that just fits is returned.
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain, "pofo"), or, without a link, min_memory(chain, "rotor").
+    InvalidInputError
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Shilova, "Efficient Combination of Rematerialization and Offloading for Training DNNs",
+    NeurIPS 2021, section 4 and appendix B, as corrected in docs/errata.md.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4], saved=[8, 8, 8])
+    >>> ms.rotor(chain, M=28).makespan
+    8.0
+    >>> ms.pofo(chain, M=28, beta=8).makespan
+    6.0
+    """
+    if slots is not None:
+        slots = checks.count("slots", slots, 1, 1_000_000)
+    if labels not in ("auto", "real", "exact"):
+        raise InvalidInputError(f"labels is {labels!r}; it must be 'auto', 'real' or 'exact'")
+    if labels == "exact" and slots is not None and slots > MOST_EXACT_SLOTS:
+        raise InvalidInputError(
+            f"slots is {slots}; exact labels take at most {MOST_EXACT_SLOTS}, real labels take more"
+        )
+    if beam is not None:
+        beam = checks.count("beam", beam, 1, 1_000_000)
+    threads = checks.count("threads", threads, 0, 1024)
+    seed = checks.count("seed", seed, 0, 2**63 - 1)
+    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    task = start("pofo", chain, M, beta, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
+    tables = Tables(threads=threads, progress=progress)
+    best = pofo_attempt(task, labels=labels, slots=slots, beam=beam, tables=tables)
+    params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, "time_limit": time_limit}
+    return _finished(best, beam, time_limit, seed, params, progress)
+
+
+def pofo_with_table(
+    chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, time_limit: float = 0.0
+) -> Result:
+    """The same with real labels, from a table for all memories up to its own."""
+    task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
+    tables = Tables(threads=0, progress=None, shared=table)
+    best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
+    return _finished(best, None, time_limit, 0, {"labels": "auto", "chunk": chunk})

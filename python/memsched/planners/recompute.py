@@ -1,0 +1,139 @@
+"""What planners that recompute share: from runs and travelling inputs to a Result."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from memsched import _core
+from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
+from memsched.bounds import graph_bound
+from memsched.fluid import Flags, Progress
+from memsched.planners.base import ChainTask
+
+MAX_CELLS = 60_000_000  # floats of one table, 4 bytes each
+SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
+
+
+def rotor_min_memory(chain: Chain) -> int:
+    """Resident and the least that recomputation without a link can do with; at most the peak."""
+    return min(chain.resident + _core.least_memory(chain)[0], _core.graph_peak_memory(_core.to_graph(chain, None)))
+
+
+def pofo_min_memory(chain: Chain) -> int:
+    """Resident and the least that recomputation with a link can do with; at most the peak."""
+    return min(chain.resident + _core.least_memory(chain)[1], _core.graph_peak_memory(_core.to_graph(chain, None)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Where a planner gets its tables.
+
+    Attributes
+    ----------
+    threads : int
+    progress : callable or None
+    shared : RematTable or None
+        One for all memories of a chain, up to its own capacity; to be tried first.
+    """
+
+    threads: int
+    progress: Progress
+    shared: RematTable | None = None
+
+    def of(self, task: ChainTask, slots: int) -> Iterator[RematTable]:
+        """The shared one, then one of `slots` slots, and of four times as many for when rounding up leaves no plan."""
+        if self.shared is not None:
+            yield self.shared
+        cells = (task.chain.n + 1) * (task.chain.n + 2) // 2
+        for count in (slots, 4 * slots):
+            width = max(1, task.capacity // count)
+            spare = count // SPARE
+            if count == slots or cells * (count + spare) <= MAX_CELLS:
+                yield RematTable(task.chain, task.capacity + spare * width, count + spare, self.threads, self.progress)
+
+
+def spare_slots(table: RematTable) -> int:
+    """How many slots more a plan may be asked for, to see whether it fits all the same: none where none is rounded."""
+    return table.slots // SPARE if table.width > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeTask:
+    """One sequence of runs of a chain, unrolled: every run an op, every stay of a value on the device a tensor.
+
+    Attributes
+    ----------
+    task : ChainTask
+    unrolled : Unrolled
+    travels : ndarray of uint8
+        One flag a tensor of the unrolled graph.
+    """
+
+    task: ChainTask
+    unrolled: Unrolled
+    travels: Flags
+
+    def makespan(self) -> float:
+        """Simulated, with all transfers as early as the rules allow; infinite where the plan does not run."""
+        device = self.task.device
+        return float(
+            _core.offload_set_makespans(self.unrolled.graph, device, device.memory, self.travels[np.newaxis])[0]
+        )
+
+    def schedule(self, planner: dict[str, Any]) -> Schedule:
+        """Its schedule on the chain's graph."""
+        made = _core.offload_set_schedule(
+            self.unrolled.graph, self.task.device.memory, self.travels, planner, self.task.chunk
+        )
+        return self.unrolled.rolled(self.task.graph, made)
+
+    def searched(
+        self, planner: dict[str, Any], time_limit: float, seed: int, progress: Progress
+    ) -> tuple[Schedule, int]:
+        """The schedule after a search for better transfers around the same runs, and how many it tried."""
+        device = self.task.device
+        bound = graph_bound(self.unrolled.graph, device)
+        made, evaluations = _core.offload_search(
+            self.unrolled.graph,
+            device,
+            device.memory,
+            self.travels[np.newaxis],
+            bound,
+            0.0,
+            seed,
+            max(0.0, time_limit - (time.perf_counter() - self.task.started)),
+            planner,
+            self.task.chunk,
+            progress,
+        )
+        return self.unrolled.rolled(self.task.graph, made), evaluations
+
+
+def unroll(task: ChainTask, plan: RematPlan | None) -> RecomputeTask:
+    """The runs of a plan, and what it sends of what was first run; without a plan, each op once and nothing sent."""
+    ops = np.arange(2 * task.chain.n + 1) if plan is None else plan.ops
+    unrolled = Unrolled(task.graph, ops, np.zeros(len(ops), np.uint8) if plan is None else plan.skips)
+    travels = np.zeros(len(unrolled.tensors), np.uint8)
+    if plan is None:
+        return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
+    first = np.full(len(task.stage), -1, np.int64)  # instance of each tensor
+    first[unrolled.tensors[::-1]] = np.arange(len(unrolled.tensors))[::-1]
+    for k, saved in zip(plan.offloaded, plan.saved, strict=True):
+        own = np.flatnonzero((task.stage == k) & (~task.tape | bool(saved)) & (first >= 0))
+        travels[first[own]] = 1
+    return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
+
+
+def rotor_plan(task: ChainTask, table: RematTable) -> RematPlan | None:
+    """The plan without a link for the most slots that fits: rounding up leaves room for more than there are."""
+    for more in range(spare_slots(table), -1, -1):
+        plan = table.rotor(task.capacity + more * table.width)
+        if plan is not None and (more == 0 or unroll(task, plan).makespan() < math.inf):
+            return plan
+    return None

@@ -1,0 +1,105 @@
+"""ROTOR: optimal persistent rematerialisation, without offloading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memsched import _core, checks
+from memsched._core import Chain, Device, RematPlan, RematTable
+from memsched.fluid import Progress
+from memsched.planners.base import ChainTask, start
+from memsched.planners.recompute import Tables, rotor_min_memory, rotor_plan, unroll
+from memsched.problem import ChunkLike
+from memsched.result import Result
+
+
+def _from_tables(task: ChainTask, slots: int, tables: Tables) -> Result:
+    """The result, from the first table that has a plan."""
+    params: dict[str, Any] = {"slots": slots, "chunk": task.chunk}
+    plan: RematPlan | None = None
+    value: float | None = None
+    if task.excess <= 0:
+        value = float(task.chain.forward_time.sum() + task.chain.backward_time.sum())
+    else:
+        for table in tables.of(task, slots):
+            plan = rotor_plan(task, table)
+            if plan is not None:
+                value, params["slots_used"] = plan.time, task.capacity // table.width
+                break
+        else:
+            plan = _core.least_memory_plan(task.chain, task.capacity, False)
+    schedule = unroll(task, plan).schedule({"name": "rotor", "slots": slots})
+    return task.result("rotor", params, schedule, estimate=value, recomputes=True)
+
+
+def rotor(
+    chain: Chain,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    slots: int = 500,
+    threads: int = 0,
+    chunk: ChunkLike = None,
+    progress: Progress = None,
+) -> Result:
+    """Recompute optimally, offload nothing: the dynamic program of rotor, C_A at Delta = 0.
+
+    The best persistent and nested plan: what a forward has kept stays until its backward, and the lower part of the
+    chain is recomputed only when the upper part is done. Sizes are rounded up to slots; what that leaves unused is used
+    by the plan for the largest memory whose plan fits all the same.
+
+    Parameters
+    ----------
+    chain : Chain
+    M : int
+        Bytes, resident included.
+    beta : float, optional
+        Not used: nothing travels.
+    device : Device, optional
+        Instead of M; M overrides its memory.
+    slots : int
+        Memory slots. Where rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes
+        for n stages, and time in proportion to slots n^3 at worst.
+    threads : int
+        0: one a core. The result does not depend on it.
+    chunk : None, int or "storage"
+        How the graph is cut; nothing travels, so the makespan does not depend on it.
+    progress : callable, optional
+        Called with a fraction from 0 to 1, about ten times a second.
+
+    Returns
+    -------
+    Result
+        `estimate` is the program's value, in seconds; None where M is so close to the minimum that no slots are fine
+        enough, and a plan that just fits is returned.
+
+    Raises
+    ------
+    InfeasibleError
+        M < min_memory(chain, "rotor").
+    InvalidInputError
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (2019), with the
+    memory needs of Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021, section B.3 as corrected in docs/errata.md.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    >>> result = ms.rotor(chain, M=20)
+    >>> result.makespan, result.recomputed
+    (8.0, ('F1', 'F2'))
+    """
+    slots = checks.count("slots", slots, 1, 1_000_000)
+    threads = checks.count("threads", threads, 0, 1024)
+    task = start("rotor", chain, M, beta, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
+    return _from_tables(task, slots, Tables(threads=threads, progress=progress))
+
+
+def rotor_with_table(chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None) -> Result:
+    """The same from a table for all memories up to its own."""
+    task = start("rotor", chain, None, None, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
+    return _from_tables(task, table.slots, Tables(threads=0, progress=None, shared=table))

@@ -1,0 +1,118 @@
+"""The curve of one planner, from one table where it has one; and auto, which looks at all planners."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.planners.registry import PLANNERS
+from memsched.testing import chains
+
+RESNET = ms.profiles.load("resnet50-224-b32")
+CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4], saved=[6, 7, 4])
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_every_planner_has_a_curve(planner: str) -> None:
+    curve = ms.frontier(CHAIN, 2.0, planner=planner, points=5, time_limit=0.0)
+    assert len(curve.results) == len(curve.memory) == len(curve.makespan) <= 5
+    assert (np.diff(curve.memory) > 0).all()
+    assert curve.memory[0] == ms.min_memory(CHAIN, planner)
+    assert curve.memory[-1] == ms.peak_memory(CHAIN)
+    assert curve.ideal == curve.makespan[-1] == 6
+    for memory, result in zip(curve.memory, curve.results, strict=True):
+        if result is not None:
+            assert result.planner == planner
+            assert ms.validate(result).peak_memory <= memory
+    found = np.isfinite(curve.makespan)
+    assert (curve.lower_bound[found] <= curve.makespan[found]).all()
+    assert (curve.peak_memory[found] <= curve.memory[found]).all()
+
+
+@pytest.mark.parametrize("planner", ["rotor", "pofo"])
+def test_one_table_serves_all_memories(planner: str) -> None:
+    """Sizes are rounded to slots of the largest memory, so a point is close to what a table of its own finds."""
+    curve = ms.frontier(RESNET, 12.2e9, planner=planner, points=6)
+    assert np.isfinite(curve.makespan).all()
+    for memory, result in zip(curve.memory, curve.results, strict=True):
+        own = PLANNERS[planner].plan(RESNET, int(memory), 12.2e9)
+        assert result is not None
+        assert result.makespan <= own.makespan * 1.06
+        assert ms.validate(result).peak_memory <= memory
+    assert (np.diff(curve.makespan) <= curve.makespan[:-1] * 0.005).all()
+
+
+@given(chains(max_stages=5), st.sampled_from(["rotor", "pofo"]), st.integers(1, 300))
+def test_slots_of_a_byte_round_nothing(chain: ms.Chain, planner: str, points: int) -> None:
+    low, high = max(1, ms.min_memory(chain, planner)), ms.peak_memory(chain)
+    if high <= low:
+        return
+    curve = ms.frontier(chain, 2.0, planner=planner, points=min(points, 5), slots=high)
+    for memory, result in zip(curve.memory, curve.results, strict=True):
+        assert result is not None
+        if planner == "rotor":
+            assert result.makespan == ms.rotor(chain, int(memory), slots=high).makespan
+
+
+def test_memories_of_ones_own() -> None:
+    curve = ms.frontier(RESNET, 12.2e9, planner="greedy", memory=[3e9, 1e6, 2e9, 3e9])
+    assert curve.memory.tolist() == [1_000_000, 2_000_000_000, 3_000_000_000]
+    assert curve.results[0] is None
+    assert np.isinf(curve.makespan[0])
+    assert np.isnan(curve.lower_bound[0])
+    assert curve.peak_memory[0] == 0
+
+
+def test_progress_tells_every_point() -> None:
+    told: list[float] = []
+    ms.frontier(CHAIN, 2.0, planner="greedy", points=4, progress=told.append)
+    assert told == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"planner": "best"}, "planner is 'best'"),
+        ({"points": 0}, "points"),
+        ({"memory": []}, "memory is"),
+        ({"memory": "40%"}, "memory is '40%'"),
+        ({"memory": [1e9, -1]}, r"memory\[1\]"),
+        ({"slots": 0}, "slots"),
+        ({"threads": 1.5}, "threads"),
+        ({"beta": -1}, "beta"),
+    ],
+)
+def test_bad_input(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=words):
+        ms.frontier(RESNET, **{"beta": 1e9, **options})  # type: ignore[arg-type]
+    with pytest.raises(ms.InvalidInputError, match="a Graph"):
+        ms.frontier(ms.to_graph(RESNET), 1e9)  # type: ignore[arg-type]
+
+
+@given(
+    chains(max_stages=6), st.floats(0, 1), st.sampled_from([0.0, 0.5, 2.0, float("inf")]), st.sampled_from([None, 3])
+)
+def test_auto_is_never_worse(chain: ms.Chain, share: float, beta: float, chunk: int | None) -> None:
+    low, high = max(1, ms.min_memory(chain, "pofo" if beta else "rotor")), ms.peak_memory(chain)
+    memory = int(low + share * max(0, high - low))
+    best = ms.plan(chain, memory, beta, chunk=chunk, time_limit=0.01)
+    for found in ms.compare(chain, memory, beta, chunk=chunk, time_limit=0.0).values():
+        if isinstance(found, ms.Result):
+            assert best.makespan <= found.makespan * (1 + 1e-9)
+    assert best.lower_bound == pytest.approx(
+        min(best.makespan, ms.bounds(chain, memory, beta, recompute=True).recompute)
+    )
+    assert best.optimal == (best.makespan <= best.lower_bound * (1 + 1e-12))
+    ms.validate(best)
+
+
+def test_auto_recomputes_where_that_is_better_and_offloads_where_that_is() -> None:
+    """Three forwards of a second and 4 bytes: running one again beats a slow link, and loses to a fast one."""
+    slow, fast = (ms.plan(CHAIN, 22, beta) for beta in (0.25, 100.0))
+    assert slow.recomputed
+    assert fast.recomputed == ()
+    assert fast.offloaded
+    assert slow.makespan > fast.makespan
