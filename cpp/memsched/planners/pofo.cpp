@@ -10,7 +10,6 @@ namespace memsched {
 namespace {
 
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
-constexpr double slack = 1e-6; // of a bound in single precision
 
 // Bytes of Delta that are left after so much time.
 double after(double bytes, Bandwidth speed, Seconds time) {
@@ -91,7 +90,7 @@ class Expansion {
     void start(int i, bool all, std::int32_t id, const PofoLabel& label, Seconds limit, std::vector<PofoLabel>& next) {
         id_ = id;
         label_ = &label;
-        limit_ = limit;
+        limit_ = limit * (1 + bound_.slack());
         next_ = &next;
         input_ = chain_.input(i, all);
         free_ = options_.capacity - label.state.held - input_;
@@ -129,10 +128,10 @@ class Expansion {
         bool any = false;
         const auto visit = [&](bool leaves, PofoState state, int slot) {
             state.leaving = rounded(state.leaving);
-            state.arriving = rounded(state.arriving);
-            const Seconds least =
-                bound_.remaining(pair_, block.last + 1, block.all, slot, state.leaving, state.arriving);
-            if (cost + least * (1 - slack) >= limit_) {
+            if (keep) { // else the segment may take a little longer and save a slot
+                state.arriving = rounded(state.arriving);
+            }
+            if (cost + bound_.remaining(pair_, block.last + 1, block.all, slot, state) >= limit_) {
                 return;
             }
             any = true;
@@ -266,13 +265,14 @@ class ForwardPhase {
     std::uint64_t states_ = 0;
 };
 
-constexpr int scouts = 10; // beam of the first pass, which finds a limit for the second
+// Beams of the passes that find a limit for the last one: by the first bounds, and by the sharp ones.
+constexpr int scouts = 10, sharp_scouts = 30;
 
 } // namespace
 
 std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
                              const Progress& progress) {
-    const PofoBound bound(table, options, workers);
+    PofoBound bound(table, options, workers);
     std::vector<Expansion> expansions;
     for (int worker = 0; worker < workers.threads(); ++worker) {
         expansions.emplace_back(table, options, bound);
@@ -281,13 +281,19 @@ std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& optio
     if (auto recomputing = rotor(table, options.capacity)) { // without the link; its loss is not part of a block
         best = PofoPlan{std::move(recomputing->sequence), {}, recomputing->time, 0};
     }
-    for (const int beam : {scouts, options.exact ? 0 : options.beam}) {
+    const auto search = [&](int beam) {
         const Seconds limit = best ? best->time * (1 - 1e-12) : never;
         ForwardPhase phase(table, options, bound, workers, expansions, beam, progress);
         if (auto found = phase.run(limit)) {
             best = std::move(found);
         }
+    };
+    search(scouts);
+    if (options.exact && options.linked()) {
+        bound.sharpen(best ? best->time : never, workers, progress);
+        search(sharp_scouts);
     }
+    search(options.exact ? 0 : options.beam);
     return best;
 }
 

@@ -20,8 +20,8 @@ struct PofoOptions {
     bool linked() const { return d2h > 0 && h2d > 0; }
 };
 
-// The best plan found, never worse than rotor's; the best of the class, in slots, where options.exact. None where no
-// plan fits. It does not depend on the number of threads.
+// The best plan found, never worse than rotor's; with options.exact and no limit on the host the optimum of the
+// recurrences in slots. None where no plan fits. It does not depend on the number of threads.
 std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
                              const Progress& progress);
 

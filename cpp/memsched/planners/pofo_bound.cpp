@@ -40,6 +40,15 @@ void PofoBound::fill(int pair) {
     const int slots = table_.slots();
     const double compute = 1 - backward_weight(pair);
     const auto rounded = [&](Bytes bytes) { return options_.exact ? table_.covering(bytes) : bytes / table_.width(); };
+    // Slots less that are free when so many bytes are taken, whatever the capacity is beyond a whole number of them.
+    const auto taken = [&](Bytes bytes) -> Bytes {
+        if (!options_.exact) {
+            return bytes / table_.width();
+        }
+        return bytes > options_.capacity
+                   ? slots + 1
+                   : table_.fitting(options_.capacity) - table_.fitting(options_.capacity - bytes);
+    };
     const Weights& w = weights_[static_cast<std::size_t>(pair)];
     std::vector<float> zero(stride_, 0.0F);
     for (int i = chain_.layers; i >= 1; --i) {
@@ -49,24 +58,26 @@ void PofoBound::fill(int pair) {
             }
             float* out = values_.data() + index(pair, i, all);
             const Bytes bytes = chain_.input(i, all);
-            const Bytes size = rounded(bytes);
-            if (size > slots) {
+            if (bytes > options_.capacity) {
                 continue;
             }
-            const int shift = static_cast<int>(size), count = slots + 1 - shift;
+            const auto kept = static_cast<int>(rounded(bytes)), lost = static_cast<int>(taken(bytes));
             if (i == chain_.layers) {
-                const Bytes need = std::max(chain_.need_all(i), chain_.need_backward(i)) / table_.width() + size;
-                for (Bytes m = need; m <= slots; ++m) {
+                for (Bytes m = taken(bytes + std::max(chain_.need_all(i), chain_.need_backward(i))); m <= slots; ++m) {
                     out[m] = 0;
                 }
                 continue;
             }
             const auto block = [&](const float* extra, double fixed, bool next_all, int next) {
                 const float* then = values_.data() + index(pair, next, next_all);
-                relax(out + shift, extra, then, static_cast<float>(compute), static_cast<float>(fixed), count);
+                if (kept <= slots) {
+                    relax(out + kept, extra + (kept - lost), then, static_cast<float>(compute),
+                          static_cast<float>(fixed), slots + 1 - kept);
+                }
                 if (options_.linked() && bytes > 0) {
-                    relax(out + shift, extra, then + shift, static_cast<float>(compute),
-                          static_cast<float>(fixed + (w.leaving + w.arriving) * static_cast<double>(bytes)), count);
+                    relax(out + lost, extra, then + lost, static_cast<float>(compute),
+                          static_cast<float>(fixed + (w.leaving + w.arriving) * static_cast<double>(bytes)),
+                          slots + 1 - lost);
                 }
             };
             block(zero.data(), compute * chain_.backward[RematChain::at(i)], true, i + 1);
@@ -77,22 +88,22 @@ void PofoBound::fill(int pair) {
     }
 }
 
+void PofoBound::sharpen(Seconds limit, Workers& workers, const Progress& progress) {
+    phases_.emplace(table_, options_, limit, workers, progress);
+}
+
 int PofoBound::best_pair(int layer, bool all, const PofoState& state) const {
     const int at = slot(state.held);
     int best = 0;
     Seconds most = -1;
     for (int pair = 0; pair < pairs; ++pair) {
-        const Seconds time = remaining(pair, layer, all, at, state.leaving, state.arriving);
+        const Seconds time = by_pair(pair, layer, all, at, state);
         if (time > most) {
             most = time;
             best = pair;
         }
     }
     return best;
-}
-
-Seconds PofoBound::remaining(int layer, bool all, const PofoState& state) const {
-    return remaining(best_pair(layer, all, state), layer, all, slot(state.held), state.leaving, state.arriving);
 }
 
 } // namespace memsched
