@@ -89,7 +89,7 @@ def _plans(task: ChainTask, labels: str, slots: int | None, beam: int | None, ta
         kinds.append(("exact", min(real, EXACT_SLOTS)))
     for kind, count in kinds:
         for table in tables.of(task, count):
-            found = _fitting(task, table, kind, width, tables.progress)
+            found = _fitting(task, table, kind, max(1, width // max(1, table.slots // (2 * count))), tables.progress)
             if found is not None:
                 yield found
             if labels == "auto":
@@ -111,7 +111,7 @@ def _fitting(task: ChainTask, table: RematTable, labels: str, beam: int, progres
     """The plan of one table; where rounding up leaves none, one for a few slots more that fits all the same."""
     if labels == "exact" and table.slots > MOST_EXACT_SLOTS * (1 + 1 / SPARE):
         return None
-    for more in (0, 1, 2, 4, 8):
+    for more in (0, 1, 2):
         if more > spare_slots(table):
             break
         capacity = task.capacity + more * table.width
