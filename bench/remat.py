@@ -27,7 +27,7 @@ from memsched import _core
 MIB = 1 << 20
 PIECES = 16 * MIB
 BEAM = 100  # of the growth, the same for all lengths
-LONG = 2.0  # seconds from which on a search is run once
+LONG = 10.0  # seconds from which on a search is run once
 PARTS = ("rotor", "memory", "exact", "real", "threads", "growth", "auto")
 STUDY = {  # profile: (budgets in bytes without resident, rotor's and POFO's percent above the ideal time)
     "resnet101-224-b32": (

@@ -23,7 +23,8 @@ def at(planner: str, chain: ms.Chain, share: float) -> int:
 def check(planner: str, chain: ms.Chain, share: float) -> None:
     memory = at(planner, chain, share)
     plan = PLANNERS[planner].plan
-    options = {"time_limit": 0.2} if "time_limit" in inspect.signature(plan).parameters else {}
+    quick = {"beam": 20, "slots": 200, "time_limit": 0.0} if planner == "pofo" else {"time_limit": 0.2}
+    options = {name: value for name, value in quick.items() if name in inspect.signature(plan).parameters}
     result = plan(chain, memory, chain.provenance["link_bandwidth"], **options)
     report = ms.validate(result)
     assert report.peak_memory <= memory
@@ -64,6 +65,21 @@ def test_plans_at_three_limits(name: str, planner: str) -> None:
 def test_plans_at_ten_limits(name: str, planner: str) -> None:
     for share in np.linspace(0, 1, 10):
         check(planner, ms.profiles.load(name), float(share))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES[::6])
+def test_auto_is_feasible_and_never_worse(name: str) -> None:
+    """From the least that POFO needs."""
+    chain = ms.profiles.load(name)
+    for share in (0.0, 0.3):
+        memory = at("pofo", chain, share)
+        best = ms.plan(chain, memory, 12.2e9, time_limit=0.05)
+        assert ms.validate(best).peak_memory <= memory
+        assert best.lower_bound <= best.makespan
+        for found in ms.compare(chain, memory, 12.2e9, time_limit=0.0).values():
+            if isinstance(found, ms.Result):
+                assert best.makespan <= found.makespan * (1 + TINY)
 
 
 @pytest.mark.slow

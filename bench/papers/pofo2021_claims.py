@@ -53,12 +53,14 @@ def claim_removed(rows: list[Row]) -> list[str]:
     points = [row for row in own if over(row, "rotor") > COUNTED]
     shares = [1 - over(row, "pofo") / over(row, "rotor") for row in points]
     below = [name for name, value in pieces.items() if value < REMOVED]
-    worse = [row for row in points if over(row, "pofo") > over(row, "rotor") + 1e-9]
+    worse, worse_whole = (
+        sum(over(row, name) > over(row, "rotor") + 1e-9 for row in own) for name in ("pofo", "pofo, whole")
+    )
     median = float(np.median(list(pieces.values())))
     text = (
         f"Removed, overheads summed over 10 to 90 %: {spread(pieces)} with pieces of 16 MiB, {spread(whole)} with "
         f"whole transfers. By point a third or more on {percent(float(np.mean([s >= REMOVED for s in shares])), 0)} of "
-        f"{len(points)}, and pofo slower than rotor on {len(worse)}."
+        f"{len(points)}; pofo is slower than rotor on {worse} of {len(own)}, with whole transfers on {worse_whole}."
     )
     if below:
         text += f" Less than a third on {', '.join(below)}."
