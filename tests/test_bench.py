@@ -87,3 +87,12 @@ def test_pofo2021(tmp_path: Path) -> None:
 
 def test_speed_suite() -> None:
     run("pytest", "bench/speed", "--benchmark-disable", "-q", "-p", "no:cacheprovider", "-k", "not hash")
+
+
+def test_auto(tmp_path: Path) -> None:
+    run("bench.auto", "--quick", "--out", str(tmp_path))
+    with (tmp_path / "auto.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert all(float(row["gap"]) <= float(row["overhead"]) + 1e-9 for row in rows)
+    assert "| memory | overhead" in (tmp_path / "auto.md").read_text(encoding="utf-8")

@@ -222,7 +222,8 @@ def report(
         "Mean overhead at 10, 30, 50 and 70 % of memory; profiles on their own link, the others on one over which "
         "everything that the forward phase saves takes four times as long as that phase. Real labels are "
         "pofo's default. Each size that is rounded up may cost a whole slot, so what 50 slots lose grows with the "
-        "number of stages that are kept.",
+        "number of stages that are kept. Plans of exact labels also wait, as the paper's do, with the backward phase "
+        "for the last offload; the column of 100 slots shows what slots alone do.",
         slots_table(slots),
         "## Pictures",
         "Memory is in percent of the plain run's peak, resident bytes apart: at 25 % it is four times smaller. Where "
