@@ -18,7 +18,7 @@ import numpy as np
 from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, budget, environment
 from bench.papers.europar2020 import BOUND, STYLES, figure
 from bench.papers.pofo2021_claims import OVERHEAD, report
-from bench.remat import chain_of, ideal, slow_link
+from bench.remat_chains import chain_of, ideal, slow_link
 
 import memsched as ms
 
