@@ -1,0 +1,1 @@
+"""PyTorch: capture a model, plan its training step and run the plan."""

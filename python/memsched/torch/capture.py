@@ -1,0 +1,149 @@
+"""From a module to one flat list of ATen operations that share its parameters."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from memsched.errors import InvalidInputError, MemschedError
+
+
+class CaptureError(MemschedError):
+    """A module that torch.export cannot turn into a list of operations; the message says what stood in the way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autocast:
+    """The autocast setting under which a module was captured, and must be run."""
+
+    device_type: str
+    enabled: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def ambient(cls, device_type: str) -> Autocast:
+        """The setting of the calling thread."""
+        return cls(
+            device_type=device_type,
+            enabled=torch.is_autocast_enabled(device_type),
+            dtype=torch.get_autocast_dtype(device_type),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Equal where they have the same effect: the dtype counts only where autocast is on."""
+        if not isinstance(other, Autocast):
+            return NotImplemented
+        same = self.device_type == other.device_type and self.enabled == other.enabled
+        return same and (not self.enabled or self.dtype == other.dtype)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def context(self) -> torch.autocast:
+        """Enters it again. Casts of weights are not cached: a cache outlives the stage that filled it."""
+        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled, cache_enabled=False)
+
+    def __str__(self) -> str:
+        return f"autocast to {str(self.dtype).removeprefix('torch.')}" if self.enabled else "no autocast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The operations of one training forward of a module, for inputs of one shape.
+
+    Attributes
+    ----------
+    graph_module : torch.fx.GraphModule
+        Placeholders, get_attr nodes (parameters, buffers, constants) and calls of ATen operations, in order.
+    inputs, outputs : TreeSpec
+        How (args, kwargs) and the result nest.
+    autocast : Autocast
+    device : torch.device
+        Where the module and its inputs were.
+    """
+
+    graph_module: fx.GraphModule
+    inputs: pytree.TreeSpec
+    outputs: pytree.TreeSpec
+    autocast: Autocast
+    device: torch.device
+
+
+def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
+    """Record what one training forward of `model` computes.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In training mode. Its parameters stay its own: the program refers to them.
+    args, kwargs
+        Inputs of the shapes, dtypes and device to train with. Capture under the autocast to train with.
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    CaptureError
+        torch.export cannot record it, for example because what it does depends on values of tensors.
+    InvalidInputError
+        The module is not in training mode, or module and inputs are spread over several devices.
+    """
+    if not model.training:
+        raise InvalidInputError("the model is in eval mode; call model.train() before it is captured for training")
+    device = only_device(model, args, kwargs or {})
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")  # of torch.export, about what it is still to become
+        try:
+            exported = torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            message = f"torch.export cannot capture {type(model).__name__}: {type(error).__name__}: {reason}"
+            raise CaptureError(message) from error
+        module = exported.module(check_guards=False)
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            _drop_checks(part.graph)
+            part.recompile()
+    return Program(
+        graph_module=module,
+        inputs=exported.call_spec.in_spec,
+        outputs=exported.call_spec.out_spec,
+        autocast=Autocast.ambient(device.type),
+        device=device,
+    )
+
+
+def only_device(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    """The one device of the parameters, the buffers and the inputs.
+
+    Raises
+    ------
+    InvalidInputError
+        There are several.
+    """
+    leaves = pytree.tree_leaves((args, kwargs))
+    tensors = [*model.parameters(), *model.buffers(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+    devices = sorted({str(t.device) for t in tensors})
+    if len(devices) > 1:
+        raise InvalidInputError(f"model and inputs are on {', '.join(devices)}; put all of them on one device")
+    return torch.device(devices[0] if devices else "cpu")
+
+
+def _drop_checks(graph: fx.Graph) -> None:
+    """Drop the checks of metadata: they hold values alive, and say nothing that the capture did not settle."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            graph.erase_node(node)
+
+
+def is_getitem(node: fx.Node) -> bool:
+    """Whether a node only takes one result of an operation that has several."""
+    return node.op == "call_function" and node.target is operator.getitem

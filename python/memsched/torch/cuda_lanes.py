@@ -1,0 +1,97 @@
+"""Copies between a CUDA device and pinned host memory, on streams of their own."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from memsched.errors import MemschedError
+from memsched.torch.lanes import Direction, as_bytes
+
+
+class _Event:
+    """A moment on a CUDA stream: when all that was issued to it so far is done."""
+
+    __slots__ = ("event", "start")
+
+    def __init__(self, stream: torch.cuda.Stream, start: _Event | None = None) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+        self.event.record(stream)
+        self.start = start
+
+
+class CudaLanes:
+    """The current stream computes, one stream copies out and one copies in.
+
+    Device buffers are allocated on the compute stream and given back only after that stream waits for the copy's end:
+    the caching allocator needs no `record_stream`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._streams = {"out": torch.cuda.Stream(device), "in": torch.cuda.Stream(device)}
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device).untyped_storage()
+
+    def give_back(self, storage: torch.UntypedStorage) -> None:
+        pass
+
+    def now(self) -> _Event:
+        return _Event(torch.cuda.current_stream(self._device))
+
+    def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> _Event:
+        stream = self._streams[way]
+        for event in after:
+            stream.wait_event(event.event)
+        start = _Event(stream)
+        with torch.no_grad(), torch.cuda.stream(stream):
+            if way == "out":
+                host.copy_(as_bytes(device), non_blocking=True)
+            else:
+                as_bytes(device).copy_(host, non_blocking=True)
+        return _Event(stream, start)
+
+    def reached(self, event: _Event) -> bool:
+        return bool(event.event.query())
+
+    def wait(self, event: _Event) -> None:
+        torch.cuda.current_stream(self._device).wait_event(event.event)
+
+    def host_memory(self, nbytes: int) -> torch.Tensor:
+        return pinned(nbytes)
+
+    def finish(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def seconds(self, first: _Event, second: _Event) -> float:
+        return float(first.event.elapsed_time(second.event)) / 1000
+
+
+def pinned(nbytes: int) -> torch.Tensor:
+    """Page-locked memory of exactly this size; PyTorch's own pool rounds up to a power of two.
+
+    Raises
+    ------
+    MemschedError
+        The driver refuses.
+    """
+    if nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    page = 4096
+    memory = np.empty(nbytes + page, dtype=np.uint8)
+    start = -memory.ctypes.data % page
+    host = torch.from_numpy(memory[start : start + nbytes])
+    runtime = torch.cuda.cudart()
+    status = runtime.cudaHostRegister(host.data_ptr(), nbytes, 0)
+    if int(status) != 0:
+        raise MemschedError(
+            f"the driver refuses to pin {nbytes} bytes of host memory (cudaHostRegister: {status}); "
+            "plan with a smaller host_memory"
+        )
+    weakref.finalize(memory, runtime.cudaHostUnregister, host.data_ptr()).atexit = False
+    return host

@@ -1,0 +1,145 @@
+"""How bytes travel between the device and the host beside the computation, and its emulation on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+
+Direction = Literal["out", "in"]
+
+
+class Lanes(Protocol):
+    """A compute stream and two first-in-first-out streams of copies. An event is a moment on one of them."""
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Device memory, for the compute stream."""
+
+    def give_back(self, storage: torch.UntypedStorage) -> None:
+        """Called before the last reference to a storage is dropped."""
+
+    def now(self) -> Any:
+        """The moment when the compute stream has done all that was issued so far."""
+
+    def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
+        """Issue a copy that starts after some events; the event of its end, whose `start` is that of its start."""
+
+    def reached(self, event: Any) -> bool:
+        """Whether an event has happened."""
+
+    def wait(self, event: Any) -> None:
+        """Let the compute stream wait for an event."""
+
+    def host_memory(self, nbytes: int) -> torch.Tensor:
+        """Host memory that copies are fast from and to."""
+
+    def finish(self) -> None:
+        """Let the calling thread wait until all is done."""
+
+    def seconds(self, first: Any, second: Any) -> float:
+        """The time from one event to another, once both have happened."""
+
+
+def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    """The storage as a tensor of bytes."""
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return view.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A moment of the emulated compute stream, which does everything at once."""
+
+    time: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A copy that the emulation has been asked for."""
+
+    way: Direction
+    device: torch.UntypedStorage
+    host: torch.Tensor
+    after: Sequence[_Moment | _Copy]
+    start: _Moment | None = None
+    time: float | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.time is not None
+
+    def carry_out(self) -> None:
+        self.start = _Moment()
+        with torch.no_grad():
+            if self.way == "out":
+                self.host.copy_(as_bytes(self.device))
+            else:
+                as_bytes(self.device).copy_(self.host)
+        self.time = time.perf_counter()
+
+
+@dataclass(slots=True)
+class EmulatedLanes:
+    """The CPU plays device and host. Copies happen at the earliest or at the latest legal moment.
+
+    Memory that holds nothing yet, and memory that was given back, is filled with NaN: a missing wait shows in the
+    results instead of passing by luck.
+
+    Attributes
+    ----------
+    early : callable
+        Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it.
+    poison : bool
+        Fill memory with NaN.
+    """
+
+    early: Callable[[], bool] = field(default=lambda: True)
+    poison: bool = True
+    _pending: dict[str, deque[_Copy]] = field(default_factory=lambda: {"out": deque(), "in": deque()})
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
+        self.give_back(storage)
+        return storage
+
+    def give_back(self, storage: torch.UntypedStorage) -> None:
+        if self.poison:
+            as_bytes(storage).fill_(0xFF)  # NaN in every floating type, -1 in every signed integer
+
+    def now(self) -> _Moment:
+        return _Moment()
+
+    def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> _Copy:
+        copy = _Copy(way, device, host, after)
+        self._pending[way].append(copy)
+        if self.early():
+            self.wait(copy)
+        return copy
+
+    def reached(self, event: _Moment | _Copy) -> bool:
+        return isinstance(event, _Moment) or event.done
+
+    def wait(self, event: _Moment | _Copy) -> None:
+        while isinstance(event, _Copy) and not event.done:
+            first = self._pending[event.way].popleft()
+            for earlier in first.after:
+                self.wait(earlier)
+            first.carry_out()
+
+    def host_memory(self, nbytes: int) -> torch.Tensor:
+        host = torch.empty(nbytes, dtype=torch.uint8)
+        return host.fill_(0xFF) if self.poison else host
+
+    def finish(self) -> None:
+        for copies in self._pending.values():
+            if copies:
+                self.wait(copies[-1])
+
+    def seconds(self, first: _Moment | _Copy, second: _Moment | _Copy) -> float:
+        assert first.time is not None
+        assert second.time is not None
+        return second.time - first.time

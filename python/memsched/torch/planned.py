@@ -1,0 +1,163 @@
+"""A model's forward that follows a schedule, and gives autograd one node a stage."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.torch.capture import Autocast
+from memsched.torch.lanes import Lanes
+from memsched.torch.run import Observer, Run
+from memsched.torch.script import Script
+from memsched.torch.stages import StagedModel, describe_leaf
+
+
+class PlannedForward:
+    """Stands in for the `forward` of one model.
+
+    In eval mode, and where no gradients are recorded, it is the model's own forward.
+
+    Parameters
+    ----------
+    model
+        The model that was captured, or one with the same state.
+    staged, script, lanes
+    """
+
+    def __init__(self, model: torch.nn.Module, staged: StagedModel, script: Script, lanes: Lanes) -> None:
+        self._model = weakref.ref(model)
+        self._original = type(model).forward
+        self._signature = training_signature(model)
+        self._host = lanes.host_memory(script.host_bytes)
+        self._active: weakref.ref[Run] | None = None
+        self.staged, self.script, self.lanes = staged, script, lanes
+        self.observe: Callable[[], Observer | None] = lambda: None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._model()
+        assert model is not None, "the model is gone"
+        if not model.training or not torch.is_grad_enabled():
+            return self._original(model, *args, **kwargs)
+        self._check_model(model)
+        leaves = self._check_inputs(args, kwargs)
+        state = self.staged.fetch_state(model)
+        run = Run(self.staged, self.script, state, leaves, self.lanes, self._host, self.observe())
+        self._active = weakref.ref(run)
+        outputs = self._forward(run)
+        flat = [
+            outputs[position] if source is None else run.environment[value] if source == "environment" else value
+            for position, (source, value) in enumerate(self._sources(state))
+        ]
+        return pytree.tree_unflatten(flat, self.staged.outputs)
+
+    def _sources(self, state: dict[str, torch.Tensor]) -> list[tuple[str | None, Any]]:
+        """Where each leaf of the result comes from."""
+        found: list[tuple[str | None, Any]] = []
+        for result in self.staged.results:
+            if result is None:
+                found.append((None, None))
+            else:
+                found.append(("value", state[result[1]]) if result[0] == "state" else result)
+        return found
+
+    def _forward(self, run: Run) -> dict[int, Any]:
+        outputs: dict[int, Any] = {}
+        token = torch.empty(0, device=self.staged.device)
+        try:
+            for k, stage in enumerate(self.staged.stages):
+                token, *results = _StageFunction.apply(run, k, token, *run.differentiable(k))
+                outputs.update(zip(stage.outputs, results, strict=True))
+        except BaseException:
+            run.give_up()
+            raise
+        return outputs
+
+    def _check_model(self, model: torch.nn.Module) -> None:
+        if training_signature(model) != self._signature:
+            raise MemschedError(
+                "the model has changed since it was planned: parts of it went to eval mode, or parameters were frozen "
+                "or unfrozen; call remove() and plan it again"
+            )
+        ambient = Autocast.ambient(self.staged.device.type)
+        if ambient != self.staged.autocast:
+            raise MemschedError(
+                f"the model was planned with {self.staged.autocast} and runs with {ambient}; plan it under the "
+                "autocast that it trains with"
+            )
+        active = self._active() if self._active is not None else None
+        if active is not None and not active.done:
+            raise MemschedError(
+                "a planned forward began while another one waits for its backward, and the budget covers one at a "
+                "time; call backward() first, or run under torch.no_grad() where no gradient is needed"
+            )
+
+    def _check_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The leaves of the inputs, which must be like those of the capture."""
+        names = self.staged.inputs.children()[1].context or []
+        if set(names) == set(kwargs):
+            kwargs = {name: kwargs[name] for name in names}
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self.staged.inputs:
+            raise InvalidInputError(
+                f"the model was planned for inputs nested as {self.staged.inputs} and got {spec}; pass them alike"
+            )
+        for name, leaf, expected in zip(self.staged.input_names, leaves, self.staged.leaves, strict=True):
+            found = describe_leaf(leaf)
+            if found != expected:
+                raise InvalidInputError(
+                    f"input {name!r} is {found}, and the plan is for {expected}; plan for this input too, drop a "
+                    "smaller last batch (drop_last=True), or call remove() before"
+                )
+        return leaves
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the model has the model's own forward."""
+        copied = memo.get(id(self._model()))
+        return types.MethodType(self._original, copied) if copied is not None else self._original
+
+    def __reduce__(self) -> Any:
+        raise MemschedError(
+            "a model with a plan applied cannot be pickled; call remove() first, or save its state_dict"
+        )
+
+
+def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:
+    """What a capture depends on besides the inputs: the mode of every module, and which parameters need gradients."""
+    return (
+        *(module.training for module in model.modules()),
+        *((name, parameter.requires_grad) for name, parameter in model.named_parameters()),
+    )
+
+
+class _StageFunction(torch.autograd.Function):
+    """One stage as a node of autograd. Activations and their gradients pass beside it; a token carries the order."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, k: int, token: torch.Tensor, *leaves: torch.Tensor) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.run, ctx.k = run, k
+        run.advance(run.script.forward_end[k])
+        # Fresh aliases: autograd writes their history into them, and the run must not refer to its own graph.
+        results = [value.detach() if isinstance(value, torch.Tensor) else value for value in run.results(k)]
+        fixed = [
+            value
+            for value, needs in zip(results, run.result_needs_grad[k], strict=True)
+            if isinstance(value, torch.Tensor) and not needs
+        ]
+        ctx.mark_non_differentiable(*fixed)
+        return (torch.empty(0, device=token.device), *results)
+
+    @staticmethod
+    def backward(ctx: Any, token: torch.Tensor | None, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        run, k = ctx.run, ctx.k
+        if torch.is_grad_enabled():
+            raise MemschedError("a planned model has no second derivatives: call backward() without create_graph=True")
+        leaves = run.backward(k, gradients, last=not ctx.needs_input_grad[2])
+        carried = torch.empty(0, device=run.staged.device) if ctx.needs_input_grad[2] else None
+        return (None, None, carried, *leaves)

@@ -1,0 +1,311 @@
+"""Any training step as a `Graph`: its operations are recorded as they reach torch's dispatcher."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
+
+from memsched import checks
+from memsched._core import Graph
+from memsched.errors import InvalidInputError
+from memsched.torch.recorder_graph import assemble
+from memsched.torch.recorder_tape import Recorder, sum_in_place
+from memsched.torch.weightless import fake_like
+
+__all__ = ["Recording", "graph", "graph_all", "record", "record_all"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A recorded step.
+
+    Attributes
+    ----------
+    graph : Graph
+    eager_peak : int
+        Bytes, resident included: the largest sum of the storages that were alive when an operation had just run. Where
+        `doubled` is empty, `memsched.peak_memory(graph)` is at most this. It is less only where the step kept a tensor
+        beyond its last use, in a variable for instance, while memory was at its highest.
+    doubled : tuple of str
+        The ops while which the graph counts more than there was: they wrote in place what others had read before. The
+        graph then has the old and the new bytes side by side while such an op runs.
+    """
+
+    graph: Graph
+    eager_peak: int
+    doubled: tuple[str, ...]
+
+
+def record(
+    step: Callable[[], object],
+    *,
+    resident: Iterable[torch.Tensor] = (),
+    times: Any = None,
+    name: str | None = None,
+    batch: int = 1,
+) -> Graph:
+    """Run a training step once and write down what it did as a graph.
+
+    The step is any Python: forward, loss, backward, optimiser; on real tensors, or on fake ones under a FakeTensorMode
+    that is entered around this call. A tensor of the graph is a storage, whatever views it has; views are no ops. What
+    is written in place belongs to the op that made it, or that made what is added to it, wherever nobody read it in
+    between; `Recording.doubled` has the exceptions. Gradients that meet are added in place where autograd does so when
+    nobody watches. Scratch memory inside one operation is not seen.
+
+    Parameters
+    ----------
+    step : callable
+        Called once, without arguments. What it makes and leaves alive, such as the tensors that it returns and the
+        gradients of parameters, is read by a last op named "end"; put into `resident` what should stay for good instead.
+    resident : iterable of torch.Tensor
+        Parameters, buffers, gradients and optimiser state that exist before the step: their bytes stay for good.
+        Other tensors that exist before the step have the role input, and are freed after their last use.
+    times : callable or dispatch mode, optional
+        Seconds of one operation: times(func, args, kwargs, out) -> float, or a mode with `lap()`, such as a Roofline,
+        which is entered under the recorder. Default: no operation takes time.
+    name : str, optional
+        Of the graph. Default: "step".
+    batch : int
+        Samples per step.
+
+    Returns
+    -------
+    Graph
+        Phase fwd until the first backward begins, then bwd. Kind is the operation's name in ATen, such as
+        "convolution", or "optimizer". Ops share a layer with the backward that autograd made for them; those of all
+        optimisers are one more layer. Ops that draw random numbers or write resident bytes have once=true.
+
+    Raises
+    ------
+    InvalidInputError
+        An option that cannot be right, a step without operations, or an operation on tensors that are not dense.
+
+    Examples
+    --------
+    >>> import memsched, torch
+    >>> from memsched.torch.recorder import record
+    >>> model, x = torch.nn.Linear(256, 64), torch.ones(16, 256)
+    >>> step = record(lambda: model(x).relu().sum().backward(), resident=model.parameters())
+    >>> [op["name"] for op in step.ops][:3], step.resident, memsched.peak_memory(step)
+    (['addmm', 'relu', 'sum'], 65792, 151808)
+    """
+    return record_all(step, resident=resident, times=times, name=name, batch=batch).graph
+
+
+def record_all(
+    step: Callable[[], object],
+    *,
+    resident: Iterable[torch.Tensor] = (),
+    times: Any = None,
+    name: str | None = None,
+    batch: int = 1,
+    paths: Mapping[nn.Module, str] | None = None,
+) -> Recording:
+    """As `record`, with what was measured meanwhile.
+
+    Parameters
+    ----------
+    step, resident, times, name, batch
+        As in `record`.
+    paths : mapping of torch.nn.Module to str, optional
+        Names of modules; an op that runs within one has its name in front, as in "layer1.0.conv1/convolution".
+
+    Raises
+    ------
+    InvalidInputError
+        As in `record`.
+    """
+    count = checks.count("batch", batch, 1, 2**31 - 1)
+    lap = getattr(times, "lap", None)
+    cost = (lambda *_: lap()) if lap is not None else times
+    if cost is not None and not callable(cost):
+        raise InvalidInputError(
+            f"times is {times!r}; give a callable times(func, args, kwargs, out), or a mode with lap()"
+        )
+    recorder = Recorder(resident, cost, {} if paths is None else paths)
+    with contextlib.ExitStack() as stack:
+        if lap is not None:
+            stack.enter_context(times)
+            lap()
+        stack.enter_context(recorder.hooks())
+        with recorder:
+            kept = step()
+        tape = recorder.close()
+        del kept
+    if not tape.events:
+        raise InvalidInputError("the step ran no operation of torch; let it call the model on the tensors of one batch")
+    sum_in_place(tape)
+    made, doubled = assemble(tape, "step" if name is None else name, count)
+    return Recording(graph=made, eager_peak=tape.eager_peak(), doubled=doubled)
+
+
+def graph(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | None = None,
+    autocast: torch.dtype | None = None,
+    times: Any = None,
+    name: str | None = None,
+) -> Graph:
+    """The training step of a model as a graph, found on fake tensors: nothing is computed or allocated.
+
+    The step is the forward, the loss, the backward and, if there is one, the optimiser's step, with gradients that do
+    not exist before (zero_grad sets them to None). The outputs are dropped once the loss is there. CPU operations are
+    recorded whatever the model's device; a model on the meta device will do. The model is as before afterwards.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    args : tuple
+        What the model is called with, positionally. The first tensor's first dimension is the graph's batch.
+    loss : callable, optional
+        From the model's output to a scalar. Default: the sum of all floating tensors in the output.
+    optimizer : callable, optional
+        From the list of parameters to an optimiser, such as functools.partial(torch.optim.SGD, lr=0.1). It takes one
+        step before the recorded one, so that its state exists, and is resident. Default: gradients are results.
+    autocast : torch.dtype, optional
+        Forward and loss run under torch.autocast with this type.
+    times : callable or dispatch mode, optional
+        As in `record`.
+    name : str, optional
+        Of the graph. Default: the model's class.
+
+    Returns
+    -------
+    Graph
+        As `record` describes. Resident are parameters, buffers and the optimiser's state. The names of ops begin with
+        the module that ran them.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument that cannot be right, or a loss that is no scalar or needs no gradient.
+
+    Examples
+    --------
+    >>> import functools, torch
+    >>> from memsched.torch.recorder import graph
+    >>> with torch.device("meta"):  # weights that would take 4 TB
+    ...     model, x = torch.nn.Linear(10**6, 10**6), torch.empty(8, 10**6)
+    >>> step = graph(model, (x,), optimizer=functools.partial(torch.optim.SGD, lr=0.1))
+    >>> [op["name"] for op in step.ops]
+    ['addmm', 'sum', 'ones_like', 'mm', 'sum#2', 'optimizer/add_', 'optimizer/add_#2', 'end']
+    """
+    return graph_all(model, args, loss=loss, optimizer=optimizer, autocast=autocast, times=times, name=name).graph
+
+
+def graph_all(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | None = None,
+    autocast: torch.dtype | None = None,
+    times: Any = None,
+    name: str | None = None,
+) -> Recording:
+    """As `graph`, with what was measured meanwhile.
+
+    Parameters
+    ----------
+    model, args, loss, optimizer, autocast, times, name
+        As in `graph`.
+
+    Raises
+    ------
+    InvalidInputError
+        As in `graph`.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(f"model is of type {type(model).__name__}; give a torch.nn.Module")
+    if not isinstance(args, tuple):
+        raise InvalidInputError(f"args is of type {type(args).__name__}; give a tuple, such as (x,) for one input")
+    known = [*model.parameters(), *model.buffers(), *_tensors(args)]
+    modes = [tensor.fake_mode for tensor in known if hasattr(tensor, "fake_mode")]
+    fake = modes[0] if modes else FakeTensorMode(allow_non_fake_inputs=True)
+    memo = WeakIdKeyDictionary()  # tied weights stay tied
+
+    def faked(tensor: torch.Tensor) -> Any:
+        if tensor not in memo:
+            memo[tensor] = fake_like(tensor, fake, torch.device("cpu")).requires_grad_(tensor.requires_grad)
+        return memo[tensor]
+
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    state = {path: faked(tensor) for path, tensor in named}
+    inputs = pytree.tree_map_only(torch.Tensor, faked, args)
+    parameters = [faked(parameter) for parameter in model.parameters()]
+    first = next(iter(_tensors(args)), None)
+    with fake, _unchanged(model), contextlib.ExitStack() as stack:
+        updates = None if optimizer is None else optimizer(parameters)
+        mixed = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
+
+        def step() -> object:
+            with mixed:
+                outputs = torch.func.functional_call(model, state, inputs, tie_weights=False)
+                value = _sum_of_floats(outputs) if loss is None else _checked(loss(outputs))
+            del outputs
+            value.backward()
+            if updates is not None:
+                updates.step()
+            return value
+
+        if updates is not None:
+            stack.callback(updates.zero_grad)
+            step()
+            updates.zero_grad(set_to_none=True)
+        return record_all(
+            step,
+            resident=[*state.values(), *_tensors(updates.state if updates is not None else {})],
+            times=times,
+            name=type(model).__name__ if name is None else name,
+            batch=max(1, first.shape[0]) if first is not None and first.dim() > 0 else 1,
+            paths={module: path for path, module in model.named_modules()},
+        )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a nest of containers."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _checked(value: Any) -> torch.Tensor:
+    """The loss, if backward() can begin there."""
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InvalidInputError(f"the loss is {shape}; it must be a tensor with one element, such as output.mean()")
+    if not value.requires_grad:
+        raise InvalidInputError("the loss needs no gradient; let it depend on a parameter that requires_grad")
+    return value
+
+
+def _sum_of_floats(outputs: Any) -> torch.Tensor:
+    """The default loss."""
+    floats = [tensor.sum() for tensor in _tensors(outputs) if tensor.is_floating_point()]
+    if not floats:
+        raise InvalidInputError("the model returns no floating tensor; give a loss: from its output to a scalar")
+    total = floats[0]
+    for part in floats[1:]:
+        total = total + part
+    return _checked(total)
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Gives modules their attributes back: some keep tables or lists of weights that a forward replaces."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)

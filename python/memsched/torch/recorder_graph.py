@@ -1,0 +1,320 @@
+"""From what a step did to its storages, operation by operation, to a graph in which each tensor is written once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from memsched._core import Graph
+
+__all__ = ["Event", "Storage", "Tape", "assemble"]
+
+_NAMES_SHOWN = 3  # of operations that joined another one
+
+
+@dataclass(slots=True, kw_only=True)
+class Storage:
+    """A block of memory that tensors and their views share.
+
+    Attributes
+    ----------
+    bytes : int
+    born : int
+        The event that made it; -1: it was there before the step.
+    died : int or None
+        How many events had happened when its last tensor was dropped; None: it outlives the step.
+    resident : bool
+        Whether it stays for good and is no tensor of the graph.
+    """
+
+    bytes: int
+    born: int
+    died: int | None = None
+    resident: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """One operation of the dispatcher that computes; views are none.
+
+    Attributes
+    ----------
+    kind, path : str
+        The operation, and the module that called it.
+    layer : int
+    backward : bool
+        Whether the first backward had begun.
+    once, uses_resident : bool
+        Whether it must not be repeated, and whether it reads resident bytes.
+    seconds : float
+    reads, changes, makes : list of int
+        Storages that are not resident, each once: read, written in place (these are among `reads` too), made.
+    parts : list of (changes, reads)
+        How it splits where it treats lists element by element.
+    optimizer : bool
+        Whether an optimiser did it.
+    node : int or None
+        The autograd node that ran when it happened.
+    sums : list of int
+        Storages that `sum_in_place` may write the result to.
+    """
+
+    kind: str
+    path: str
+    layer: int
+    backward: bool
+    once: bool
+    uses_resident: bool
+    seconds: float
+    reads: list[int]
+    changes: list[int]
+    makes: list[int]
+    parts: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    optimizer: bool = False
+    node: int | None = None
+    sums: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tape:
+    """Everything that a recorder wrote down; `storages` are numbered as in the events."""
+
+    events: list[Event] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+
+    def resident_bytes(self) -> int:
+        """Of the storages that are no tensors of the graph."""
+        return sum(storage.bytes for storage in self.storages if storage.resident)
+
+    def eager_peak(self) -> int:
+        """The largest number of bytes alive when an operation had just run, resident included."""
+        change = [0] * (len(self.events) + 1)
+        for storage in self.storages:
+            if not storage.resident:
+                change[max(storage.born, 0)] += storage.bytes
+                change[len(self.events) if storage.died is None else storage.died] -= storage.bytes
+        live = peak = 0
+        for step in change[:-1]:
+            live += step
+            peak = max(peak, live)
+        return self.resident_bytes() + peak
+
+
+@dataclass(slots=True)
+class _Tensor:
+    bytes: int
+    role: str
+    writer: int  # -1: an input
+    reader: int = -1  # the last op that reads it
+
+
+@dataclass(slots=True)
+class _Op:
+    event: Event
+    reads: list[int]
+    writes: list[int]
+    joined: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    once: bool = False
+
+
+def assemble(tape: Tape, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]:
+    """The graph of a tape, and the names of the ops while which a tensor exists twice, though it did not.
+
+    A storage is one tensor until it is written in place. Such a write joins the op that made what it writes or what it
+    adds to it, where nobody read the half-made tensor in between: the bytes then exist once, as they did. Where that is
+    not so, the op reads the old tensor and writes a new one, which holds the bytes once more while it runs.
+
+    A tensor that is made, never read and dropped is workspace of its op, for a graph never frees what nobody reads.
+    """
+    builder = _Builder(tape)
+    for index, event in enumerate(tape.events):
+        builder.add(index, event)
+    builder.end()
+    return builder.graph(name, batch)
+
+
+class _Builder:
+    """Ops and tensors so far; `current` has the tensor that is now in each storage."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.ops: list[_Op] = []
+        self.tensors: list[_Tensor] = []
+        self.current: dict[int, int] = {}
+        self.doubled: set[int] = set()
+        self.last_use: dict[int, int] = {}
+        for index, event in enumerate(tape.events):
+            for storage in event.reads:
+                self.last_use[storage] = index
+
+    def add(self, index: int, event: Event) -> None:
+        """One event: an op of its own, or a part of an earlier one."""
+        if not event.changes:
+            self.emit(event, event.reads, [])
+            return
+        found = None if event.makes else self.place(index, event)
+        if found is not None:
+            self.join(index, event, *found)
+        elif event.parts and not event.makes:
+            for changes, reads in event.parts:
+                self.emit(event, reads, changes, share=1 / len(event.parts))
+        else:
+            self.emit(event, event.reads, event.changes)
+
+    def tensor(self, storage: int) -> int:
+        """The tensor that is in a storage; what nobody made is an input."""
+        if storage not in self.current:
+            self.current[storage] = self.new(storage, "input", -1)
+        return self.current[storage]
+
+    def new(self, storage: int, role: str, writer: int) -> int:
+        self.tensors.append(_Tensor(self.tape.storages[storage].bytes, role, writer))
+        return len(self.tensors) - 1
+
+    def read(self, op: int, tensors: Iterable[int]) -> None:
+        for tensor in tensors:
+            if tensor not in self.ops[op].reads and tensor not in self.ops[op].writes:
+                self.ops[op].reads.append(tensor)
+                self.tensors[tensor].reader = max(self.tensors[tensor].reader, op)
+
+    def emit(self, event: Event, reads: Iterable[int], changes: Iterable[int], share: float = 1.0) -> None:
+        """An op of its own; what it changes becomes a new tensor."""
+        op = len(self.ops)
+        self.ops.append(_Op(event, [], [], seconds=event.seconds * share, once=event.once))
+        self.read(op, [self.tensor(storage) for storage in reads])
+        role = "gradient" if event.backward else "activation"
+        for storage in [*changes, *(event.makes if share == 1.0 else [])]:
+            if storage in self.current:
+                self.doubled.add(op)
+            self.current[storage] = self.new(storage, role, op)
+            self.ops[op].writes.append(self.current[storage])
+
+    def place(self, index: int, event: Event) -> tuple[int, dict[int, int]] | None:
+        """The op that an in-place event can join, and by storage the tensor that then holds the result; or None."""
+        common: set[int] | None = None
+        options: dict[int, dict[int, int]] = {}
+        for storage in event.changes:
+            options[storage] = self.options(index, event, storage)
+            common = set(options[storage]) if common is None else common & set(options[storage])
+        for op in sorted(common or (), reverse=True):
+            held = {storage: options[storage][op] for storage in event.changes}
+            if len(set(held.values())) == len(held) and self.may_move(event, op):
+                return op, held
+        return None
+
+    def options(self, index: int, event: Event, storage: int) -> dict[int, int]:
+        """By op that a change of one storage can join: the tensor that would hold the result."""
+        old = self.tensor(storage)
+        writer = self.tensors[old].writer
+        options = {writer: old} if writer >= 0 and self.tensors[old].reader <= writer else {}
+        for other in event.reads:
+            # An operand of the same size that nobody needs any more can take the result: the bytes are the same.
+            made = self.tensors[self.tensor(other)]
+            spent = self.last_use[other] == index and self.tape.storages[other].died is not None
+            fits = made.bytes == self.tensors[old].bytes and made.reader <= made.writer and writer < made.writer
+            if other not in event.changes and spent and fits:
+                options.setdefault(made.writer, self.tensor(other))
+        return options
+
+    def may_move(self, event: Event, op: int) -> bool:
+        """Whether the event may happen right after `op`: what it reads is there, and effects keep their order."""
+        if any(self.tensors[self.tensor(storage)].writer > op for storage in event.reads):
+            return False
+        later = self.ops[op + 1 :]
+        if event.once:
+            return not later
+        return not (event.uses_resident and any(other.once for other in later))
+
+    def join(self, index: int, event: Event, op: int, held: dict[int, int]) -> None:
+        """Make the event a part of an op that ran before."""
+        before = {storage: self.tensor(storage) for storage in event.reads}
+        replaced = [before[storage] for storage, tensor in held.items() if before[storage] != tensor]
+        self.read(op, before.values())
+        self.current.update(held)
+        # Between the two, memory is as it was: what nobody needs after the event stays until its old place.
+        if op < len(self.ops) - 1:
+            spent = [s for s in before if self.last_use[s] == index and self.tape.storages[s].died is not None]
+            gone = [self.current[s] for s in spent if s in held or before[s] not in held.values()]
+            self.read(len(self.ops) - 1, gone + replaced)
+        joined = self.ops[op]
+        joined.joined.append(event.kind)
+        joined.seconds += event.seconds
+        joined.once = joined.once or event.once
+
+    def end(self) -> None:
+        """A last op without cost reads the results: what the step made or changed, and the caller still holds."""
+        results = [
+            number
+            for number, tensor in self.current.items()
+            if self.tensors[tensor].writer >= 0 and self.tape.storages[number].died is None
+        ]
+        if results:
+            layer = max(event.layer for event in self.tape.events)
+            self.emit(
+                Event(
+                    kind="end",
+                    path="",
+                    layer=layer,
+                    backward=True,
+                    once=True,
+                    uses_resident=False,
+                    seconds=0.0,
+                    reads=results,
+                    changes=[],
+                    makes=[],
+                ),
+                results,
+                [],
+            )
+
+    def graph(self, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]:
+        """Names for everything, and the graph."""
+        labels = _unique(_label(op) for op in self.ops)
+        names = dict[int, str]()  # of the tensors; what nobody reads has none
+        for number, tensor in enumerate(self.tensors):
+            if tensor.writer < 0:
+                names[number] = f"input:{len(names)}"
+        for label, op in zip(labels, self.ops, strict=True):
+            read = [tensor for tensor in op.writes if self.tensors[tensor].reader >= 0]
+            names.update({tensor: f"{label}:{position}" for position, tensor in enumerate(read)})
+        tensors = [
+            {"name": label, "size": self.tensors[number].bytes, "role": self.tensors[number].role}
+            for number, label in names.items()
+        ]
+        ops = [self.document(label, op, names) for label, op in zip(labels, self.ops, strict=True)]
+        graph = Graph(tensors, ops, name=name, batch=batch, resident=self.tape.resident_bytes())
+        return graph, tuple(labels[op] for op in sorted(self.doubled))
+
+    def document(self, label: str, op: _Op, names: dict[int, str]) -> dict[str, Any]:
+        """One op in the form of the graph's JSON."""
+        workspace = sum(self.tensors[tensor].bytes for tensor in op.writes if tensor not in names)
+        return {
+            "name": label,
+            "phase": "bwd" if op.event.backward else "fwd",
+            "kind": "optimizer" if op.event.optimizer else op.event.kind,
+            "layer": op.event.layer,
+            "reads": [names[tensor] for tensor in op.reads],
+            "writes": [names[tensor] for tensor in op.writes if tensor in names],
+            "choices": [{"alg": "default", "time": op.seconds, "workspace": workspace}],
+            "once": op.once,
+        }
+
+
+def _label(op: _Op) -> str:
+    """Such as "layer1.0.bn1/native_batch_norm+relu_"."""
+    joined = [kind for kind in dict.fromkeys(op.joined) if kind != op.event.kind]
+    shown = [op.event.kind, *joined[:_NAMES_SHOWN], *(["..."] if len(joined) > _NAMES_SHOWN else [])]
+    return f"{op.event.path}/{'+'.join(shown)}" if op.event.path else "+".join(shown)
+
+
+def _unique(labels: Iterable[str]) -> list[str]:
+    """The second of a name is name#2."""
+    seen: Counter[str] = Counter()
+    unique = []
+    for label in labels:
+        seen[label] += 1
+        unique.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
+    return unique

@@ -1,0 +1,155 @@
+"""What occupies the device through the whole step, whatever the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from memsched import checks
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.torch.facts import fake_copy
+from memsched.torch.meter import Meter
+from memsched.torch.stage_bytes import ModelBytes, distinct_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """Bytes that no plan moves, by what they are for.
+
+    Attributes
+    ----------
+    parameters, buffers, gradients, optimizer : int
+        Of the model and its optimiser. A parameter that is frozen has no gradient.
+    inputs, outputs : int
+        Of the arguments, and of the results with their gradients: the caller holds them.
+    environment : int
+        Values that pass beside the chain, such as masks.
+    loss : int
+        What the loss function needs on top of the results and their gradients.
+    repeated : int
+        Scratch for what repeated runs would write twice, such as running statistics.
+    shared_gradients : int
+        Gradients of tied weights: autograd holds the first while it waits for the last.
+    reserve : int
+        Workspaces of libraries, and what the allocator loses.
+    """
+
+    parameters: int
+    buffers: int
+    gradients: int
+    optimizer: int
+    inputs: int
+    outputs: int
+    environment: int
+    loss: int
+    repeated: int
+    shared_gradients: int
+    reserve: int
+
+    @property
+    def total(self) -> int:
+        """All together."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """Each part by name."""
+        return dataclasses.asdict(self)
+
+
+def resident_of(found: ModelBytes, *, optimizer: int, loss: int, reserve: int) -> Resident:
+    """The split for a model whose bytes were measured."""
+    return Resident(
+        parameters=found.parameters,
+        buffers=found.buffers,
+        gradients=found.gradients,
+        optimizer=optimizer,
+        inputs=found.inputs,
+        outputs=sum(stage.outputs + stage.output_gradients for stage in found.stages),
+        environment=sum(stage.exports for stage in found.stages),
+        loss=loss,
+        repeated=found.scratch,
+        shared_gradients=found.shared_gradients,
+        reserve=reserve,
+    )
+
+
+def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch.device) -> int:
+    """Bytes of the optimiser's state on the device.
+
+    Parameters
+    ----------
+    optimizer
+        Its state is measured if it has stepped already; else one step of its like is made on parameters without data.
+        A number is taken as declared; None means no optimiser.
+
+    Raises
+    ------
+    InvalidInputError
+        A number that is no number of bytes, or an optimiser that cannot be tried.
+    """
+    if optimizer is None:
+        return 0
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return checks.count("optimizer", optimizer, 0, 2**63 - 1)
+    state = [leaf for leaf in pytree.tree_leaves(dict(optimizer.state)) if isinstance(leaf, torch.Tensor)]
+    if not state:
+        state = _state_after_one_step(optimizer)
+    return distinct_bytes([tensor for tensor in state if tensor.device.type == device.type])
+
+
+def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with fake:
+            groups = []
+            for group in optimizer.param_groups:
+                like = [torch.nn.Parameter(torch.empty_like(fake_copy(fake, p))) for p in group["params"]]
+                for parameter in like:
+                    parameter.grad = torch.empty_like(parameter)
+                groups.append({**group, "params": like})
+            trial = type(optimizer)(groups, **optimizer.defaults)
+            trial.step()
+    except Exception as error:
+        raise InvalidInputError(
+            f"the state of {type(optimizer).__name__} cannot be measured before its first step ({error}); "
+            "step it once, or give its bytes as a number: optimizer=..."
+        ) from error
+    return [leaf for leaf in pytree.tree_leaves(dict(trial.state)) if isinstance(leaf, torch.Tensor)]
+
+
+def loss_bytes(loss: Callable[[Any], torch.Tensor] | None, outputs: Sequence[Any], spec: pytree.TreeSpec) -> int:
+    """Bytes that a loss needs beside the model's results and their gradients.
+
+    Parameters
+    ----------
+    loss
+        Takes the model's result and returns a scalar; None for no loss.
+    outputs, spec
+        The result's leaves as tensors without data, and how they nest.
+    """
+    if loss is None:
+        return 0
+    fake = next((t.fake_mode for t in outputs if isinstance(t, torch._subclasses.FakeTensor)), None)
+    if fake is None:
+        return 0
+    leaves = [_leaf_that_needs_gradient(value) for value in outputs]
+    results = [value for value in leaves if isinstance(value, torch.Tensor) and value.requires_grad]
+    with fake, Meter() as meter, torch.enable_grad():
+        value = loss(pytree.tree_unflatten(leaves, spec))
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            raise MemschedError(f"the loss returns {type(value).__name__}; it must return one number as a tensor")
+        gradients = torch.autograd.grad(value, results, allow_unused=True)
+        needed = meter.peak - distinct_bytes(gradients)
+    return max(0, needed)
+
+
+def _leaf_that_needs_gradient(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().requires_grad_()
+    return value

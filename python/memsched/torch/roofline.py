@@ -1,0 +1,192 @@
+"""How long operations would take on a machine that is not here: a model of every kernel, never a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from memsched.torch.machines import Machine
+
+FLOPS_SHARE = 0.6
+"""The share of the peak of arithmetic that a kernel is taken to reach. An assumption of the model, not measured."""
+
+BANDWIDTH_SHARE = 0.75
+"""The share of the peak memory bandwidth that a kernel is taken to reach. An assumption of the model, not measured."""
+
+aten = torch.ops.aten
+
+_CONVOLUTIONS = {aten.convolution, aten.convolution_backward, aten._convolution, aten.cudnn_convolution}
+
+# They take memory and run no kernel. No schema tells: the results are new, like those of any other operation.
+_EMPTY = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_permuted,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+}
+
+
+def _convolution_backward_flops(grad: Any, inputs: Any, weight: Any, *rest: Any, out_val: Any) -> int:
+    """Each gradient costs what the forward costs. torch's own count of the weight's multiplies it by the groups."""
+    transposed, output_mask = rest[4], rest[7]
+    return (output_mask[0] + output_mask[1]) * conv_flop_count(inputs.shape, weight.shape, grad.shape, transposed)
+
+
+# In place of, or besides, torch's formulas.
+_FLOPS: dict[Any, Callable[..., int]] = {
+    aten.convolution_backward: _convolution_backward_flops,
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(
+        q.shape, k.shape, v.shape
+    ),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(
+        grad.shape, q.shape, k.shape, v.shape
+    ),
+}
+
+
+def describe(machine: Machine) -> str:
+    """One sentence that says where predicted times come from, for the provenance of a profile.
+
+    Examples
+    --------
+    >>> from memsched.torch.machines import MACHINES
+    >>> print(describe(MACHINES["v100"]).replace(": ", ":\\n"))
+    roofline model of v100, not a measurement:
+    per ATen kernel max(flops / (0.6 x peak), bytes / (0.75 x 900 GB/s)) + 4 us launch
+    """
+    return (
+        f"roofline model of {machine.name}, not a measurement: per ATen kernel max(flops / ({FLOPS_SHARE:g} x peak), "
+        f"bytes / ({BANDWIDTH_SHARE:g} x {machine.memory_bandwidth / 1e9:g} GB/s)) + {machine.launch * 1e6:g} us launch"
+    )
+
+
+class Roofline(TorchDispatchMode):
+    """Adds up what every operation under it would take on a machine, as a roofline model says.
+
+    Enter it inside a FakeTensorMode: then nothing is computed and nothing allocated. Each operation that reaches the
+    dispatcher counts as one kernel of max(flops / (FLOPS_SHARE x peak), bytes / (BANDWIDTH_SHARE x memory_bandwidth))
+    + launch seconds. That is a model, never a measurement.
+
+    * Flops are those of matrix products, convolutions and attention (torch.utils.flop_counter); 0 for all else.
+    * Bytes are read and written: of each storage among the arguments and the results the parts that are seen, but
+      never more than the storage has. What is written in place is read too.
+    * Operations that write nothing and whose results are all views of arguments cost nothing; neither does memory
+      that is only allocated, nor a question about a tensor.
+    * The peak is that of the first argument's type. float32 counts at the plain float32 rate in matrix products and
+      attention, and at the TF32 rate in convolutions where the chip has one: torch's defaults. Types for which the
+      chip has no tensor cores, float64 too, count at the float32 rate.
+
+    Attributes
+    ----------
+    machine : Machine
+    seconds : float
+        Of all operations since it was made, or since the last `reset`.
+    kernels : int
+        How many of them cost time.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch._subclasses import FakeTensorMode
+    >>> from memsched.torch.machines import MACHINES
+    >>> from memsched.torch.roofline import Roofline
+    >>> with FakeTensorMode(), Roofline(MACHINES["v100"]) as model:
+    ...     product = torch.empty(4096, 4096) @ torch.empty(4096, 4096)
+    >>> print(f"{model.seconds * 1e3:.1f} ms, {model.kernels} kernel")
+    16.4 ms, 1 kernel
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew at 0 seconds and 0 kernels."""
+        self.seconds = 0.0
+        self.kernels = 0
+        self._mark = 0.0
+
+    def lap(self) -> float:
+        """Seconds since the last lap, or since the beginning where there was none."""
+        passed = self.seconds - self._mark
+        self._mark = self.seconds
+        return passed
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if _runs_a_kernel(func, (args, kwargs), out):
+            arithmetic = _flops(func, args, kwargs, out) / (FLOPS_SHARE * self._peak(func, (args, kwargs)))
+            memory = _touched_bytes((args, kwargs), out, func) / (BANDWIDTH_SHARE * self.machine.memory_bandwidth)
+            self.seconds += max(arithmetic, memory) + self.machine.launch
+            self.kernels += 1
+        return out
+
+    def _peak(self, func: Any, arguments: Any) -> float:
+        """Operations per second at which the machine does this operation."""
+        gpu = self.machine
+        first = next(_tensors(arguments), None)
+        rates = {
+            torch.float16: gpu.float16,
+            torch.bfloat16: gpu.bfloat16,
+            torch.float32: gpu.tf32 if func.overloadpacket in _CONVOLUTIONS else None,
+        }
+        return (rates.get(first.dtype) if first is not None else None) or gpu.float32
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a nest of containers, in order."""
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    """What two tensors that share memory have in common."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def _runs_a_kernel(func: Any, arguments: Any, out: Any) -> bool:
+    """Whether an operation writes anything, to its arguments or to memory of its own."""
+    if func._schema.is_mutable:
+        return torch.Tag.inplace_view not in func.tags  # t_(), squeeze_(), ... change no byte
+    if func.overloadpacket in _EMPTY:
+        return False
+    known = {_storage(tensor) for tensor in _tensors(arguments)}
+    return any(_storage(tensor) not in known for tensor in _tensors(out))
+
+
+def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """Operations of arithmetic, 0 where no formula is known."""
+    formula = _FLOPS.get(func.overloadpacket) or flop_registry.get(func.overloadpacket)
+    return int(formula(*args, **kwargs, out_val=out)) if formula is not None else 0
+
+
+def _touched_bytes(arguments: Any, out: Any, func: Any) -> int:
+    """Bytes read, and bytes written: results that are new, and arguments that the schema says are changed."""
+    named = dict(zip((argument.name for argument in func._schema.arguments), arguments[0], strict=False))
+    named.update(arguments[1])
+    changed = [named.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+    read = {_storage(tensor) for tensor in _tensors(arguments)}
+    new = [tensor for tensor in _tensors(out) if _storage(tensor) not in read]
+    return _seen_bytes(_tensors(arguments)) + _seen_bytes(_tensors((changed, new)))
+
+
+def _seen_bytes(tensors: Iterator[torch.Tensor]) -> int:
+    """Bytes under some tensors: each different view counts, each storage at most once over."""
+    views: dict[Any, dict[Any, int]] = {}
+    sizes: dict[Any, int] = {}
+    for tensor in tensors:
+        dense = tensor.layout is torch.strided
+        place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) if dense else ()
+        views.setdefault(_storage(tensor), {})[place] = tensor.numel() * tensor.itemsize
+        sizes[_storage(tensor)] = tensor.untyped_storage().nbytes() if dense else tensor.numel() * tensor.itemsize
+    return sum(min(sum(seen.values()), sizes[key]) for key, seen in views.items())

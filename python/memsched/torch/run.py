@@ -1,0 +1,345 @@
+"""One training step that follows a schedule."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from memsched.errors import MemschedError
+from memsched.torch.lanes import Lanes
+from memsched.torch.script import Action, Key, Script
+from memsched.torch.slots import Handle, Slot
+from memsched.torch.stage_run import Forward, Tape, run_backward, run_forward
+from memsched.torch.stage_state import StageState
+from memsched.torch.stages import Stage, StagedModel
+
+
+class Observer(Protocol):
+    """Told of every step of the schedule, before it is issued and after."""
+
+    def before(self, step: int, action: Action) -> None: ...
+
+    def after(self, step: int, action: Action, event: Any) -> None: ...
+
+
+class Run:
+    """Carries out the actions of a script, up to where autograd asks for.
+
+    Holds every storage that the schedule decides about; autograd and the stages see them through slots only.
+
+    Parameters
+    ----------
+    staged, script
+    state : mapping of str to Tensor
+        The model's present state.
+    inputs : list
+        The leaves of the inputs.
+    lanes, host
+        Where bytes travel, and the host memory for them (script.host_bytes).
+    observer : Observer, optional
+    """
+
+    def __init__(
+        self,
+        staged: StagedModel,
+        script: Script,
+        state: dict[str, torch.Tensor],
+        inputs: list[Any],
+        lanes: Lanes,
+        host: torch.Tensor,
+        observer: Observer | None = None,
+    ) -> None:
+        self.staged, self.script, self.lanes, self.host, self.observer = staged, script, lanes, host, observer
+        self.state = StageState(state, [staged.stages[k] for k in script.repeated])
+        self.environment: dict[str, Any] = dict(zip(staged.input_names, inputs, strict=True))
+        self.outputs: dict[int, Any] = {}
+        self.result_needs_grad: dict[int, list[bool]] = {}
+        self.output_gradients: dict[int, torch.Tensor] = {}
+        self.leaf_gradients: dict[int, list[torch.Tensor | None]] = {}
+        self.position = 0
+        n = len(staged.stages)
+        self._slots: dict[Key, Slot] = {key: Slot() for key in script.sizes}
+        self._exits: list[Handle | None] = [None] * n
+        self._gradients: list[Handle | None] = [None] * n
+        self._needs_grad = [False] * n
+        self._tapes: list[Tape | None] = [None] * n
+        self._random: list[_Random | None] = [None] * n
+        self._ready: dict[Key, Any] = {}
+        self._copied: dict[Key, Any] = {}
+        self._ends: dict[int, Any] = {}
+        self._awaited = {step for action in script.actions for step in action.after}
+        self._leaving: deque[tuple[torch.UntypedStorage, list[Any]]] = deque()
+        self._held = 0
+
+    @property
+    def done(self) -> bool:
+        """All steps are carried out, or none will be any more."""
+        return self.position >= len(self.script.actions)
+
+    def give_up(self) -> None:
+        """An error has ended the step."""
+        self.position = len(self.script.actions)
+
+    def differentiable(self, k: int) -> list[torch.Tensor]:
+        """The tensors through which gradients leave stage k beside the chain: its parameters, mostly.
+
+        The last use comes first, so that autograd sums the gradients of a tensor that is used several times in the
+        order in which it does without stages.
+        """
+        stage = self.staged.stages[k]
+        values = [*(self.environment.get(name) for name in stage.environment), *self.state.values(stage)]
+        return [value for value in reversed(values) if isinstance(value, torch.Tensor) and value.requires_grad]
+
+    def results(self, k: int) -> list[Any]:
+        """The leaves of the model's result that stage k computed."""
+        return [self.outputs[position] for position in self.staged.stages[k].outputs]
+
+    def backward(self, k: int, gradients: Sequence[torch.Tensor | None], *, last: bool) -> list[torch.Tensor | None]:
+        """The backward of stage k, given the gradients of `results`; the gradients of `differentiable`.
+
+        The last one that autograd will ask for carries out all that is left.
+        """
+        end = self.script.backward_end[k]
+        if self.position >= end:
+            raise MemschedError("a planned step has one backward, and it has run; call the model again before the next")
+        for position, gradient in zip(self.staged.stages[k].outputs, gradients, strict=True):
+            if gradient is not None:
+                self.output_gradients[position] = gradient
+        try:
+            self.advance(len(self.script.actions) if last else end)
+            if last:
+                self.close()
+        except BaseException:
+            self.give_up()
+            raise
+        return self.leaf_gradients.pop(k)[::-1]
+
+    def advance(self, end: int) -> None:
+        """Carry out the steps before position `end`."""
+        while self.position < end:
+            step, action = self.position, self.script.actions[self.position]
+            self.position += 1
+            if self.observer is not None:
+                self.observer.before(step, action)
+            event = self._carry_out(action)
+            if step in self._awaited:
+                self._ends[step] = event if event is not None else self.lanes.now()
+            if self.observer is not None:
+                self.observer.after(step, action, event)
+
+    def _carry_out(self, action: Action) -> Any:
+        after = [self._ends[step] for step in action.after]
+        match action.kind:
+            case "forward" | "backward":
+                for event in after:
+                    self.lanes.wait(event)
+                self._run(action)
+            case "offload":
+                return self._offload(action, after)
+            case "prefetch":
+                return self._prefetch(action, after)
+            case "free":
+                self._free(action)
+        return None
+
+    # Runs
+
+    def _run(self, action: Action) -> None:
+        for key in action.reads:
+            self._arrive(key)
+        self._make_room(action.needs)
+        if action.kind == "forward":
+            self._forward(action)
+        else:
+            self._backward(action)
+        self._held += action.needs - action.scratch
+
+    def _arrive(self, key: Key) -> None:
+        """Let the computation wait until a storage has been copied in."""
+        event = self._ready.pop(key, None)
+        if event is not None:
+            self.lanes.wait(event)
+
+    def _forward(self, action: Action) -> None:
+        k, stage = action.stage, self.staged.stages[action.stage]
+        entry = self._exits[k - 1] if stage.entry else None
+        state = self.state.first(stage) if action.first else self.state.again(stage)
+        with self._random_numbers(k, stage, action.first):
+            forward = run_forward(
+                stage,
+                entry.slot if entry else None,
+                entry.tensor() if entry else None,
+                [self.environment[name] for name in stage.environment],
+                state,
+                autocast=self.staged.autocast,
+                entry_needs_grad=k > 0 and self._needs_grad[k - 1],
+                saving=action.saving,
+            )
+        if action.first:
+            self.state.keep(stage, state)
+            self._needs_grad[k] = forward.needs_grad
+            self.environment.update(zip(stage.exports, forward.exports, strict=True))
+            self.outputs.update(zip(stage.outputs, forward.outputs, strict=True))
+            self.result_needs_grad[k] = forward.output_needs_grad
+        self._adopt(action, stage, forward)
+
+    def _adopt(self, action: Action, stage: Stage, forward: Forward) -> None:
+        """Put what a forward gave where the schedule looks for it."""
+        k = action.stage
+        if forward.exit is not None and forward.exit_slot is not None:
+            slot = self._slots.get(("activation", k, 0)) or Slot()
+            self._check(k, "activation", [forward.exit_slot.nbytes], [self.script.sizes.get(("activation", k, 0), 0)])
+            slot.take_over(forward.exit_slot)
+            self._exits[k] = Handle(forward.exit, slot)
+        if not action.saving:
+            return
+        beside = [*(self.environment[name] for name in stage.exports), *(self.outputs[p] for p in stage.outputs)]
+        for position, slot in forward.beside:  # a repeated run made them anew: read those of the first run
+            slot.storage = beside[position].untyped_storage()
+        keys = [key for key in action.writes if key[0] == "tape"]
+        self._check(k, "saved storages", [s.nbytes for s in forward.saved], [self.script.sizes[key] for key in keys])
+        for key, slot in zip(keys, forward.saved, strict=True):
+            self._slots[key].take_over(slot)
+        self._tapes[k] = forward.tape
+
+    def _check(self, k: int, what: str, found: list[int], planned: list[int]) -> None:
+        if found != planned:
+            raise MemschedError(
+                f"stage {k + 1} ({self.staged.stages[k].name}) has {what} of {found} bytes where {planned} were "
+                "planned; plan again, on this device and with this version of PyTorch"
+            )
+
+    def _backward(self, action: Action) -> None:
+        k = action.stage
+        tape, self._tapes[k] = self._tapes[k], None
+        own = self._gradients[k]
+        self._gradients[k] = None
+        if tape is None:  # no gradient flows through this stage
+            self._expect_nothing(action)
+            return
+        arriving = [
+            (own.tensor() if own else None) if position is None else self.output_gradients.pop(position, None)
+            for position, _ in tape.exits
+        ]
+        gradient, leaves = run_backward(tape, arriving)
+        self.leaf_gradients[k] = leaves
+        if gradient is None:
+            self._expect_nothing(action)
+            return
+        key: Key = ("gradient", k - 1, 0)
+        storage = gradient.untyped_storage()
+        self._check(k, "gradient of its input", [storage.nbytes()], [self.script.sizes.get(key, 0)])
+        slot = self._slots.setdefault(key, Slot())
+        slot.take_over(Slot(storage))
+        self._gradients[k - 1] = Handle(gradient, slot)
+
+    def _expect_nothing(self, action: Action) -> None:
+        """A backward without a gradient writes none: what the plan counted for it is not held."""
+        self._held -= sum(self.script.sizes[key] for key in action.writes)
+
+    def _random_numbers(self, k: int, stage: Stage, first: bool) -> Any:
+        """A repeated run draws what the first run drew, and leaves the generator as it was."""
+        if not stage.random or k not in self.script.repeated:
+            return _Untouched()
+        if first:
+            self._random[k] = _Random(self.staged.device)
+            return _Untouched()
+        return self._random[k]
+
+    # Transfers
+
+    def _offload(self, action: Action, after: list[Any]) -> Any:
+        event = None
+        for key in action.moves:
+            place = self.script.host[key]
+            storage = self._slots[key].storage
+            assert storage is not None
+            arrived = self._ready.get(key)
+            ready = [arrived] if arrived is not None else [self.lanes.now()]
+            target = self.host[place : place + self.script.sizes[key]]
+            event = self._copied[key] = self.lanes.copy("out", storage, target, [*ready, *after])
+        return event
+
+    def _prefetch(self, action: Action, after: list[Any]) -> Any:
+        event = None
+        self._make_room(action.needs)
+        self._held += action.needs
+        for key in action.moves:
+            place, size = self.script.host[key], self.script.sizes[key]
+            storage = self.lanes.allocate(size)
+            slot = self._slots[key]
+            slot.storage = storage
+            start = [self.lanes.now(), self._copied[key], *after]
+            event = self._ready[key] = self.lanes.copy("in", storage, self.host[place : place + size], start)
+        return event
+
+    def _free(self, action: Action) -> None:
+        for key in action.moves:
+            slot = self._slots.get(key)
+            if slot is None or slot.storage is None:
+                continue
+            storage, slot.storage = slot.storage, None
+            events = [event for event in (self._ready.pop(key, None), self._copied.get(key)) if event is not None]
+            self._leaving.append((storage, events))
+        self._give_back(lambda: False)
+
+    def _make_room(self, needs: int) -> None:
+        """Give back what was freed; wait for its copies only if the memory is needed now."""
+        self._give_back(lambda: self._held + needs > self.script.device_bytes)
+        assert self._held + needs <= self.script.device_bytes, "the schedule needs more memory than its budget"
+
+    def _give_back(self, urgent: Callable[[], bool]) -> None:
+        while self._leaving:
+            storage, events = self._leaving[0]
+            if not all(self.lanes.reached(event) for event in events):
+                if not urgent():
+                    return
+                for event in events:
+                    self.lanes.wait(event)
+            self._leaving.popleft()
+            self._held -= storage.nbytes()
+            self.lanes.give_back(storage)
+            del storage
+
+    def close(self) -> None:
+        """Wait for what is under way, so that its memory may be used again."""
+        self._give_back(lambda: True)
+
+    def planned_storages(self) -> Iterator[torch.UntypedStorage]:
+        """The storages that the schedule decides about and that are on the device."""
+        yield from (slot.storage for slot in self._slots.values() if slot.storage is not None)
+
+
+class _Untouched:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class _Random:
+    """The state of the random number generators at one moment, to go back to for a while."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._then = self._get()
+
+    def _get(self) -> list[torch.Tensor]:
+        states = [torch.get_rng_state()]
+        if self._device.type == "cuda":
+            states.append(torch.cuda.get_rng_state(self._device))
+        return states
+
+    def _set(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self._device)
+
+    def __enter__(self) -> None:
+        self._now = self._get()
+        self._set(self._then)
+
+    def __exit__(self, *error: object) -> None:
+        self._set(self._now)

@@ -1,0 +1,315 @@
+"""The stages of a captured model as programs that can be run one at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from memsched.torch.capture import Autocast, Program, capture
+from memsched.torch.facts import Facts, facts, fake_copy
+from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A parameter, buffer or constant that a stage reads.
+
+    Attributes
+    ----------
+    name : str
+        Its path in the model.
+    written : bool
+        The stage writes to it (a buffer).
+    influential : bool
+        It is written, and what the stage computes may depend on what it held before: all but running statistics.
+    """
+
+    name: str
+    written: bool = False
+    influential: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of the chain.
+
+    `module(*[entry], *environment, *state)` returns `(*[exit], *exports, *outputs)`.
+
+    Attributes
+    ----------
+    name : str
+    module : torch.fx.GraphModule
+    entry, exit : bool
+        Whether it takes an activation from the stage before it, and hands one to the next.
+    environment : tuple of str
+        Names of the values that it reads beside the chain.
+    state : tuple of State
+        In the order of its arguments; a parameter that several stages share stands once for each use.
+    exports : tuple of str
+        Names of the values that it adds to the environment.
+    outputs : tuple of int
+        Positions in the model's flat result that it computes.
+    random : bool
+        It draws random numbers.
+    """
+
+    name: str
+    module: fx.GraphModule
+    entry: bool
+    exit: bool
+    environment: tuple[str, ...]
+    state: tuple[State, ...]
+    exports: tuple[str, ...]
+    outputs: tuple[int, ...]
+    random: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedModel:
+    """A model as a chain of stages, for inputs of one shape.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+    inputs, outputs : TreeSpec
+        How (args, kwargs) and the result nest.
+    input_names : tuple of str
+        The name in the environment of each leaf of the inputs.
+    leaves : tuple of str
+        What each leaf of the inputs is, in words (`describe_leaf`).
+    results : tuple
+        Of each leaf of the result: None where a stage computes it, else ("environment", name), ("state", name) or
+        ("constant", value).
+    constants : dict
+        Tensors of the program that are not state of the model, by name.
+    autocast : Autocast
+    device : torch.device
+    """
+
+    stages: tuple[Stage, ...]
+    inputs: pytree.TreeSpec
+    outputs: pytree.TreeSpec
+    input_names: tuple[str, ...]
+    leaves: tuple[str, ...]
+    results: tuple[tuple[str, Any] | None, ...]
+    constants: dict[str, torch.Tensor]
+    autocast: Autocast
+    device: torch.device
+
+    def fetch_state(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The present parameters, buffers and constants by name: `.to()` and others replace them between steps."""
+        names = dict.fromkeys(ref.name for stage in self.stages for ref in stage.state)
+        names.update(dict.fromkeys(result[1] for result in self.results if result and result[0] == "state"))
+        return {name: self.constants[name] if name in self.constants else _fetch(model, name) for name in names}
+
+
+def stage(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    rewrite: Callable[[fx.GraphModule], object] | None = None,
+) -> StagedModel:
+    """Capture a model and cut it into a chain of stages.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In training mode.
+    args, kwargs
+        Inputs of the shapes, dtypes and device to train with.
+    rewrite : callable, optional
+        Changes the captured operations before they are cut.
+
+    Returns
+    -------
+    StagedModel
+
+    Raises
+    ------
+    CaptureError
+        torch.export cannot capture the model.
+    InvalidInputError
+        The model is in eval mode, or spread over devices.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from memsched.torch.stages import stage
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> [stage.name for stage in stage(model, (torch.ones(2, 8),)).stages]
+    ['0', '1', '2']
+    """
+    program = capture(model, args, kwargs)
+    if rewrite is not None:
+        rewrite(program.graph_module)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    flat = [fake_copy(fake, leaf) for leaf in leaves]
+    graph = program.graph_module.graph
+    known = facts(program, fake, flat)
+    if share_concatenations(graph, known):
+        known = facts(program, fake, flat)
+    sink_parameter_arithmetic(graph, known)
+    cuts = linearize(graph, known)
+    output = next(node for node in graph.nodes if node.op == "output")
+    returned = pytree.tree_leaves(output.args[0])
+    shared = _shared_state(cuts)
+    stages = tuple(_build(program, cut, known, returned, shared) for cut in cuts)
+    constants = _constants(model, program, stages)
+    return StagedModel(
+        stages=stages,
+        inputs=program.inputs,
+        outputs=program.outputs,
+        input_names=tuple(node.name for node in graph.nodes if node.op == "placeholder"),
+        leaves=tuple(describe_leaf(leaf) for leaf in leaves),
+        results=tuple(_result(leaf) for leaf in returned),
+        constants=constants,
+        autocast=program.autocast,
+        device=program.device,
+    )
+
+
+def describe_leaf(leaf: Any) -> str:
+    """An input in words: a tensor by dtype, shape, device and whether it needs a gradient, all else by its value."""
+    if not isinstance(leaf, torch.Tensor):
+        return repr(leaf)
+    shape = "x".join(map(str, leaf.shape)) or "scalar"
+    text = f"{str(leaf.dtype).removeprefix('torch.')} {shape} on {leaf.device}"
+    return text + (" with gradient" if leaf.requires_grad else "")
+
+
+def _result(leaf: Any) -> tuple[str, Any] | None:
+    if not isinstance(leaf, fx.Node):
+        return ("constant", leaf)
+    if leaf.op == "placeholder":
+        return ("environment", leaf.name)
+    return ("state", str(leaf.target)) if leaf.op == "get_attr" else None
+
+
+def _shared_state(cuts: Sequence[Cut]) -> frozenset[str]:
+    """The state that several stages read, such as tied weights."""
+    readers: dict[str, int] = {}
+    for cut in cuts:
+        for name in {str(node.target) for node in cut.state}:
+            readers[name] = readers.get(name, 0) + 1
+    return frozenset(name for name, number in readers.items() if number > 1)
+
+
+def _fetch(model: torch.nn.Module, name: str) -> Any:
+    value: Any = model
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _constants(model: torch.nn.Module, program: Program, stages: Sequence[Stage]) -> dict[str, torch.Tensor]:
+    """What the stages read as state and the model does not have under that name: tensors made while capturing."""
+    found = {}
+    for name in dict.fromkeys(ref.name for stage in stages for ref in stage.state):
+        try:
+            missing = not isinstance(_fetch(model, name), torch.Tensor)
+        except AttributeError:
+            missing = True
+        if missing:
+            found[name] = _fetch(program.graph_module, name)
+    return found
+
+
+def _build(
+    program: Program, cut: Cut, known: dict[fx.Node, Facts], returned: Sequence[Any], shared: frozenset[str]
+) -> Stage:
+    """Copy the nodes of a cut into a graph of their own."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in ([cut.entry] if cut.entry else []) + list(cut.environment):
+        values[node] = graph.placeholder(node.name)
+    arguments = _StateArguments(program.graph_module, graph, cut, known, shared)
+    for node in cut.nodes:
+        values[node] = graph.node_copy(node, lambda read, node=node: values.get(read) or arguments.of(read, node))
+    own = set(cut.nodes)
+    outputs = [position for position, leaf in enumerate(returned) if isinstance(leaf, fx.Node) and leaf in own]
+    leaving = [cut.exit] if cut.exit else []
+    graph.output(tuple(values[node] for node in [*leaving, *cut.exports, *(returned[p] for p in outputs)]))
+    graph.lint()
+    return Stage(
+        name=cut.name,
+        module=fx.GraphModule(program.graph_module, graph),
+        entry=cut.entry is not None,
+        exit=cut.exit is not None,
+        environment=tuple(node.name for node in cut.environment),
+        state=tuple(arguments.refs),
+        exports=tuple(node.name for node in cut.exports),
+        outputs=tuple(outputs),
+        random=any(known[node].random for node in cut.nodes),
+    )
+
+
+class _StateArguments:
+    """The arguments of a stage that stand for parameters, buffers and constants."""
+
+    def __init__(
+        self, module: fx.GraphModule, graph: fx.Graph, cut: Cut, known: dict[fx.Node, Facts], shared: frozenset[str]
+    ) -> None:
+        self.module, self.graph, self.shared = module, graph, shared
+        self.refs: list[State] = []
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.last = self._mark()
+        written = frozenset(s for node in cut.nodes for s in known[node].writes)
+        influential = _influential(cut, known)
+        for node in cut.state:
+            if not isinstance(_fetch(module, str(node.target)), torch.Tensor):
+                continue
+            storages = known[node].storages
+            ref = State(
+                name=str(node.target),
+                written=bool(storages & written),
+                influential=bool(storages & written) and bool(storages & influential),
+            )
+            if ref.name not in self.shared or ref.written:
+                self.made[node] = self._argument(ref)
+
+    def _mark(self) -> fx.Node | None:
+        nodes = list(self.graph.nodes)
+        return nodes[-1] if nodes else None
+
+    def _argument(self, ref: State) -> fx.Node:
+        """A new argument behind those that exist."""
+        point = self.graph.inserting_after(self.last) if self.last else self.graph.inserting_before()
+        with point:
+            self.last = self.graph.placeholder(f"state_{len(self.refs)}_" + re.sub(r"\W", "_", ref.name))
+        self.refs.append(ref)
+        return self.last
+
+    def of(self, node: fx.Node, user: fx.Node) -> fx.Node:
+        """The argument through which `user` reads this state.
+
+        A tensor shared between stages has one argument for each use, so that its gradients are summed in the same order
+        as without stages.
+        """
+        if node in self.made:
+            return self.made[node]
+        if not isinstance(_fetch(self.module, str(node.target)), torch.Tensor):
+            return self.graph.get_attr(str(node.target))
+        return self._argument(State(name=str(node.target)))
+
+
+def _influential(cut: Cut, known: dict[fx.Node, Facts]) -> frozenset[int]:
+    """The storages that the stage writes and from which its results may follow.
+
+    Running statistics do not count, nor does a counter that only counts itself.
+    """
+    found: set[int] = set()
+    for node in cut.nodes:
+        fact = known[node]
+        counts_itself = not node.users and len({*fact.writes}) == 1
+        read = {s for argument in node.all_input_nodes for s in known[argument].storages}
+        found |= read - fact.statistics - (fact.writes if counts_itself else frozenset())
+    return frozenset(found)

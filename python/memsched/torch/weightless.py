@@ -1,0 +1,122 @@
+"""Models without memory for their weights: built on the meta device, then made of fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+_Made = TypeVar("_Made")
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Every parameter moves to the meta device as a module takes it, so that no weight is ever written.
+
+    The rest stays real while the model is built: many models compute their widths or rates with small tensors, which
+    neither meta nor fake tensors allow.
+    """
+    known = WeakIdKeyDictionary()  # one parameter given to two modules stays one
+
+    def move(module: Any, name: str, parameter: Any) -> Any:
+        if parameter is None or parameter.device.type == "meta":
+            return None
+        if parameter not in known:
+            moved = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+            moved.__dict__.update(parameter.__dict__)
+            known[parameter] = moved
+        return known[parameter]
+
+    handle = register_module_parameter_registration_hook(move)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def construct(make: Callable[[], _Made]) -> _Made:
+    """What make() returns, with the parameters of its modules on the meta device.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> construct(lambda: nn.Linear(10**6, 10**6)).weight.device
+    device(type='meta')
+    """
+    try:
+        with _parameters_on_meta():
+            return make()
+    except (NotImplementedError, RuntimeError):
+        # A few models mix parameters with other tensors while they are built: then all of them have to be on meta.
+        with torch.device("meta"):
+            return make()
+
+
+def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
+    """A fake tensor with this one's shape, strides and dtype, that claims to be on `device`.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        A parameter gives a parameter; a fake tensor is returned as it is.
+    fake : torch._subclasses.FakeTensorMode
+    device : torch.device
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch._subclasses import FakeTensorMode
+    >>> fake_like(torch.ones(2, 3), FakeTensorMode(), torch.device("cpu"))
+    FakeTensor(..., size=(2, 3))
+    """
+    if hasattr(tensor, "fake_mode"):
+        return tensor
+    with fake:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        if isinstance(tensor, nn.Parameter):
+            made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+            made.__dict__.update(tensor.__dict__)
+        return made
+
+
+def make_fake(model: Any, fake: Any, device: Any) -> None:
+    """Replace the parameters, the buffers and the tensors that are plain attributes; what is shared stays shared.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place.
+    fake, device
+        As in `fake_like`.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from torch._subclasses import FakeTensorMode
+    >>> model = construct(lambda: nn.Linear(10**6, 10**6))
+    >>> make_fake(model, FakeTensorMode(), torch.device("cpu"))
+    >>> model.weight.device, model.weight.nbytes
+    (device(type='cpu'), 4000000000000)
+    """
+    known = WeakIdKeyDictionary()
+
+    def once(tensor: Any) -> Any:
+        if tensor not in known:
+            known[tensor] = fake_like(tensor, fake, device)
+        return known[tensor]
+
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                setattr(module, name, once(parameter))  # not into the dict: an LSTM keeps a list of them besides
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                module._buffers[name] = once(buffer)
+        for name, value in list(vars(module).items()):
+            if type(value) is torch.Tensor:
+                setattr(module, name, once(value))

@@ -1,0 +1,219 @@
+"""Models and their example inputs from a line of text, such as "transformers:gpt2?n_layer=24" or "my.module:make"."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from memsched import checks
+from memsched.errors import InvalidInputError
+from memsched.torch import weightless
+from memsched.torch.families import FAMILIES, SPEC_FORMS, Parts, call_function, load_function, torchvision
+
+__all__ = ["Built", "build", "parse_input", "torchvision"]
+
+_INPUT_FORMS = "write 32x3x224x224, 8x1024:int or 8x1024:int:50257 (whole numbers below 50257), several with commas"
+_INPUT = re.compile(r"\s*(\d+(?:x\d+)*)(?::(float|int|bool))?(?::(\d+))?\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A model ready for a training step.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        In train mode.
+    args : tuple
+        What to call it with, positionally: tensors, or None for an argument that is left out.
+    name : str
+        The model's name without family and options, such as "resnet101".
+    """
+
+    model: Any
+    args: tuple[Any, ...]
+    name: str
+
+
+class _Input(NamedTuple):
+    shape: tuple[int, ...]
+    kind: str | None  # float, int, bool; None: as the family has it
+    below: int | None  # of whole numbers; None: the vocabulary
+
+
+def parse_input(text: str) -> tuple[tuple[tuple[int, ...], str | None, int | None], ...]:
+    """Shapes and kinds of the inputs that a text describes.
+
+    Parameters
+    ----------
+    text : str
+        Sizes joined by x, then ":int" (int64), ":bool" or ":float"; ":int:100" for whole numbers below 100. Several
+        inputs are separated by commas.
+
+    Returns
+    -------
+    tuple of (shape, kind or None, bound or None)
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the part that cannot be read and the forms that can.
+
+    Examples
+    --------
+    >>> parse_input("32x3x224x224") == (((32, 3, 224, 224), None, None),)
+    True
+    >>> [tuple(part) for part in parse_input("8x1024:int, 8:int:10")]
+    [((8, 1024), 'int', None), ((8,), 'int', 10)]
+    """
+    inputs = []
+    for part in text.split(","):
+        match = _INPUT.fullmatch(part)
+        sizes = tuple(int(size) for size in match[1].split("x")) if match else ()
+        wrong = match is None or min(sizes) < 1 or math.prod(sizes) >= 2**63
+        if match is None or wrong or (match[3] and (match[2] != "int" or int(match[3]) < 1)):
+            raise InvalidInputError(
+                f"the input is {part.strip()!r}, which is not a shape of sizes >= 1; {_INPUT_FORMS}"
+            )
+        inputs.append(_Input(sizes, match[2], int(match[3]) if match[3] else None))
+    return tuple(inputs)
+
+
+def _parse_options(text: str, spec: str) -> dict[str, Any]:
+    """The options behind the question mark; values are JSON where they can be, else words."""
+    options: dict[str, Any] = {}
+    for pair in text.split("&") if text else []:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value) or key in options:
+            raise InvalidInputError(
+                f"the model {spec!r} has the option {pair!r}; write key=value once a key, with & between"
+            )
+        try:
+            options[key] = json.loads(value.lower() if value in ("True", "False") else value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def _find(spec: str) -> tuple[Callable[[], Parts], str]:
+    """What builds the model of a spec, and the model's name; the user's module is imported here, not while building."""
+    body, _, options = spec.partition("?")
+    family, colon, name = body.partition(":")
+    if not (colon and name and all(part.isidentifier() for part in family.split("."))):
+        raise InvalidInputError(f"the model is {spec!r}, which has no family or no name; {SPEC_FORMS}")
+    if family in FAMILIES:
+        parsed = _parse_options(options, spec)
+        return (lambda: FAMILIES[family](name, parsed, spec)), name
+    if options:
+        raise InvalidInputError(f"the model {spec!r} gives options to a function; only {', '.join(FAMILIES)} take them")
+    function = load_function(family, name, spec)
+    return (lambda: call_function(function, spec)), name
+
+
+def _values(given: _Input, parts: Parts, dtype: Any) -> Any:
+    """One input of random values."""
+    kind = given.kind or parts.kind
+    if kind == "float":
+        return torch.randn(given.shape, dtype=dtype)
+    if kind == "bool":
+        return torch.rand(given.shape) < 0.5
+    below = given.below or parts.vocabulary
+    if below is None:
+        shape = "x".join(str(size) for size in given.shape)
+        raise InvalidInputError(f"the input {shape}:int has no bound, as the model names no vocabulary; {_INPUT_FORMS}")
+    ids = torch.randint(0, below, given.shape)
+    # Padding makes models look for masks; another token does as well.
+    padding = parts.padding
+    return ids if given.below or padding is None else torch.where(ids == padding, (padding + 1) % below, ids)
+
+
+def _make_args(parts: Parts, input: str | None, spec: str, dtype: Any) -> tuple[Any, ...]:
+    if input is None and parts.args is not None:
+        return parts.args
+    text = parts.default if input is None else input
+    if text is None:
+        raise InvalidInputError(f"the model {spec!r} has no default input; {_INPUT_FORMS}")
+    values = [_values(_Input(*given), parts, dtype) for given in parse_input(text)]
+    if len(parts.names) == 2 and len(values) == 1:
+        values.append(values[0].clone())  # the decoder reads as many tokens as the encoder
+    if len(values) > len(parts.names):
+        return tuple(values)
+    # A decoder's tokens are not the second argument: what stands between is left out.
+    order = list(inspect.signature(parts.model.forward).parameters)
+    places = [order.index(name) for name in parts.names if name in order] or [0]
+    by_place = dict(zip(places, values, strict=False))
+    return tuple(by_place.get(place) for place in range(max(by_place) + 1))
+
+
+def build(
+    spec: str,
+    input: str | None = None,
+    *,
+    seed: int = 0,
+    dtype: Any = None,
+    device: Any = "cpu",
+    fake: Any = None,
+) -> Built:
+    """A model and its example inputs. Nothing is downloaded: weights are random.
+
+    Parameters
+    ----------
+    spec : str
+        "family:name?option=value&...", where the family is torchvision or timm (options go to the model's
+        constructor) or transformers (name is a model type, options are fields of its configuration); or
+        "module:function", imported from the current folder, where function() makes a module or (module, inputs).
+    input : str, optional
+        As `parse_input` reads it. Whole numbers are drawn below the model's vocabulary. Token models take ":int" as
+        read, and an encoder-decoder takes one or two inputs. Default: what the model's family usually trains on,
+        with a batch of 8, or the function's own inputs.
+    seed : int
+        The same seed gives the same weights and inputs, on every device. Torch's own generator is left alone.
+    dtype : torch.dtype, optional
+        A floating type that weights and floating inputs are converted to.
+    device : str or torch.device
+        Where model and inputs end up; "meta" allocates nothing.
+    fake : torch._subclasses.FakeTensorMode, optional
+        Weights and inputs become fake tensors of this mode that claim to be on `device`; hardly any memory is used,
+        whatever the size of the model. Values are lost.
+
+    Raises
+    ------
+    InvalidInputError
+        A spec or an input that cannot be read, a model or an option that does not exist (with near names), a
+        missing package (with the command that installs it), a function that returns no module.
+
+    Examples
+    --------
+    >>> built = build("torchvision:resnet18", "2x3x64x64")  # doctest: +SKIP
+    >>> built.name, built.model(*built.args).shape  # doctest: +SKIP
+    ('resnet18', torch.Size([2, 1000]))
+    """
+    where = torch.device(device)
+    if fake is not None and where.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInputError("device is 'cuda' but no GPU is here: autograd aborts on fake CUDA tensors; use 'cpu'")
+    make, name = _find(spec)
+    light = fake is not None or where.type == "meta"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(checks.count("seed", seed, 0, 2**63 - 1))
+        parts = weightless.construct(make) if light else make()
+        with fake or contextlib.nullcontext():
+            args = _make_args(parts, input, spec, dtype)
+    model = parts.model.train()
+    if dtype is not None:
+        model = model.to(dtype)
+        args = tree_map_only(torch.Tensor, lambda value: value.to(dtype) if value.is_floating_point() else value, args)
+    if fake is not None:
+        weightless.make_fake(model, fake, where)
+        args = tree_map_only(torch.Tensor, lambda value: weightless.fake_like(value, fake, where), args)
+    else:
+        model, args = model.to(where), tree_map_only(torch.Tensor, lambda value: value.to(where), args)
+    return Built(model=model, args=args, name=name)
