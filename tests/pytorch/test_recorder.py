@@ -98,6 +98,7 @@ class Case:
     fake: bool = False
     micro: int = 1
     doubled: bool = False
+    marks: tuple[Any, ...] = ()
 
 
 def ids() -> Any:
@@ -123,6 +124,7 @@ VISION = [
     Case(name="resnet18-fake-micro", build=functools.partial(torchvision_model, "resnet18"), fake=True, micro=2),
     Case(
         name="densenet121-fake",
+        marks=(pytest.mark.slow,),
         build=functools.partial(torchvision_model, "densenet121"),
         fake=True,
         optimizer=functools.partial(ADAMW, fused=True),
@@ -137,7 +139,7 @@ VISION = [
 ]
 ALL = [
     *(pytest.param(case, id=case.name) for case in CASES),
-    *(pytest.param(case, id=case.name, marks=NEEDS_TORCHVISION) for case in VISION),
+    *(pytest.param(case, id=case.name, marks=[NEEDS_TORCHVISION, *case.marks]) for case in VISION),
 ]
 
 
@@ -277,7 +279,7 @@ def test_a_step_that_holds_nothing_longer_than_needed_is_matched_exactly() -> No
 
 
 ACTION = st.tuples(
-    st.sampled_from(["add", "add_", "relu_", "half_", "drop", "new"]), st.integers(0, 9), st.integers(0, 9)
+    st.sampled_from(["add", "add_", "relu_", "half_", "clone", "drop", "new"]), st.integers(0, 9), st.integers(0, 9)
 )
 
 
@@ -293,6 +295,8 @@ def test_random_programs_in_place(actions: list[tuple[str, int, int]]) -> None:
                 live.pop(i % len(live))
             elif verb == "relu_":
                 a.relu_()
+            elif verb == "clone":
+                live.append(a.clone())
             elif verb == "half_":
                 a[: a.numel() // 2].mul_(2.0)
             elif a.shape == b.shape:
@@ -435,6 +439,20 @@ def test_gradients_that_are_clipped_are_doubled_one_at_a_time() -> None:
     assert len([name for name in recording.doubled if name.startswith("_foreach_mul_")]) == 6
 
 
+def test_a_clone_saved_for_the_backward_costs_no_third_copy() -> None:
+    """Autograd clones what hardtanh_ and silu_ overwrite: the graph has the old and the new tensor, as there were."""
+    weight, x = torch.randn(16, 16, requires_grad=True), torch.randn(4, 16)
+
+    def step() -> object:
+        y = nn.functional.silu(x @ weight, inplace=True)
+        y.sum().backward()
+        return y
+
+    recording = record_all(step, resident=[weight, x])
+    assert not recording.doubled
+    assert [op["name"] for op in recording.graph.ops][:3] == ["mm", "clone+silu_", "sum"]
+
+
 def test_what_is_made_and_never_read_is_workspace() -> None:
     def step() -> object:
         x = torch.ones(8)
@@ -454,6 +472,11 @@ class Sparse(nn.Module):
         return self.embed(ids)
 
 
+class Choosy(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2 if x.sum() > 0 else x
+
+
 class Whole(nn.Module):
     def forward(self, x: Any) -> Any:
         return x.argmax()
@@ -467,6 +490,7 @@ class Whole(nn.Module):
         (lambda: graph(Residual(), (torch.ones(2, 32),), loss=lambda out: out), r"loss is \(2, 32\)"),
         (lambda: graph(Residual(), (torch.ones(2, 32),), loss=lambda out: out.detach().sum()), "needs no gradient"),
         (lambda: graph(Whole(), (torch.ones(2, 32),)), "no floating tensor"),
+        (lambda: graph(Choosy(), (torch.ones(2, 32),)), r"with record\(\)"),
         (lambda: graph(Sparse(), (ids(),)), "sparse=False"),
         (lambda: graph(Residual(), (torch.ones(2, 32),), times=3), "times is 3"),
         (lambda: record(lambda: None), "no operation"),

@@ -1,4 +1,4 @@
-"""The command line: `memsched compare`, `plan`, `frontier`, `simulate`, `validate`, `profiles`, `plot` and `trace`."""
+"""The command line: `memsched compare`, `plan`, `frontier`, `simulate`, `validate`, `profile`, `profiles`, `plot`, `trace`."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from memsched.cli.compare import compare
 from memsched.cli.draw import plot, trace
 from memsched.cli.frontier import frontier
 from memsched.cli.plan import plan
+from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
 from memsched.cli.show import print_json
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
@@ -121,5 +122,5 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (compare, plan, frontier, simulate, validate, profiles, plot, trace):
+for _command in (compare, plan, frontier, simulate, validate, profile, profiles, plot, trace):
     program.add_command(_command)

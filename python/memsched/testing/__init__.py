@@ -4,7 +4,7 @@ Needs hypothesis; ``import memsched`` never imports this package.
 """
 
 from memsched.testing.exact import brute_force, three_partition_chain, two_partition_chain
-from memsched.testing.plans import schedules
+from memsched.testing.plans import schedules, schedules_of
 from memsched.testing.problems import chains, devices, instances
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "devices",
     "instances",
     "schedules",
+    "schedules_of",
     "three_partition_chain",
     "two_partition_chain",
 ]

@@ -1,9 +1,9 @@
-"""A hypothesis strategy for schedules that are legal by construction."""
+"""Hypothesis strategies for schedules that are legal by construction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -59,19 +59,52 @@ def schedules(
     writer = _PlanWriter(draw, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
     slack = st.sampled_from([0, 0, 1, max_bytes])
     budget = max(1, writer.resident + writer.peak + draw(slack))
-    plan = {
-        "format": "memsched-plan/1",
-        "planner": {"name": "random"},
-        "graph": writer.graph["name"],
-        "chunk": chunk,
-        "rounds": [[writer.graph["batch"], 1]],
-        "budget": budget,
-        "memory": "fluid",
-        "steps": writer.steps,
-    }
     host_memory = draw(st.sampled_from([None, max(1, sum(writer.size[t] for t in writer.host))]))
     device = draw(devices(memory=budget + draw(slack), host_memory=host_memory))
-    return chain, Schedule.from_json(plan), device
+    return chain, writer.schedule(chunk, budget), device
+
+
+@st.composite
+def schedules_of(
+    draw: st.DrawFn,
+    chain: Chain,
+    *,
+    recompute: bool = True,
+    chunk: Literal["storage"] | int | None = None,
+    after: bool = True,
+) -> Schedule:
+    """Draw a schedule of a given chain that is legal by construction, as `schedules` does for chains that it draws.
+
+    Its budget is exactly what the list needs; memory is counted in bytes ("fluid").
+
+    Parameters
+    ----------
+    chain
+        The larger it is, the longer the lists: about four steps a run.
+    recompute
+        Allow repeated forward runs and runs that skip their tape.
+    chunk
+        How the chain's tensors are cut, as in `to_graph`.
+    after
+        Allow `after` entries.
+
+    Returns
+    -------
+    SearchStrategy[Schedule]
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from hypothesis import given
+    >>> chain = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
+    >>> @given(schedules_of(chain))
+    ... def test_fits(schedule):
+    ...     device = ms.Device(schedule.budget, 1.0)
+    ...     assert ms.simulate(chain, schedule, device).peak_memory <= schedule.budget
+    >>> test_fits()
+    """
+    writer = _PlanWriter(draw, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
+    return writer.schedule(chunk, max(1, writer.resident + writer.peak))
 
 
 class _PlanWriter:
@@ -89,6 +122,20 @@ class _PlanWriter:
         self.steps: list[dict[str, Any]] = []
         self.peak = self.live()
         self.write()
+
+    def schedule(self, chunk: int | str | None, budget: int) -> Schedule:
+        """The list as a schedule."""
+        plan = {
+            "format": "memsched-plan/1",
+            "planner": {"name": "random"},
+            "graph": self.graph["name"],
+            "chunk": chunk,
+            "rounds": [[self.graph["batch"], 1]],
+            "budget": budget,
+            "memory": "fluid",
+            "steps": self.steps,
+        }
+        return Schedule.from_json(plan)
 
     def live(self) -> int:
         return sum(self.size[t] for t in self.device)

@@ -1,1 +1,11 @@
-"""PyTorch: capture a model, plan its training step and run the plan."""
+"""PyTorch: capture a model, profile it, plan its training step and run the plan.
+
+Needs PyTorch: `pip install memsched[torch]`. `import memsched` alone does not import this package.
+"""
+
+from memsched.torch.capture import CaptureError
+from memsched.torch.planning import plan
+from memsched.torch.resident import Resident
+from memsched.torch.torch_plan import TorchPlan
+
+__all__ = ["CaptureError", "Resident", "TorchPlan", "plan"]

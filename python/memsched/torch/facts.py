@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,15 @@ def facts(program: Program, fake: FakeTensorMode, args: Sequence[torch.Tensor | 
         watcher = _Watcher(program.graph_module, fake)
         watcher.run(*args)
     return watcher.facts
+
+
+def fake_mode(values: Iterable[Any]) -> FakeTensorMode:
+    """The mode of the first of some values that is a tensor without data; a new mode if none is."""
+    for value in values:
+        if isinstance(value, torch._subclasses.FakeTensor):
+            mode: FakeTensorMode = value.fake_mode
+            return mode
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def fake_copy(fake: FakeTensorMode, value: Any) -> Any:

@@ -59,11 +59,11 @@ class _Moment:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy that the emulation has been asked for."""
+    """A copy that the emulation has been asked for. Once done it is only an event, and holds no memory."""
 
     way: Direction
-    device: torch.UntypedStorage
-    host: torch.Tensor
+    device: torch.UntypedStorage | None
+    host: torch.Tensor | None
     after: Sequence[_Moment | _Copy]
     start: _Moment | None = None
     time: float | None = None
@@ -73,6 +73,8 @@ class _Copy:
         return self.time is not None
 
     def carry_out(self) -> None:
+        assert self.device is not None
+        assert self.host is not None
         self.start = _Moment()
         with torch.no_grad():
             if self.way == "out":
@@ -80,6 +82,7 @@ class _Copy:
             else:
                 as_bytes(self.device).copy_(self.host)
         self.time = time.perf_counter()
+        self.device, self.host, self.after = None, None, ()
 
 
 @dataclass(slots=True)

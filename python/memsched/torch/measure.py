@@ -20,6 +20,7 @@ class _Seen:
 
     start: Any
     end: Any
+    copy: bool
     before: int
     most: int
     after: int
@@ -43,16 +44,14 @@ class StepRecorder:
 
     def before(self, step: int, action: Action) -> None:
         held = self._restart()
-        self._seen[step] = _Seen(self._lanes.now(), None, held, held, held)
+        self._seen[step] = _Seen(self._lanes.now(), None, False, held, held, held)
 
     def after(self, step: int, action: Action, event: Any) -> None:
         seen = self._seen[step]
         assert seen is not None
         seen.most, seen.after = self._most(), self._restart()
-        if event is not None:
-            seen.start, seen.end = event.start, event
-        else:
-            seen.end = self._lanes.now()
+        seen.copy = event is not None
+        seen.end = event if seen.copy else self._lanes.now()
 
     def _restart(self) -> int:
         """The bytes on the device now; the peak is measured from here on."""
@@ -79,7 +78,8 @@ class StepRecorder:
         seen = [one for one in self._seen if one is not None]
         assert len(seen) == len(self._seen), "the step is not done"
         zero = seen[0].start
-        start = [max(0.0, self._lanes.seconds(zero, one.start)) for one in seen]
+        starts = [one.end.start if one.copy else one.start for one in seen]
+        start = [max(0.0, self._lanes.seconds(zero, event)) for event in starts]
         end = [max(s, self._lanes.seconds(zero, one.end)) for s, one in zip(start, seen, strict=True)]
         actions = self._script.actions
         runs = [k for k, action in enumerate(actions) if action.kind in ("forward", "backward")]

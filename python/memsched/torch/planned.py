@@ -13,9 +13,10 @@ from torch.utils import _pytree as pytree
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import Autocast
 from memsched.torch.lanes import Lanes
+from memsched.torch.leaves import Leaf
 from memsched.torch.run import Observer, Run
 from memsched.torch.script import Script
-from memsched.torch.stages import StagedModel, describe_leaf
+from memsched.torch.stages import StagedModel
 
 
 class PlannedForward:
@@ -108,7 +109,7 @@ class PlannedForward:
                 f"the model was planned for inputs nested as {self.staged.inputs} and got {spec}; pass them alike"
             )
         for name, leaf, expected in zip(self.staged.input_names, leaves, self.staged.leaves, strict=True):
-            found = describe_leaf(leaf)
+            found = Leaf.of(leaf)
             if found != expected:
                 raise InvalidInputError(
                     f"input {name!r} is {found}, and the plan is for {expected}; plan for this input too, drop a "

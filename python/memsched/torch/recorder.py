@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -64,7 +64,7 @@ def record(
     ----------
     step : callable
         Called once, without arguments. What it makes and leaves alive, such as the tensors that it returns and the
-        gradients of parameters, is read by a last op named "end"; put into `resident` what should stay for good instead.
+        gradients of parameters, is read by a last op named "end".
     resident : iterable of torch.Tensor
         Parameters, buffers, gradients and optimiser state that exist before the step: their bytes stay for good.
         Other tensors that exist before the step have the role input, and are freed after their last use.
@@ -189,7 +189,8 @@ def graph(
     Raises
     ------
     InvalidInputError
-        An argument that cannot be right, or a loss that is no scalar or needs no gradient.
+        An argument that cannot be right, a loss that is no scalar or needs no gradient, or a step that depends on the
+        values of its tensors.
 
     Examples
     --------
@@ -245,7 +246,7 @@ def graph_all(
     inputs = pytree.tree_map_only(torch.Tensor, faked, args)
     parameters = [faked(parameter) for parameter in model.parameters()]
     first = next(iter(_tensors(args)), None)
-    with fake, _unchanged(model), contextlib.ExitStack() as stack:
+    with fake, _unchanged(model), _values_needed(), contextlib.ExitStack() as stack:
         updates = None if optimizer is None else optimizer(parameters)
         mixed = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
 
@@ -297,6 +298,18 @@ def _sum_of_floats(outputs: Any) -> torch.Tensor:
     for part in floats[1:]:
         total = total + part
     return _checked(total)
+
+
+@contextlib.contextmanager
+def _values_needed() -> Iterator[None]:
+    """Says what to do where a step asks fake tensors for their values."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise InvalidInputError(
+            f"the step depends on the values of its tensors ({error.func}), which a step without data does not have; "
+            "run it on real tensors with record()"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -155,6 +155,8 @@ class _Builder:
         if not event.changes:
             self.emit(event, event.reads, [])
             return
+        for storage in event.changes:
+            self.keep_old(storage)
         found = None if event.makes else self.place(index, event)
         if found is not None:
             self.join(index, event, *found)
@@ -191,6 +193,18 @@ class _Builder:
                 self.doubled.add(op)
             self.current[storage] = self.new(storage, role, op)
             self.ops[op].writes.append(self.current[storage])
+
+    def keep_old(self, storage: int) -> None:
+        """Where a clone saved what is now changed, the old tensor is as good a clone: the change gets the new bytes."""
+        old = self.tensor(storage)
+        reader = self.tensors[old].reader
+        if reader < 0 or self.ops[reader].event.kind != "clone" or self.ops[reader].joined:
+            return
+        made, writes = self.ops[reader].event.makes, self.ops[reader].writes
+        if len(made) != 1 or self.current[made[0]] != writes[0] or self.tensors[writes[0]].reader >= 0:
+            return
+        if self.tensors[writes[0]].bytes == self.tensors[old].bytes:
+            self.current[storage], self.current[made[0]] = writes[0], old
 
     def place(self, index: int, event: Event) -> tuple[int, dict[int, int]] | None:
         """The op that an in-place event can join, and by storage the tensor that then holds the result; or None."""
@@ -236,7 +250,9 @@ class _Builder:
         self.current.update(held)
         # Between the two, memory is as it was: what nobody needs after the event stays until its old place.
         if op < len(self.ops) - 1:
-            spent = [s for s in before if self.last_use[s] == index and self.tape.storages[s].died is not None]
+            # Inputs are freed after their last use although the caller holds them; results stay until the end anyway.
+            freed = [s for s in before if self.tape.storages[s].died is not None or self.tape.storages[s].born < 0]
+            spent = [s for s in freed if self.last_use[s] == index]
             gone = [self.current[s] for s in spent if s in held or before[s] not in held.values()]
             self.read(len(self.ops) - 1, gone + replaced)
         joined = self.ops[op]
@@ -249,7 +265,8 @@ class _Builder:
         results = [
             number
             for number, tensor in self.current.items()
-            if self.tensors[tensor].writer >= 0 and self.tape.storages[number].died is None
+            if (self.tape.storages[number].born >= 0 or self.tensors[tensor].writer >= 0)
+            and self.tape.storages[number].died is None
         ]
         if results:
             layer = max(event.layer for event in self.tape.events)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +115,8 @@ def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor
                 for parameter in like:
                     parameter.grad = torch.empty_like(parameter)
                 groups.append({**group, "params": like})
-            trial = type(optimizer)(groups, **optimizer.defaults)
+            trial = copy.copy(optimizer)
+            trial.param_groups, trial.state = groups, defaultdict(dict)
             trial.step()
     except Exception as error:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""The bytes that each stage keeps, hands over and needs for itself, without allocating any of them."""
+"""The bytes that each stage keeps, hands over and needs for itself."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from memsched.torch.facts import fake_copy
+from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.meter import Meter
-from memsched.torch.stage_run import Forward, run_backward, run_forward
-from memsched.torch.stage_state import StageState, scratch_bytes
+from memsched.torch.stage_run import Forward, Tape, run_backward
+from memsched.torch.stage_state import scratch_bytes
+from memsched.torch.stage_walk import Walk, arriving_gradients
 from memsched.torch.stages import Stage, StagedModel
 
 
@@ -76,8 +76,10 @@ def distinct_bytes(tensors: Sequence[Any]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def measure_bytes(staged: StagedModel, model: torch.nn.Module, args: Sequence[Any], kwargs: Any = None) -> ModelBytes:
-    """Run every stage once, forward and backward, on tensors without data, and count.
+def measure_bytes(
+    staged: StagedModel, model: torch.nn.Module, args: Sequence[Any], kwargs: Any = None, *, on_device: bool = False
+) -> ModelBytes:
+    """Run every stage once, forward and backward, and count.
 
     Parameters
     ----------
@@ -85,14 +87,22 @@ def measure_bytes(staged: StagedModel, model: torch.nn.Module, args: Sequence[An
         The stages of `model`.
     model, args, kwargs
         As they were captured.
+    on_device : bool
+        Count on tensors with data, one stage after the other: some kernels keep other storages than PyTorch says of
+        them where there is no data (recurrent layers, and normalisation in bfloat16 on the CPU). Otherwise nothing is
+        allocated. Buffers and the generators of random numbers are as before when it returns.
     """
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    leaves = [fake_copy(fake, leaf) for leaf in pytree.tree_leaves((tuple(args), dict(kwargs or {})))]
-    state = {name: fake_copy(fake, value) for name, value in staged.fetch_state(model).items()}
+    leaves, state = pytree.tree_leaves((tuple(args), dict(kwargs or {}))), staged.fetch_state(model)
+    fake = fake_mode([*leaves, *state.values()])
+    fake_leaves = [fake_copy(fake, leaf) for leaf in leaves]
+    fake_state = {name: fake_copy(fake, value) for name, value in state.items()}
     with fake, Meter() as meter:
-        walk = _Walk(staged, dict(zip(staged.input_names, leaves, strict=True)), state, meter)
-        stages = walk.run()
-        scratch = scratch_bytes(state, staged.stages)
+        stages, gradients = _dry(staged, Walk(staged, fake_leaves, fake_state), meter)
+        scratch = scratch_bytes(fake_state, staged.stages)
+    if on_device:
+        devices = [staged.device] if staged.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), Meter() as meter:
+            stages = _one_by_one(staged, Walk(staged, leaves, state), gradients, meter)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     uses = [{ref.name for ref in stage.state} for stage in staged.stages]
     shared = [p for name, p in trained.items() if sum(name in names for names in uses) > 1]
@@ -107,71 +117,81 @@ def measure_bytes(staged: StagedModel, model: torch.nn.Module, args: Sequence[An
     )
 
 
-class _Walk:
-    """Runs the stages one after the other as the executor does, and reads the meter."""
+_Gradients = list[torch.Tensor | None]
 
-    def __init__(
-        self, staged: StagedModel, environment: dict[str, Any], state: dict[str, torch.Tensor], meter: Meter
-    ) -> None:
-        self.staged, self.environment, self.meter = staged, environment, meter
-        self.state = StageState(state, staged.stages)
-        self.forwards: list[Forward] = []
 
-    def run(self) -> list[StageBytes]:
-        found = [self.forward(k, stage) for k, stage in enumerate(self.staged.stages)]
-        gradient: torch.Tensor | None = None
-        for k in range(len(found) - 1, -1, -1):
-            gradient = self.backward(k, found[k], gradient)
-        return found
+def _dry(staged: StagedModel, walk: Walk, meter: Meter) -> tuple[list[StageBytes], list[_Gradients]]:
+    """All forwards, then all backwards; also the gradients that arrive at each stage."""
+    found, runs = [], []
+    for stage in staged.stages:
+        counted, forward = _forward(walk, stage, meter)
+        walk.leave(stage, forward)
+        found.append(counted)
+        runs.append(forward)
+    gradients: list[_Gradients] = [[] for _ in runs]
+    gradient: torch.Tensor | None = None
+    for k in range(len(runs) - 1, -1, -1):
+        gradients[k] = arriving_gradients(staged.stages[k], runs[k], gradient)
+        gradient = _backward(_take_tape(runs[k]), gradients[k], found[k], meter)
+    return found, gradients
 
-    def once(self, k: int, stage: Stage, *, saving: bool) -> Forward:
-        before = self.forwards[k - 1] if k else None
-        return run_forward(
-            stage,
-            before.exit_slot if before and stage.entry else None,
-            before.exit if before and stage.entry else None,
-            [self.environment[name] for name in stage.environment],
-            self.state.again(stage),
-            autocast=self.staged.autocast,
-            entry_needs_grad=before is not None and before.needs_grad,
-            saving=saving,
-        )
 
-    def forward(self, k: int, stage: Stage) -> StageBytes:
-        start = self.meter.live
-        self.meter.start()
-        forward = self.once(k, stage, saving=False)
-        transient = self.meter.peak - start - distinct_bytes([forward.exit, *forward.outputs])
-        del forward
-        start = self.meter.live
-        self.meter.start()
-        forward = self.once(k, stage, saving=True)
-        self.forwards.append(forward)
-        pieces = [slot.nbytes for slot in forward.saved]
-        results = distinct_bytes([forward.exit, *forward.outputs])
-        overhead = self.meter.peak - start - results - sum(pieces)
-        self.environment.update(zip(stage.exports, forward.exports, strict=True))
-        return StageBytes(
-            activation=forward.exit_slot.nbytes if forward.exit_slot else 0,
-            pieces=pieces,
-            forward_overhead=overhead,
-            transient_overhead=transient,
-            exports=distinct_bytes(forward.exports),
-            outputs=distinct_bytes(forward.outputs),
-        )
+def _one_by_one(staged: StagedModel, walk: Walk, like: list[_Gradients], meter: Meter) -> list[StageBytes]:
+    """The backward of each stage right after its forward, on gradients of zeros."""
+    found: list[StageBytes] = []
+    for stage, gradients in zip(staged.stages, like, strict=True):
+        counted, forward = _forward(walk, stage, meter)
+        zeros = [_zeros(gradient, staged.device) for gradient in gradients]
+        handed_on = _backward(_take_tape(forward), zeros, counted, meter)
+        if found:
+            found[-1].gradient = distinct_bytes([handed_on])
+        found.append(counted)
+        walk.leave(stage, forward)
+        del zeros, handed_on, forward
+    return found
 
-    def backward(self, k: int, found: StageBytes, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        forward = self.forwards[k]
-        tape = forward.tape
-        assert tape is not None
-        results = dict(zip(self.staged.stages[k].outputs, forward.outputs, strict=True))
-        arriving = [gradient if at is None else torch.empty_like(results[at]) for at, _ in tape.exits]
-        found.gradient = distinct_bytes([gradient])
-        found.output_gradients = distinct_bytes(arriving) - found.gradient
-        start = self.meter.live
-        self.meter.start()
-        handed_on, own = run_backward(tape, arriving)
-        found.backward_overhead = self.meter.peak - start - distinct_bytes([handed_on])
-        del own
-        forward.tape = None
-        return handed_on
+
+def _zeros(like: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    if like is None:
+        return None
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device).zero_()
+
+
+def _take_tape(forward: Forward) -> Tape:
+    tape, forward.tape = forward.tape, None
+    assert tape is not None
+    return tape
+
+
+def _forward(walk: Walk, stage: Stage, meter: Meter) -> tuple[StageBytes, Forward]:
+    start = meter.live
+    meter.start()
+    forward = walk.forward(stage, saving=False)
+    transient = meter.peak - start - distinct_bytes([forward.exit, *forward.outputs])
+    del forward
+    start = meter.live
+    meter.start()
+    forward = walk.forward(stage)
+    pieces = [slot.nbytes for slot in forward.saved]
+    overhead = meter.peak - start - distinct_bytes([forward.exit, *forward.outputs]) - sum(pieces)
+    found = StageBytes(
+        activation=forward.exit_slot.nbytes if forward.exit_slot else 0,
+        pieces=pieces,
+        forward_overhead=overhead,
+        transient_overhead=transient,
+        exports=distinct_bytes(forward.exports),
+        outputs=distinct_bytes(forward.outputs),
+    )
+    return found, forward
+
+
+def _backward(tape: Tape, gradients: _Gradients, found: StageBytes, meter: Meter) -> torch.Tensor | None:
+    own = [gradient for (at, _), gradient in zip(tape.exits, gradients, strict=True) if at is None]
+    found.gradient = distinct_bytes(own)
+    found.output_gradients = distinct_bytes(gradients) - found.gradient
+    start = meter.live
+    meter.start()
+    handed_on, leaves = run_backward(tape, gradients)
+    found.backward_overhead = meter.peak - start - distinct_bytes([handed_on])
+    del leaves
+    return handed_on

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from memsched.torch.capture import Autocast, Program, capture
-from memsched.torch.facts import Facts, facts, fake_copy
+from memsched.torch.facts import Facts, facts, fake_copy, fake_mode
+from memsched.torch.leaves import Leaf
 from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic
 
 
@@ -82,8 +82,8 @@ class StagedModel:
         How (args, kwargs) and the result nest.
     input_names : tuple of str
         The name in the environment of each leaf of the inputs.
-    leaves : tuple of str
-        What each leaf of the inputs is, in words (`describe_leaf`).
+    leaves : tuple of Leaf
+        What each leaf of the inputs is like.
     results : tuple
         Of each leaf of the result: None where a stage computes it, else ("environment", name), ("state", name) or
         ("constant", value).
@@ -97,7 +97,7 @@ class StagedModel:
     inputs: pytree.TreeSpec
     outputs: pytree.TreeSpec
     input_names: tuple[str, ...]
-    leaves: tuple[str, ...]
+    leaves: tuple[Leaf, ...]
     results: tuple[tuple[str, Any] | None, ...]
     constants: dict[str, torch.Tensor]
     autocast: Autocast
@@ -150,8 +150,8 @@ def stage(
     program = capture(model, args, kwargs)
     if rewrite is not None:
         rewrite(program.graph_module)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    fake = fake_mode([*leaves, *model.parameters(), *model.buffers()])
     flat = [fake_copy(fake, leaf) for leaf in leaves]
     graph = program.graph_module.graph
     known = facts(program, fake, flat)
@@ -169,21 +169,12 @@ def stage(
         inputs=program.inputs,
         outputs=program.outputs,
         input_names=tuple(node.name for node in graph.nodes if node.op == "placeholder"),
-        leaves=tuple(describe_leaf(leaf) for leaf in leaves),
+        leaves=tuple(Leaf.of(leaf) for leaf in leaves),
         results=tuple(_result(leaf) for leaf in returned),
         constants=constants,
         autocast=program.autocast,
         device=program.device,
     )
-
-
-def describe_leaf(leaf: Any) -> str:
-    """An input in words: a tensor by dtype, shape, device and whether it needs a gradient, all else by its value."""
-    if not isinstance(leaf, torch.Tensor):
-        return repr(leaf)
-    shape = "x".join(map(str, leaf.shape)) or "scalar"
-    text = f"{str(leaf.dtype).removeprefix('torch.')} {shape} on {leaf.device}"
-    return text + (" with gradient" if leaf.requires_grad else "")
 
 
 def _result(leaf: Any) -> tuple[str, Any] | None:

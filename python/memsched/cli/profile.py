@@ -1,0 +1,88 @@
+"""`memsched profile`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+
+from memsched._core import Chain
+from memsched.cli.inputs import check_writable, json_option
+from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
+from memsched.documents import write_document
+from memsched.errors import MemschedError
+from memsched.planners.registry import min_memory
+from memsched.problem import peak_memory
+from memsched.units import format_bandwidth, format_bytes, format_seconds
+
+
+@click.command()
+@click.option(
+    "--model", required=True, metavar="SPEC", help="torchvision:NAME, timm:NAME, transformers:TYPE or MODULE:FUNCTION."
+)
+@click.option("--input", metavar="SHAPES", help="32x3x224x224, 8x1024:int, ... By default usual ones, batch 8.")
+@click.option(
+    "--device",
+    default="here",
+    show_default=True,
+    metavar="NAME",
+    help="here: measured. v100, a100:pcie4, ...: modelled, without memory for the model.",
+)
+@click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random weights and inputs.")
+@click.option("-o", "--output", metavar="FILE", help="Save the chain (memsched-chain/1), which is a PROBLEM.")
+@json_option
+def profile(
+    model: str, input: str | None, device: str, autocast: str | None, seed: int, output: str | None, as_json: bool
+) -> None:
+    """Make a profile of a PyTorch model, to plan on.
+
+    The model becomes a chain: bytes and seconds of each stage of a training step.
+
+    \b
+    memsched profile --model torchvision:resnet101 --input 32x3x224x224 --device v100 -o chain.json
+    memsched plan chain.json --memory 40%
+
+    SPEC may have options: "transformers:gpt2?n_layer=24". MODULE:FUNCTION is imported from the current folder and
+    returns a module, or a module and a tuple of its inputs. Weights are random: nothing is downloaded.
+
+    With --json the chain itself is printed, as -o would save it. Needs memsched[torch].
+    """
+    check_writable(output)
+    try:
+        from memsched.torch.profile import profile_spec
+    except ImportError as error:
+        if error.name != "torch":
+            raise
+        raise MemschedError("profiling a model needs PyTorch: pip install memsched[torch]") from error
+    with working(f"profiling: {model}"):
+        chain = profile_spec(model, input, device=device, autocast=autocast, seed=seed)
+    if output is not None:
+        write_document(output, chain.to_json())
+    if as_json:
+        print_json(chain.to_json())
+        return
+    print_rich(_summary(chain))
+    if output is not None:
+        print_rich(f"saved in {output}")
+
+
+def _summary(chain: Chain) -> Table:
+    """What a plan of the chain begins with, and where the figures come from."""
+    provenance: dict[str, Any] = chain.provenance or {}
+    resident: dict[str, int] = provenance["resident"]
+    seconds = (float(chain.forward_time.sum()), float(chain.backward_time.sum()))
+    bandwidth = format_bandwidth(provenance["link_bandwidth"])
+    rows = [
+        ("stages", str(chain.n)),
+        ("parameters", format_bytes(resident.get("parameters", 0))),
+        ("resident", f"{exact_bytes(chain.resident)}: {', '.join(part.replace('_', ' ') for part in resident)}"),
+        ("min_memory", exact_bytes(min_memory(chain))),
+        ("peak_memory", f"{exact_bytes(peak_memory(chain))}, of the plain run"),
+        ("compute", f"forward {format_seconds(seconds[0])}, backward {format_seconds(seconds[1])}"),
+        ("times", provenance["times"]),
+        ("link", f"{bandwidth} ({provenance['link']})"),
+        ("bytes", provenance["source"]),
+    ]
+    return facts(rows, chain.name)

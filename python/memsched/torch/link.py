@@ -1,0 +1,51 @@
+"""The bandwidth between a device and the host, measured."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from memsched.torch.lanes import EmulatedLanes, Lanes
+from memsched.torch.machines import Link
+
+_BYTES = 64 << 20
+_REPEATS = 5
+
+
+def measure_link(device: torch.device) -> Link:
+    """The link of a device. On the CPU a copy within memory stands for it.
+
+    The slower direction counts. The link is duplex if both directions at once take less than the sum of each alone, by
+    a quarter at least.
+    """
+    lanes = _lanes(device)
+    size = _BYTES if device.type == "cuda" else _BYTES // 4
+    out = min(_seconds(lanes, size, ("out",)) for _ in range(_REPEATS))
+    back = min(_seconds(lanes, size, ("in",)) for _ in range(_REPEATS))
+    both = min(_seconds(lanes, size, ("out", "in")) for _ in range(_REPEATS))
+    return Link(
+        name=f"measured on {device}",
+        bandwidth=size / max(out, back),
+        duplex=device.type == "cuda" and both < 0.75 * (out + back),
+        source=f"copies of {size} bytes, the best of {_REPEATS}",
+    )
+
+
+def _lanes(device: torch.device) -> Lanes:
+    if device.type == "cuda":
+        from memsched.torch.cuda_lanes import CudaLanes
+
+        return CudaLanes(device)
+    return EmulatedLanes(poison=False)
+
+
+def _seconds(lanes: Lanes, size: int, ways: tuple[str, ...]) -> float:
+    """The time that one copy each way takes, all issued together."""
+    pairs = [(lanes.allocate(size), lanes.host_memory(size)) for _ in ways]
+    lanes.finish()
+    start = time.perf_counter()
+    for way, (storage, host) in zip(ways, pairs, strict=True):
+        lanes.copy("out" if way == "out" else "in", storage, host, [])
+    lanes.finish()
+    return time.perf_counter() - start

@@ -1,0 +1,173 @@
+"""From a model and a budget to a plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from memsched import checks
+from memsched._core import Chain, Device
+from memsched.compare import plan as plan_chain
+from memsched.errors import InfeasibleError
+from memsched.planners.registry import planner_named
+from memsched.torch.link import measure_link
+from memsched.torch.machines import Link, machine
+from memsched.torch.resident import Resident, optimizer_bytes, resident_of
+from memsched.torch.roofline import describe
+from memsched.torch.stage_bytes import ModelBytes, measure_bytes
+from memsched.torch.stage_times import StageTimes, measure_times, model_times
+from memsched.torch.stages import StagedModel, stage
+from memsched.torch.torch_plan import TorchPlan
+from memsched.units import format_bytes, parse_bytes, parse_memory
+
+
+def plan(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    budget: str | int,
+    device: str = "here",
+    planner: str = "auto",
+    optimizer: torch.optim.Optimizer | int | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    host_memory: str | int | None = None,
+    reserve: str | int | None = None,
+    time_limit: float | None = None,
+) -> TorchPlan:
+    """Plan a training step of a model so that the process fits a budget of device memory.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In training mode, on the device to train on.
+    args, kwargs
+        Inputs of the shapes and dtypes to train with. Call under the autocast to train with.
+    budget : str or int
+        Device memory of the whole process: "6GiB", a number of bytes, or "50%": half of the way from the least that any
+        plan without recomputation needs to the peak of the plain step.
+    device : str
+        "here": times and bandwidths are measured on the model's device. A machine such as "v100:pcie3": they are
+        modelled (a roofline, never a measurement).
+    planner : str
+        "auto" or one of the planners for chains.
+    optimizer : torch.optim.Optimizer or int, optional
+        Its state occupies memory: measured, or declared in bytes.
+    loss : callable, optional
+        Takes the model's result and returns a scalar. What it needs for itself is measured and reserved. A loss that is
+        part of the model is planned with it.
+    host_memory : str or int, optional
+        The most host memory for what is offloaded; half of the machine's by default.
+    reserve : str or int, optional
+        Device memory for workspaces of libraries and for what the allocator loses; measured by default.
+    time_limit : float, optional
+        Seconds for each planner that takes a limit.
+
+    Returns
+    -------
+    TorchPlan
+
+    Raises
+    ------
+    InfeasibleError
+        The budget is too small; `.min_memory` is the smallest feasible one.
+    CaptureError
+        torch.export cannot capture the model.
+    InvalidInputError
+        The model is in eval mode or spread over devices, or an option cannot be right.
+
+    Examples
+    --------
+    >>> import torch, memsched.torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> plan = memsched.torch.plan(model, (torch.randn(256, 64),), budget="50%", device="v100:pcie3")
+    >>> model = plan.apply(model)
+    >>> model(torch.randn(256, 64)).sum().backward()
+    >>> plan.remove()
+    """
+    staged = stage(model, args, kwargs)
+    found = measure_bytes(staged, model, args, kwargs)
+    if device == "here":
+        times = measure_times(staged, model, args, kwargs)
+        link = measure_link(staged.device)
+        source = f"measured on {_device_name(staged.device)}"
+    else:
+        chip, link = machine(device)
+        times = model_times(staged, model, args, kwargs, machine=chip)
+        source = describe(chip)
+    kept = parse_bytes(reserve, "reserve") if reserve is not None else 0
+    state = optimizer_bytes(optimizer, staged.device)
+    resident = resident_of(found, optimizer=state, loss=0, reserve=kept)
+    chain = executable_chain(staged, found, times, resident, name=type(model).__name__, source=source)
+    hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
+    result = _solve(chain, parse_memory(budget, chain), link, hosts, planner, time_limit, resident)
+    return TorchPlan(
+        result=result,
+        resident=resident,
+        inputs=staged.inputs,
+        leaves=staged.leaves,
+        autocast=staged.autocast,
+        device=staged.device,
+        times=source,
+        staged=staged,
+    )
+
+
+def executable_chain(
+    staged: StagedModel, found: ModelBytes, times: StageTimes, resident: Resident, *, name: str, source: str
+) -> Chain:
+    """The chain whose plans can be run. The caller holds inputs, results and the results' gradients: they are resident,
+    and have no bytes in the columns.
+    """
+    stages = found.stages
+    return Chain(
+        times.forward,
+        times.backward,
+        [0, *(one.activation for one in stages)],
+        [0, *(one.gradient for one in stages)],
+        saved=[one.activation + sum(one.pieces) for one in stages],
+        forward_overhead=[one.forward_overhead for one in stages],
+        transient_overhead=[one.transient_overhead for one in stages],
+        backward_overhead=[one.backward_overhead for one in stages],
+        pieces=[[size for size in one.pieces if size] for one in stages],
+        names=[one.name for one in staged.stages],
+        resident=resident.total,
+        name=name,
+        provenance={"times": source, "autocast": str(staged.autocast)},
+    )
+
+
+def default_host_memory() -> int:
+    """Half of the memory of this machine, bytes."""
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
+
+
+def _solve(
+    chain: Chain,
+    budget: int,
+    link: Link,
+    host_memory: int,
+    planner: str,
+    time_limit: float | None,
+    resident: Resident,
+) -> Any:
+    if planner != "auto":
+        planner_named(planner)
+    if time_limit is not None:
+        checks.non_negative("time_limit", time_limit, "seconds")
+    device = Device(budget, bandwidth=link.bandwidth, duplex=link.duplex, host_memory=host_memory, name=link.name)
+    try:
+        return plan_chain(chain, device=device, planner=planner, chunk="storage", time_limit=time_limit)
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"the budget of {format_bytes(budget)} is too small: {format_bytes(resident.total)} are resident, and the "
+            f"smallest feasible budget is {error.min_memory} bytes ({format_bytes(error.min_memory)})",
+            error.min_memory,
+        ) from error
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "this CPU"

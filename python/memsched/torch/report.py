@@ -1,0 +1,84 @@
+"""A plan in words."""
+
+from __future__ import annotations
+
+from memsched._core import Chain, Timeline
+from memsched.problem import peak_memory
+from memsched.result import Result
+from memsched.torch.resident import Resident
+from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
+
+_PARTS = {
+    "parameters": "parameters",
+    "buffers": "buffers",
+    "gradients": "gradients of parameters",
+    "optimizer": "optimiser state",
+    "inputs": "inputs",
+    "outputs": "results and their gradients",
+    "environment": "masks and other values beside the chain",
+    "loss": "loss function",
+    "repeated": "scratch of repeated runs",
+    "shared_gradients": "gradients of tied weights on their way",
+    "reserve": "reserve for workspaces and the allocator",
+}
+
+
+def describe_plan(result: Result, resident: Resident, times: str, measured: Timeline | None) -> str:
+    """The report of a plan."""
+    chain = result.problem
+    assert isinstance(chain, Chain)
+    timeline = result.timeline
+    runs_once = float(chain.forward_time.sum() + chain.backward_time.sum())
+    lines = [
+        f"{chain.name or 'model'}: {chain.n} stages, planned by {result.planner}",
+        "",
+        "memory",
+        f"  budget        {format_bytes(result.schedule.budget)}",
+        f"  without plan  {format_bytes(peak_memory(chain))}",
+        f"  with plan     {format_bytes(timeline.peak_memory)}{_beside(measured, 'peak_memory')}",
+        f"  resident      {format_bytes(resident.total)}, of which",
+        *(f"    {format_bytes(count):>10}  {_PARTS[name]}" for name, count in resident.parts().items() if count),
+        "",
+        f"time of a step ({times})",
+        f"  without plan  {format_seconds(runs_once)}",
+        f"  with plan     {format_seconds(timeline.makespan)}, {_above(timeline.makespan, runs_once)} more"
+        + _beside(measured, "makespan"),
+        f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound; "
+        + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
+        "",
+        "what moves",
+        f"  to the host   {format_bytes(timeline.bytes_out)} in {len(result.offloaded)} tensors",
+        f"  and back      {format_bytes(timeline.bytes_in)}",
+        f"  link          {_link(result)}",
+        "",
+        "what is recomputed",
+        f"  {_recomputed(result, chain)}",
+    ]
+    return "\n".join(lines)
+
+
+def _beside(measured: Timeline | None, what: str) -> str:
+    if measured is None:
+        return ""
+    value = getattr(measured, what)
+    return f" (measured: {format_bytes(value) if what == 'peak_memory' else format_seconds(value)})"
+
+
+def _above(makespan: float, least: float) -> str:
+    return format_percent(makespan / least - 1) if least > 0 else "none"
+
+
+def _link(result: Result) -> str:
+    device = result.device
+    out, back = format_bandwidth(device.d2h), format_bandwidth(device.h2d)
+    ways = out if out == back else f"{out} out, {back} back"
+    return f"{ways}, {'both ways at once' if device.duplex else 'one way at a time'}"
+
+
+def _recomputed(result: Result, chain: Chain) -> str:
+    names = chain.names or [f"stage {k + 1}" for k in range(chain.n)]
+    again = [names[int(op[1:]) - 1] for op in result.recomputed]
+    if not again:
+        return "nothing"
+    shown = ", ".join(again[:6]) + (f" and {len(again) - 6} more" if len(again) > 6 else "")
+    return f"{len(again)} stages in {format_seconds(result.timeline.recompute_time)}: {shown}"

@@ -1,0 +1,61 @@
+"""Runs the stages of a model one by one, beside any training, for those who measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from memsched.torch.slots import Slot
+from memsched.torch.stage_run import Forward, run_forward
+from memsched.torch.stage_state import StageState
+from memsched.torch.stages import Stage, StagedModel
+
+
+class Walk:
+    """Hands each stage what the stages before it gave. A stage may run as often as the caller likes.
+
+    The model is not changed: what its forward would write goes to scratch buffers and clones.
+
+    Parameters
+    ----------
+    staged
+    leaves : sequence
+        The leaves of the inputs, with data or without.
+    state : mapping of str to Tensor
+        The parameters, buffers and constants by name, alike.
+    """
+
+    def __init__(self, staged: StagedModel, leaves: Sequence[Any], state: Mapping[str, torch.Tensor]) -> None:
+        self._staged = staged
+        self._environment = dict(zip(staged.input_names, leaves, strict=True))
+        self._state = StageState(state, staged.stages)
+        self._entry: torch.Tensor | None = None
+        self._slot: Slot | None = None
+        self._needs_grad = False
+
+    def forward(self, stage: Stage, *, saving: bool = True) -> Forward:
+        """Run the forward of a stage on the exit of the stage before it."""
+        return run_forward(
+            stage,
+            self._slot if stage.entry else None,
+            self._entry if stage.entry else None,
+            [self._environment[name] for name in stage.environment],
+            self._state.again(stage),
+            autocast=self._staged.autocast,
+            entry_needs_grad=self._needs_grad,
+            saving=saving,
+        )
+
+    def leave(self, stage: Stage, forward: Forward) -> None:
+        """Give what a forward of `stage` computed to the stages behind it. What was saved is not held."""
+        self._environment.update(zip(stage.exports, forward.exports, strict=True))
+        self._entry, self._slot, self._needs_grad = forward.exit, forward.exit_slot, forward.needs_grad
+
+
+def arriving_gradients(stage: Stage, forward: Forward, gradient: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """One gradient for each of `forward.tape.exits`: the one of the exit as given, new ones of the outputs."""
+    assert forward.tape is not None
+    outputs = dict(zip(stage.outputs, forward.outputs, strict=True))
+    return [gradient if at is None else torch.empty_like(outputs[at]) for at, _ in forward.tape.exits]

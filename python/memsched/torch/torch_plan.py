@@ -1,0 +1,278 @@
+"""A plan for one model: apply it, take it off, prove it, measure it, save it."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from memsched._core import Chain, Timeline
+from memsched.documents import Source, check_keys, read_document, write_document
+from memsched.errors import MemschedError
+from memsched.result import Result
+from memsched.torch.capture import Autocast
+from memsched.torch.lanes import EmulatedLanes, Lanes
+from memsched.torch.leaves import Leaf
+from memsched.torch.measure import StepRecorder
+from memsched.torch.meter import Meter
+from memsched.torch.planned import PlannedForward
+from memsched.torch.report import describe_plan
+from memsched.torch.resident import Resident
+from memsched.torch.script import Script, compile_schedule
+from memsched.torch.stage_bytes import measure_bytes
+from memsched.torch.stages import StagedModel, stage
+from memsched.torch.trial import first_difference, trial_step, untouched
+
+FORMAT = "memsched-torch-plan/1"
+_KEYS = ("format", "result", "resident", "inputs", "leaves", "autocast", "device", "times")
+
+
+class TorchPlan:
+    """How one training step of a model fits a budget.
+
+    Made by `memsched.torch.plan`, or read by `TorchPlan.load`.
+
+    Attributes
+    ----------
+    result : Result
+        The plan of the model's chain, simulated. Its budget, peak and resident bytes are those of the whole process.
+    resident : Resident
+        What no plan moves, split by what it is for.
+    inputs : TreeSpec
+        How (args, kwargs) nest.
+    leaves : tuple of Leaf
+        What each leaf of the inputs is like.
+    autocast : Autocast
+    device : torch.device
+        Where the model was.
+    times : str
+        Where the times come from: measured, or a model.
+    """
+
+    def __init__(
+        self,
+        *,
+        result: Result,
+        resident: Resident,
+        inputs: pytree.TreeSpec,
+        leaves: tuple[Leaf, ...],
+        autocast: Autocast,
+        device: torch.device,
+        times: str,
+        staged: StagedModel | None = None,
+    ) -> None:
+        self.result, self.resident = result, resident
+        self.inputs, self.leaves, self.autocast, self.device, self.times = inputs, leaves, autocast, device, times
+        self._staged = staged
+        self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"TorchPlan({self.result!r})"
+
+    @property
+    def chain(self) -> Chain:
+        """The model as a chain of stages."""
+        assert isinstance(self.result.problem, Chain)
+        return self.result.problem
+
+    def report(self, measured: Timeline | None = None) -> str:
+        """What the plan does and what it costs, as text.
+
+        Parameters
+        ----------
+        measured : Timeline, optional
+            From `measure`: shown beside the prediction.
+        """
+        return describe_plan(self.result, self.resident, self.times, measured)
+
+    def apply(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Let the model's training forward follow the plan.
+
+        The model stays the same object: parameters, state_dict, optimisers and hooks on parameters are untouched. In
+        eval mode and under no_grad it computes as before. Hooks on submodules act as they did when it was captured.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            In training mode, on the device of the plan.
+
+        Returns
+        -------
+        torch.nn.Module
+            The same model.
+
+        Raises
+        ------
+        MemschedError
+            The model has a plan already, or is not the model of the plan.
+        """
+        if isinstance(model.__dict__.get("forward"), PlannedForward):
+            raise MemschedError("the model has a plan already; call remove() on that plan first")
+        model.forward = self._planned(model, _lanes(self.device))
+        self._applied.add(model)
+        return model
+
+    def remove(self) -> None:
+        """Give the models to which the plan was applied their own forward back."""
+        for model in list(self._applied):
+            model.__dict__.pop("forward", None)
+        self._applied.clear()
+
+    def verify(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Timeline:
+        """Compare a planned step with a plain one: results, gradients, buffers and random numbers, bit for bit.
+
+        On the CPU it does so with all copies at the earliest and at the latest legal moment, and with NaN in memory
+        that holds nothing. The model is left as it was. The plain step must fit the device.
+
+        Parameters
+        ----------
+        model, args, kwargs
+            As they were planned; the plan may be applied or not.
+
+        Returns
+        -------
+        Timeline
+            Of the last planned step, measured.
+
+        Raises
+        ------
+        MemschedError
+            Naming the first tensor that differs, or the bytes that exceed the budget.
+        """
+        device = self.device
+        original = type(model).forward.__get__(model)
+        with untouched(model, device):
+            expected = trial_step(model, original, args, kwargs, device)
+        measured = None
+        for name, lanes in _trial_lanes(device).items():
+            found, measured = self._trial(model, args, kwargs, lanes)
+            different = first_difference(expected, found)
+            if different is not None:
+                raise MemschedError(f"the plan changes the {different} (copies {name}); please report this as a bug")
+        assert measured is not None
+        if measured.peak_memory > self.result.schedule.budget:
+            raise MemschedError(
+                f"the step used {measured.peak_memory} bytes of a budget of {self.result.schedule.budget}; "
+                "raise reserve=... by the difference and plan again"
+            )
+        return measured
+
+    def measure(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Timeline:
+        """Run one planned step and measure it; the model is left as it was.
+
+        Returns
+        -------
+        Timeline
+            As the simulator's, but measured: of every step of the schedule the start and the end, and the bytes that
+            the process really held. Where the caller's loss runs stands `loss`.
+        """
+        return self._trial(model, args, kwargs, _lanes(self.device))[1]
+
+    def _trial(
+        self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, lanes: Lanes
+    ) -> tuple[Any, Timeline]:
+        device = self.device
+        planned = self._planned(model, lanes)
+        meter = Meter() if device.type == "cpu" else None
+        recorder = StepRecorder(planned.script, lanes, meter, device)
+        planned.observe = lambda: recorder
+        with untouched(model, device):
+            if meter is None:
+                step = trial_step(model, planned, args, kwargs, device)
+            else:
+                with meter:
+                    step = trial_step(model, planned, args, kwargs, device)
+        kept = self.resident
+        before = kept.parameters + kept.buffers + kept.inputs if meter is not None else 0
+        return step, recorder.timeline(planned.script.sizes, before + kept.optimizer + kept.reserve)
+
+    def _planned(self, model: torch.nn.Module, lanes: Lanes) -> PlannedForward:
+        return PlannedForward(model, self._staged or self._restage(model), self._script(), lanes)
+
+    def _script(self) -> Script:
+        return compile_schedule(self.chain, self.result.schedule, self.chain.pieces or [[]] * self.chain.n)
+
+    def _restage(self, model: torch.nn.Module) -> StagedModel:
+        """Capture the model for the inputs of the plan, and see that it is the model of the plan."""
+        args, kwargs = pytree.tree_unflatten([leaf.example(self.device) for leaf in self.leaves], self.inputs)
+        with self.autocast.context():
+            staged = stage(model, args, kwargs)
+        found = measure_bytes(staged, model, args, kwargs).stages
+        names = [one.name for one in staged.stages]
+        activations = [0, *(one.activation for one in found)]
+        pieces = [[size for size in one.pieces if size] for one in found]
+        chain = self.chain
+        known = [list(one) for one in chain.pieces or [[]] * chain.n]
+        if names != list(chain.names or ()) or activations != chain.activation.tolist() or pieces != known:
+            raise MemschedError(
+                f"the plan was made for a model of {chain.n} stages, and this one differs in its stages or in their "
+                "bytes; plan this model: memsched.torch.plan(model, ...)"
+            )
+        self._staged = staged
+        return staged
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON document, memsched-torch-plan/1."""
+        return {
+            "format": FORMAT,
+            "result": self.result.to_json(),
+            "resident": self.resident.parts(),
+            "inputs": json.loads(pytree.treespec_dumps(self.inputs)),
+            "leaves": [leaf.to_json() for leaf in self.leaves],
+            "autocast": {
+                "device_type": self.autocast.device_type,
+                "enabled": self.autocast.enabled,
+                "dtype": str(self.autocast.dtype).removeprefix("torch."),
+            },
+            "device": str(self.device),
+            "times": self.times,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON. `load` reads it, on this machine or another with the same kind of device."""
+        write_document(path, self.to_json())
+
+    @classmethod
+    def load(cls, source: Source) -> TorchPlan:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InvalidInputError
+            It is not a plan, or one of another version.
+        """
+        document = read_document(source, FORMAT)
+        check_keys(document, FORMAT, _KEYS)
+        autocast = document["autocast"]
+        return cls(
+            result=Result.from_json(document["result"]),
+            resident=Resident(**document["resident"]),
+            inputs=pytree.treespec_loads(json.dumps(document["inputs"])),
+            leaves=tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
+            autocast=Autocast(
+                device_type=autocast["device_type"],
+                enabled=autocast["enabled"],
+                dtype=getattr(torch, autocast["dtype"]),
+            ),
+            device=torch.device(document["device"]),
+            times=document["times"],
+        )
+
+
+def _lanes(device: torch.device) -> Lanes:
+    if device.type == "cuda":
+        from memsched.torch.cuda_lanes import CudaLanes
+
+        return CudaLanes(device)
+    return EmulatedLanes(poison=False)
+
+
+def _trial_lanes(device: torch.device) -> dict[str, Lanes]:
+    if device.type == "cuda":
+        return {"on their streams": _lanes(device)}
+    return {"late": EmulatedLanes(early=lambda: False), "early": EmulatedLanes()}
