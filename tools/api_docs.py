@@ -41,6 +41,7 @@ GROUPS = {
     "Comparing": ["compare", "plan", "frontier", "Frontier"],
     "Profiles": ["profiles"],
     "Pictures and traces": ["plot.plot", "plot_frontier.plot_frontier", "trace.trace"],
+    "PyTorch": ["torch"],
     "Tools for tests": ["testing"],
     "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError"],
 }
@@ -50,6 +51,8 @@ NOTES = {
     "[algorithms.md](algorithms.md) says how the planners work.",
     "Profiles": "A module that `import memsched` brings. [profiles.md](profiles.md) says where the figures come from.",
     "Pictures and traces": "To be imported by name, as in `from memsched.plot import plot`. Pictures need matplotlib.",
+    "PyTorch": "`memsched.torch` is to be imported by name and needs torch: `pip install 'memsched[torch]'`. "
+    "[pytorch.md](pytorch.md) is the guide.",
     "Tools for tests": "`memsched.testing` is to be imported by name and needs hypothesis.",
 }
 
@@ -126,7 +129,7 @@ def entries(name: str, public: dict[str, Definition | None]) -> list[Entry]:
     if node is not None:
         return [Entry(name=name, node=node)]
     submodule = f"memsched.{name}"
-    inside = exported(submodule) if name == "testing" else dict(definitions(source_of(submodule)))
+    inside = exported(submodule) if name in ("testing", "torch") else dict(definitions(source_of(submodule)))
     return [Entry(name=f"{name}.{key}", node=node) for key, node in inside.items() if node and not key.startswith("_")]
 
 

@@ -1,5 +1,7 @@
 """memsched: plans what happens to every activation of a training step, so that it fits a memory budget."""
 
+import importlib
+
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.bounds import Bounds, bounds
@@ -55,3 +57,10 @@ __all__ = [
     "validate",
     "vdnn",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`memsched.torch` is imported when it is first used: it needs PyTorch, which nothing else here does."""
+    if name == "torch":
+        return importlib.import_module("memsched.torch")
+    raise AttributeError(f"module 'memsched' has no attribute {name!r}")

@@ -1,7 +1,13 @@
 """PyTorch: capture a model, profile it, plan its training step and run the plan.
 
-Needs PyTorch: `pip install memsched[torch]`. `import memsched` alone does not import this package.
+Needs PyTorch: `pip install 'memsched[torch]'`. `import memsched` alone does not import it; `memsched.torch` does when it is
+first used.
 """
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError("memsched.torch needs PyTorch: pip install 'memsched[torch]'", name="torch") from _error
 
 from memsched.torch.capture import CaptureError
 from memsched.torch.planning import plan

@@ -31,6 +31,8 @@ class CudaLanes:
     the caching allocator needs no `record_stream`.
     """
 
+    overlap = True
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams = {"out": torch.cuda.Stream(device), "in": torch.cuda.Stream(device)}

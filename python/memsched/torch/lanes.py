@@ -16,6 +16,9 @@ Direction = Literal["out", "in"]
 class Lanes(Protocol):
     """A compute stream and two first-in-first-out streams of copies. An event is a moment on one of them."""
 
+    overlap: bool
+    """Whether a copy may run beside the computation that was issued before it."""
+
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Device memory, for the compute stream."""
 
@@ -98,10 +101,13 @@ class EmulatedLanes:
         Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it.
     poison : bool
         Fill memory with NaN.
+    overlap : bool
+        Take memory for copies as a device does that computes and copies at once; without, in the order of the list.
     """
 
     early: Callable[[], bool] = field(default=lambda: True)
     poison: bool = True
+    overlap: bool = False
     _pending: dict[str, deque[_Copy]] = field(default_factory=lambda: {"out": deque(), "in": deque()})
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:

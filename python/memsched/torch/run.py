@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -67,8 +67,10 @@ class Run:
         self._needs_grad = [False] * n
         self._tapes: list[Tape | None] = [None] * n
         self._random: list[_Random | None] = [None] * n
-        self._ready: dict[Key, Any] = {}
-        self._copied: dict[Key, Any] = {}
+        self._made: dict[Key, Any] = {}  # when the bytes on the device are complete
+        self._arriving: set[Key] = set()  # copied in, and the computation does not wait for it yet
+        self._copied: dict[Key, Any] = {}  # when the host has them
+        self._reserved: dict[int, tuple[Any, list[torch.UntypedStorage]]] = {}
         self._ends: dict[int, Any] = {}
         self._awaited = {step for action in script.actions for step in action.after}
         self._leaving: deque[tuple[torch.UntypedStorage, list[Any]]] = deque()
@@ -124,13 +126,13 @@ class Run:
             self.position += 1
             if self.observer is not None:
                 self.observer.before(step, action)
-            event = self._carry_out(action)
+            event = self._carry_out(step, action)
             if step in self._awaited:
                 self._ends[step] = event if event is not None else self.lanes.now()
             if self.observer is not None:
                 self.observer.after(step, action, event)
 
-    def _carry_out(self, action: Action) -> Any:
+    def _carry_out(self, step: int, action: Action) -> Any:
         after = [self._ends[step] for step in action.after]
         match action.kind:
             case "forward" | "backward":
@@ -140,7 +142,7 @@ class Run:
             case "offload":
                 return self._offload(action, after)
             case "prefetch":
-                return self._prefetch(action, after)
+                return self._prefetch(step, action, after)
             case "free":
                 self._free(action)
         return None
@@ -151,17 +153,21 @@ class Run:
         for key in action.reads:
             self._arrive(key)
         self._make_room(action.needs)
+        if self.lanes.overlap:
+            self._reserve(action)
         if action.kind == "forward":
             self._forward(action)
         else:
             self._backward(action)
         self._held += action.needs - action.scratch
+        if any(key in self.script.host for key in action.writes):
+            self._made.update(dict.fromkeys(action.writes, self.lanes.now()))
 
     def _arrive(self, key: Key) -> None:
         """Let the computation wait until a storage has been copied in."""
-        event = self._ready.pop(key, None)
-        if event is not None:
-            self.lanes.wait(event)
+        if key in self._arriving:
+            self._arriving.remove(key)
+            self.lanes.wait(self._made[key])
 
     def _forward(self, action: Action) -> None:
         k, stage = action.stage, self.staged.stages[action.stage]
@@ -257,23 +263,39 @@ class Run:
             place = self.script.host[key]
             storage = self._slots[key].storage
             assert storage is not None
-            arrived = self._ready.get(key)
-            ready = [arrived] if arrived is not None else [self.lanes.now()]
             target = self.host[place : place + self.script.sizes[key]]
-            event = self._copied[key] = self.lanes.copy("out", storage, target, [*ready, *after])
+            event = self._copied[key] = self.lanes.copy("out", storage, target, [self._made[key], *after])
         return event
 
-    def _prefetch(self, action: Action, after: list[Any]) -> Any:
+    def _reserve(self, run: Action) -> None:
+        """Take the memory of the prefetches that follow a run before the run is issued, where both fit.
+
+        Memory that is taken after it may be memory that the run itself gave back: the copies would have to wait for its
+        end.
+        """
+        for step in run.prefetches:
+            action = self.script.actions[step]
+            ready = all(self._slots[key].storage is None and key in self._copied for key in action.moves)
+            if not ready or self._held + run.needs + action.needs > self.script.device_bytes:
+                return
+            self._held += action.needs
+            storages = [self.lanes.allocate(self.script.sizes[key]) for key in action.moves]
+            self._reserved[step] = (self.lanes.now(), storages)
+
+    def _prefetch(self, step: int, action: Action, after: list[Any]) -> Any:
+        if step not in self._reserved:
+            self._make_room(action.needs)
+            self._held += action.needs
+            storages = [self.lanes.allocate(self.script.sizes[key]) for key in action.moves]
+            self._reserved[step] = (self.lanes.now(), storages)
+        free, storages = self._reserved.pop(step)
         event = None
-        self._make_room(action.needs)
-        self._held += action.needs
-        for key in action.moves:
+        for key, storage in zip(action.moves, storages, strict=True):
             place, size = self.script.host[key], self.script.sizes[key]
-            storage = self.lanes.allocate(size)
-            slot = self._slots[key]
-            slot.storage = storage
-            start = [self.lanes.now(), self._copied[key], *after]
-            event = self._ready[key] = self.lanes.copy("in", storage, self.host[place : place + size], start)
+            self._slots[key].storage = storage
+            start = [free, self._copied[key], *after]
+            event = self._made[key] = self.lanes.copy("in", storage, self.host[place : place + size], start)
+            self._arriving.add(key)
         return event
 
     def _free(self, action: Action) -> None:
@@ -282,31 +304,42 @@ class Run:
             if slot is None or slot.storage is None:
                 continue
             storage, slot.storage = slot.storage, None
-            events = [event for event in (self._ready.pop(key, None), self._copied.get(key)) if event is not None]
+            events = [self._copied[key]] if key in self._copied else []
+            if key in self._arriving:
+                self._arriving.remove(key)
+                events.append(self._made[key])
             self._leaving.append((storage, events))
-        self._give_back(lambda: False)
+        self._give_back()
 
     def _make_room(self, needs: int) -> None:
-        """Give back what was freed; wait for its copies only if the memory is needed now."""
-        self._give_back(lambda: self._held + needs > self.script.device_bytes)
+        """Give back what was freed; wait for its copies only as far as the memory is needed now."""
+        self._give_back()
+        while self._leaving and self._held + needs > self.script.device_bytes:
+            self._wait_for_the_first_to_leave()
         assert self._held + needs <= self.script.device_bytes, "the schedule needs more memory than its budget"
 
-    def _give_back(self, urgent: Callable[[], bool]) -> None:
-        while self._leaving:
-            storage, events = self._leaving[0]
-            if not all(self.lanes.reached(event) for event in events):
-                if not urgent():
-                    return
-                for event in events:
-                    self.lanes.wait(event)
-            self._leaving.popleft()
-            self._held -= storage.nbytes()
-            self.lanes.give_back(storage)
-            del storage
+    def _give_back(self) -> None:
+        """Give back what no copy needs any more."""
+        waiting = []
+        for storage, events in self._leaving:
+            if all(self.lanes.reached(event) for event in events):
+                self._held -= storage.nbytes()
+                self.lanes.give_back(storage)
+            else:
+                waiting.append((storage, events))
+        self._leaving = deque(waiting)
+
+    def _wait_for_the_first_to_leave(self) -> None:
+        storage, events = self._leaving.popleft()
+        for event in events:
+            self.lanes.wait(event)
+        self._held -= storage.nbytes()
+        self.lanes.give_back(storage)
 
     def close(self) -> None:
         """Wait for what is under way, so that its memory may be used again."""
-        self._give_back(lambda: True)
+        while self._leaving:
+            self._wait_for_the_first_to_leave()
 
     def planned_storages(self) -> Iterator[torch.UntypedStorage]:
         """The storages that the schedule decides about and that are on the device."""

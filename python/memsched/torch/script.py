@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,6 +38,8 @@ class Action:
         The storages that a transfer moves, or that are freed.
     after : tuple of int
         Steps that must have ended.
+    prefetches : tuple of int
+        Of a run: the prefetches between it and the next run.
     """
 
     kind: Kind
@@ -49,6 +52,7 @@ class Action:
     writes: tuple[Key, ...] = ()
     moves: tuple[Key, ...] = ()
     after: tuple[int, ...] = ()
+    prefetches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,7 @@ def compile_schedule(chain: Chain, schedule: Schedule, pieces: Sequence[Sequence
                     moves = names.keys[step[kind]]
                     needs = sum(names.sizes[key] for key in moves) if kind == "prefetch" else 0
                     actions.append(Action(kind=kind, moves=moves, needs=needs, after=after))
+    actions = _with_prefetches(actions)
     host, host_bytes = _host_places(actions, names.sizes)
     return Script(
         actions=tuple(actions),
@@ -189,6 +194,21 @@ class _Names:
 def _boundary_key(name: str) -> Key:
     """Of a3 or d3: the activation or the gradient that stage 2 (counted from 0) hands over or receives."""
     return ("activation" if name.startswith("a") else "gradient", int(name[1:]) - 1, 0)
+
+
+def _with_prefetches(actions: Sequence[Action]) -> list[Action]:
+    """Tell every run of the prefetches behind it."""
+    behind: list[int] = []
+    told: list[Action] = []
+    for step in range(len(actions) - 1, -1, -1):
+        action = actions[step]
+        if action.kind == "prefetch":
+            behind.insert(0, step)
+        elif action.kind in ("forward", "backward", "loss"):
+            action = dataclasses.replace(action, prefetches=tuple(behind))
+            behind = []
+        told.append(action)
+    return told[::-1]
 
 
 def _ends(actions: Sequence[Action], kind: Kind, n: int) -> tuple[int, ...]:

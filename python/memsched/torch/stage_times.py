@@ -17,10 +17,10 @@ from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.machines import MACHINES, Machine
 from memsched.torch.roofline import Roofline
 from memsched.torch.stage_run import run_backward
-from memsched.torch.stage_walk import Walk, arriving_gradients
+from memsched.torch.stage_walk import Walk, arriving_gradients, filled
 from memsched.torch.stages import Stage, StagedModel
 
-_Gradients = list[torch.Tensor | None]
+Gradients = list[torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +76,14 @@ def measure_times(
     (2, True)
     """
     repeat = checks.count("repeat", repeat, 1, 10**6)
-    leaves, state = _values(staged, model, args, kwargs)
-    if any(has_no_data(value) for value in (*leaves, *state.values())):
-        raise InvalidInputError(
-            "times are to be measured, but the model or an input is a fake or meta tensor without data; give tensors "
-            'with data, or name a machine to model, such as device="v100"'
-        )
-    _, gradients = _dry_walk(staged, leaves, state, Roofline(MACHINES["v100"]))
+    leaves, state = real_values(staged, model, args, kwargs)
+    _, gradients = dry_walk(staged, leaves, state, Roofline(MACHINES["v100"]))
     device = staged.device
     forward, backward = [], []
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         walk = Walk(staged, leaves, state)
         for one, arriving in zip(staged.stages, gradients, strict=True):
-            times = _measure_stage(walk, one, [_filled(gradient, device) for gradient in arriving], device, repeat)
+            times = _measure_stage(walk, one, [filled(gradient, device) for gradient in arriving], device, repeat)
             forward.append(times[0])
             backward.append(times[1])
     return StageTimes(forward=forward, backward=backward)
@@ -121,7 +116,7 @@ def model_times(
     >>> print(f"{times.forward[0] * 1e3:.1f} ms")
     16.4 ms
     """
-    return _dry_walk(staged, *_values(staged, model, args, kwargs), Roofline(machine))[0]
+    return dry_walk(staged, *_values(staged, model, args, kwargs), Roofline(machine))[0]
 
 
 def has_no_data(value: Any) -> bool:
@@ -138,16 +133,29 @@ def _values(
     return pytree.tree_leaves((tuple(args), dict(kwargs or {}))), staged.fetch_state(model)
 
 
-def _dry_walk(
+def real_values(
+    staged: StagedModel, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[list[Any], dict[str, torch.Tensor]]:
+    """The same, or an InvalidInputError if there is a tensor without data among them."""
+    leaves, state = _values(staged, model, args, kwargs)
+    if any(has_no_data(value) for value in (*leaves, *state.values())):
+        raise InvalidInputError(
+            "the stages are to be run, but the model or an input is a fake or meta tensor without data; give tensors "
+            'with data, or name a machine to model, such as device="v100"'
+        )
+    return leaves, state
+
+
+def dry_walk(
     staged: StagedModel, leaves: Sequence[Any], state: Mapping[str, torch.Tensor], roofline: Roofline
-) -> tuple[StageTimes, list[_Gradients]]:
+) -> tuple[StageTimes, list[Gradients]]:
     """Run all stages on tensors without data: the times of a model, and the gradients that arrive at each."""
     fake = fake_mode([*leaves, *state.values()])
     inputs = [fake_copy(fake, leaf) for leaf in leaves]
     values = {name: fake_copy(fake, value) for name, value in state.items()}
     n = len(staged.stages)
     times = StageTimes(forward=[0.0] * n, backward=[0.0] * n)
-    gradients: list[_Gradients] = [[] for _ in range(n)]
+    gradients: list[Gradients] = [[] for _ in range(n)]
     with fake, roofline:
         walk = Walk(staged, inputs, values)
         runs = []
@@ -167,16 +175,8 @@ def _dry_walk(
     return times, gradients
 
 
-def _filled(like: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    """A gradient of this shape and these strides. Not constant: the clock of a GPU depends on what it computes with."""
-    if like is None:
-        return None
-    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
-    return made.normal_(0.0, 1e-2)
-
-
 def _measure_stage(
-    walk: Walk, stage: Stage, gradients: _Gradients, device: torch.device, repeat: int
+    walk: Walk, stage: Stage, gradients: Gradients, device: torch.device, repeat: int
 ) -> tuple[float, float]:
     """Medians of the seconds of a forward and a backward; the walk goes on to the next stage."""
     clock = _Clock(device)

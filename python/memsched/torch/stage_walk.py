@@ -59,3 +59,11 @@ def arriving_gradients(stage: Stage, forward: Forward, gradient: torch.Tensor | 
     assert forward.tape is not None
     outputs = dict(zip(stage.outputs, forward.outputs, strict=True))
     return [gradient if at is None else torch.empty_like(outputs[at]) for at, _ in forward.tape.exits]
+
+
+def filled(like: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    """A gradient of this shape and these strides. Not constant: the clock of a GPU depends on what it computes with."""
+    if like is None:
+        return None
+    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+    return made.normal_(0.0, 1e-2)

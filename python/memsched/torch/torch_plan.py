@@ -275,4 +275,4 @@ def _lanes(device: torch.device) -> Lanes:
 def _trial_lanes(device: torch.device) -> dict[str, Lanes]:
     if device.type == "cuda":
         return {"on their streams": _lanes(device)}
-    return {"late": EmulatedLanes(early=lambda: False), "early": EmulatedLanes()}
+    return {"late": EmulatedLanes(early=lambda: False, overlap=True), "early": EmulatedLanes()}
