@@ -82,7 +82,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> dic
 def main() -> int:
     """0 if the plan kept its promises: the same losses, within the budget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--budget", default="20%", help="such as 20MiB; percents: of the way from little to plain")
     # What a CPU offloads stays in the same memory: recompute only. On a GPU leave host_memory out.
     parser.add_argument("--host-memory", default="0", help="the most that may be offloaded")

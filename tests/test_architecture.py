@@ -88,6 +88,26 @@ def test_only_torch_knows_torch(module: str) -> None:
         assert not uses(module, "torch")
 
 
+TORCH = [module for module in MODULES if module.startswith("memsched.torch.")]
+# What the PyTorch package may use of the others: the types, the checks, and the planners through `plan` alone.
+TORCH_MAY_USE = {"_core", "checks", "compare", "documents", "errors", "planners.registry", "problem", "result", "units"}
+
+
+@pytest.mark.parametrize("module", TORCH)
+def test_torch_uses_the_common_types_only(module: str) -> None:
+    ours = {name.removeprefix("memsched.") for name in imports(module, anywhere=True) if name.startswith("memsched.")}
+    others = {name for name in ours if not name.startswith("torch")}
+    assert all(any(name == known or name.startswith(known + ".") for known in TORCH_MAY_USE) for name in others)
+
+
+def test_the_torch_package_has_no_cycle() -> None:
+    left = {module: {other for other in TORCH if other != module and uses(module, other)} for module in TORCH}
+    while left:
+        free = {module for module, needed in left.items() if not needed}
+        assert free, f"these import each other: {sorted(left)}"
+        left = {module: needed - free for module, needed in left.items() if module not in free}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
     """At the top of a module only by packages that `import memsched` does not reach."""

@@ -15,26 +15,27 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import memsched as ms
 from memsched.testing import schedules_of
 from memsched.torch.script import Action
-from pytorch.models import CASES, PARAMETERS, Case
+from pytorch.models import CASES, TIMM, TORCHVISION, Case
 from pytorch.steps import (
     Prepared,
     buffers_restored,
     copies,
     installed,
     planner_schedules,
+    prepare,
     prepared,
     train_step,
 )
 
 # Scalars, such as the number that a normalisation divides by.
 CLOSE = 64
-EXPORTABLE = [parameter for parameter in PARAMETERS if parameter.values[0].exportable]
 NAMED = {case.name: case for case in CASES}
 
 
@@ -46,14 +47,14 @@ class Alive(TorchDispatchMode):
         self.counting = False
         self.known: set[int] = set()
         self.sizes: dict[int, int] = {}
-        self.most = 0
+        self.total = self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for leaf in pytree.tree_leaves((args, kwargs, out)):
             if isinstance(leaf, torch.Tensor):
                 self.meet(leaf.untyped_storage())
-        self.most = max(self.most, self.total())
+        self.most = max(self.most, self.total)
         return out
 
     def meet(self, storage: Any) -> None:
@@ -63,20 +64,18 @@ class Alive(TorchDispatchMode):
         self.known.add(key)
         if self.counting:
             self.sizes[key] = storage.nbytes()
+            self.total += self.sizes[key]
         weakref.finalize(storage, self.forget, key).atexit = False
 
     def forget(self, key: int) -> None:
         self.known.discard(key)
-        self.sizes.pop(key, None)
+        self.total -= self.sizes.pop(key, 0)
 
     def leave_out(self, tensors: Iterator[Any]) -> None:
         """Count the storages of these no longer."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
-                self.sizes.pop(tensor.untyped_storage()._cdata, None)
-
-    def total(self) -> int:
-        return sum(self.sizes.values())
+                self.total -= self.sizes.pop(tensor.untyped_storage()._cdata, 0)
 
 
 class Watch:
@@ -98,14 +97,14 @@ class Watch:
 
     def before(self, step: int, action: Action) -> None:
         self.alive.counting = True
-        self.start = self.alive.most = self.alive.total()
+        self.start = self.alive.most = self.alive.total
 
     def after(self, step: int, action: Action, event: Any) -> None:
         self.alive.counting = False
         self.most.append(self.alive.most)
         self.rise.append(self.alive.most - self.start)
         self.alive.leave_out(self.resident())
-        self.held.append(self.alive.total())
+        self.held.append(self.alive.total)
 
 
 def watch(p: Prepared, schedule: ms.Schedule, early: Callable[[], bool] = lambda: True) -> Watch:
@@ -158,7 +157,8 @@ def check_bytes(p: Prepared, schedule: ms.Schedule) -> None:
         assert abs(seen.held[step] - held) <= CLOSE, (step, action)
         results = results_of(p, action)
         assert seen.rise[step] <= action.needs + results + CLOSE, (step, action)
-        if action.kind in ("forward", "backward"):
+        # In bfloat16 some backwards need less than was measured.
+        if action.kind == "forward" or (action.kind == "backward" and p.autocast is None):
             assert abs(seen.rise[step] - action.needs - results) <= CLOSE, (step, action)
             assert abs(seen.most[step] - most - results) <= CLOSE, (step, action)
     assert max(most for _, most in expected) <= schedule.budget
@@ -177,20 +177,65 @@ def check_budget(p: Prepared, schedule: ms.Schedule, early: Callable[[], bool]) 
         assert seen.most[step] <= schedule.budget + results_of(p, action) + CLOSE, (step, action)
 
 
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
-@pytest.mark.parametrize("case", EXPORTABLE)
-def test_plans_hold_what_the_simulator_says(case: Case, autocast: Any) -> None:
-    p = prepared(case, autocast)
-    for _, schedule in planner_schedules(p, ("rotor", "greedy"), (0.0, 0.3)):
+def check_plans(p: Prepared) -> None:
+    for _, schedule in planner_schedules(p, ("rotor", "greedy"), (0.05,)):
         check_bytes(p, schedule)
         check_budget(p, schedule, copies(1))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.fast and case not in TORCHVISION + TIMM else pytest.mark.slow)
+        for case in CASES
+        if case.exportable
+    ],
+)
+def test_plans_hold_what_the_simulator_says(case: Case) -> None:
+    check_plans(prepared(case))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "in_place_batch_norm",
+        "unet",
+        pytest.param("torchvision-mobilenet_v3_large", marks=pytest.mark.slow),
+        pytest.param("transformers-gpt2", marks=pytest.mark.slow),
+        pytest.param("timm-deit_tiny_patch16_224", marks=pytest.mark.slow),
+    ],
+)
+def test_plans_hold_what_the_simulator_says_in_bfloat16(name: str) -> None:
+    check_plans(prepared(NAMED[name], torch.bfloat16))
+
+
+class ResultsOnTheWay(nn.Module):
+    """Every layer gives out a large result of its own, which a repeated run makes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+        self.heads = nn.ModuleList(nn.Linear(32, 128) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        results = []
+        for layer, head in zip(self.layers, self.heads, strict=True):
+            x = torch.tanh(layer(x))
+            results.append(head(x))
+        return results
+
+
+def test_repeated_runs_count_the_results_that_they_make_again() -> None:
+    p = prepare(ResultsOnTheWay().train(), (torch.randn(16, 32),))
+    assert sum(bool(stage.outputs) for stage in p.staged.stages[:-1]) >= 3
+    check_plans(p)
 
 
 @pytest.mark.parametrize("name", ["dropout_mlp", "in_place_batch_norm", "dict_output", "spectral_norm", "unet"])
 def test_random_schedules_hold_what_the_simulator_says(name: str) -> None:
     p = prepared(NAMED[name])
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def check(data: st.DataObject) -> None:
         chunk = data.draw(st.sampled_from([None, "storage"]), label="chunk")

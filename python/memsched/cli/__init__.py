@@ -1,4 +1,4 @@
-"""The command line: `memsched compare`, `plan`, `frontier`, `simulate`, `validate`, `profile`, `profiles`, `plot`, `trace`."""
+"""The command line: `memsched compare`, `plan`, `frontier`, `simulate`, `validate`, `profile`, `plot`, `trace`, ..."""
 
 from __future__ import annotations
 

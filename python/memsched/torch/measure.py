@@ -34,7 +34,7 @@ class StepRecorder:
     script, lanes
         Of the step.
     meter : Meter, optional
-        Counts the bytes where there is no CUDA allocator to ask.
+        Counts the bytes where there is no CUDA allocator to ask; without, they are not counted on the CPU.
     device : torch.device
     """
 
@@ -55,24 +55,27 @@ class StepRecorder:
 
     def _restart(self) -> int:
         """The bytes on the device now; the peak is measured from here on."""
-        if self._meter is not None:
-            self._meter.start()
-            return self._meter.live
+        if self._device.type != "cuda":
+            if self._meter is not None:
+                self._meter.start()
+            return self._most()
         torch.cuda.reset_peak_memory_stats(self._device)
         return int(torch.cuda.memory_allocated(self._device))
 
     def _most(self) -> int:
-        return self._meter.peak if self._meter is not None else int(torch.cuda.max_memory_allocated(self._device))
+        if self._device.type != "cuda":
+            return self._meter.peak if self._meter is not None else 0
+        return int(torch.cuda.max_memory_allocated(self._device))
 
-    def timeline(self, sizes: dict[Any, int], resident: int) -> Timeline:
+    def timeline(self, resident: int, counted: StepRecorder | None = None) -> Timeline:
         """The timeline of the step, once it is done.
 
         Parameters
         ----------
-        sizes
-            Bytes of each storage that moves.
         resident
             Bytes to add to those that were counted.
+        counted
+            Another step, to take the bytes from: counting costs time.
         """
         self._lanes.finish()
         seen = [one for one in self._seen if one is not None]
@@ -83,16 +86,18 @@ class StepRecorder:
         end = [max(s, self._lanes.seconds(zero, one.end)) for s, one in zip(start, seen, strict=True)]
         actions = self._script.actions
         runs = [k for k, action in enumerate(actions) if action.kind in ("forward", "backward")]
+        sizes = self._script.sizes
         moved = {kind: sum(sizes[key] for a in actions if a.kind == kind for key in a.moves) for kind in _MOVES}
         again = [k for k in runs if actions[k].kind == "forward" and not actions[k].first]
         makespan = max(end)
-        times, held = _curve(start, end, seen, resident)
+        bytes_of = [one for one in (counted or self)._seen if one is not None]
+        times, held = _curve(start, end, bytes_of, resident)
         return Timeline.from_json(
             {
                 "start": start,
                 "end": end,
                 "makespan": makespan,
-                "peak_memory": max(one.most for one in seen) + resident,
+                "peak_memory": max(one.most for one in bytes_of) + resident,
                 "memory": {"times": times, "bytes": held},
                 "bytes_out": moved["offload"],
                 "bytes_in": moved["prefetch"],

@@ -155,8 +155,8 @@ def profile_spec(
     except RuntimeError as error:
         if fake is None and "memory" in str(error):
             raise MemschedError(
-                f"a stage of {model} does not fit the memory of this {where.upper()}; make the batch smaller, or name a "
-                'machine to model, such as device="v100"'
+                f"a stage of {model} does not fit the memory of this {where.upper()}; make the batch smaller, or name "
+                'a machine to model, such as device="v100"'
             ) from error
         raise
 

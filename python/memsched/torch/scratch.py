@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,28 +72,29 @@ def kernel_scratch(
     device = staged.device
     metered: list[int] = []
 
-    @contextmanager
-    def run(watch: Callable[[int], Any]) -> Iterator[None]:
-        meter.start()
-        with watch(len(metered)):
-            yield
-        metered.append(meter.peak)
-
     gc.collect()  # what dies in between would count as given back
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), _Allocator(device) as allocator:
-        with Meter() as meter:
-            walk = Walk(staged, leaves, state)
-            for one, arriving in zip(staged.stages, gradients, strict=True):
-                incoming = [filled(gradient, device) for gradient in arriving]
-                with run(allocator.watch):
-                    forward = walk.forward(one)
-                assert forward.tape is not None
-                with run(allocator.watch):
-                    run_backward(forward.tape, incoming)
-                forward.tape = None
-                walk.leave(one, forward)
+    generators = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with generators, _Allocator(device) as allocator, Meter() as meter:
+        walk = Walk(staged, leaves, state)
+        for one, arriving in zip(staged.stages, gradients, strict=True):
+            incoming = [filled(gradient, device) for gradient in arriving]
+            with _metered(meter, metered), allocator.watch(len(metered)):
+                forward = walk.forward(one)
+            assert forward.tape is not None
+            with _metered(meter, metered), allocator.watch(len(metered)):
+                run_backward(forward.tape, incoming)
+            forward.tape = None
+            walk.leave(one, forward)
     found = [max(0, held - counted) for held, counted in zip(allocator.most(), metered, strict=True)]
     return KernelScratch(forward=found[::2], backward=found[1::2])
+
+
+@contextmanager
+def _metered(meter: Meter, found: list[int]) -> Iterator[None]:
+    """Note the peak of what was metered."""
+    meter.start()
+    yield
+    found.append(meter.peak)
 
 
 class _Allocator:
@@ -133,7 +134,7 @@ class _Allocator:
             return self._most
         events = self._trace.profiler.kineto_results.events()
         spans = sorted(
-            ((event.start_ns(), event.end_ns()) for event in events if event.name().startswith("memsched span "))
+            (event.start_ns(), event.end_ns()) for event in events if event.name().startswith("memsched span ")
         )
         changes = sorted(
             ((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import weakref
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from memsched.torch.resident import Resident
 from memsched.torch.script import Script, compile_schedule
 from memsched.torch.stage_bytes import measure_bytes
 from memsched.torch.stages import StagedModel, stage
-from memsched.torch.trial import first_difference, trial_step, untouched
+from memsched.torch.trial import Step, first_difference, trial_step, untouched
 
 FORMAT = "memsched-torch-plan/1"
 _KEYS = ("format", "result", "resident", "inputs", "leaves", "autocast", "device", "times")
@@ -150,7 +151,8 @@ class TorchPlan:
             expected = trial_step(model, original, args, kwargs, device)
         measured = None
         for name, lanes in _trial_lanes(device).items():
-            found, measured = self._trial(model, args, kwargs, lanes)
+            found, recorder = self._trial(model, args, kwargs, lanes, counting=True)
+            measured = recorder.timeline(self._uncounted())
             different = first_difference(expected, found)
             if different is not None:
                 raise MemschedError(f"the plan changes the {different} (copies {name}); please report this as a bug")
@@ -171,25 +173,33 @@ class TorchPlan:
             As the simulator's, but measured: of every step of the schedule the start and the end, and the bytes that
             the process really held. Where the caller's loss runs stands `loss`.
         """
-        return self._trial(model, args, kwargs, _lanes(self.device))[1]
+        timed = self._trial(model, args, kwargs, _lanes(self.device), counting=False)[1]
+        counted = self._trial(model, args, kwargs, _lanes(self.device), counting=True)[1]
+        return timed.timeline(self._uncounted(), counted)
 
     def _trial(
-        self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, lanes: Lanes
-    ) -> tuple[Any, Timeline]:
-        device = self.device
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        lanes: Lanes,
+        counting: bool,
+    ) -> tuple[Step, StepRecorder]:
+        """One planned step, and the record of it."""
         planned = self._planned(model, lanes)
-        meter = Meter() if device.type == "cpu" else None
-        recorder = StepRecorder(planned.script, lanes, meter, device)
+        meter = Meter() if counting and self.device.type != "cuda" else None
+        recorder = StepRecorder(planned.script, lanes, meter, self.device)
         planned.observe = lambda: recorder
-        with untouched(model, device):
-            if meter is None:
-                step = trial_step(model, planned, args, kwargs, device)
-            else:
-                with meter:
-                    step = trial_step(model, planned, args, kwargs, device)
+        with untouched(model, self.device), meter or contextlib.nullcontext():
+            step = trial_step(model, planned, args, kwargs, self.device)
+        return step, recorder
+
+    def _uncounted(self) -> int:
+        """Bytes that a meter does not see, since they are there before the step; CUDA's allocator knows them."""
         kept = self.resident
-        before = kept.parameters + kept.buffers + kept.inputs if meter is not None else 0
-        return step, recorder.timeline(planned.script.sizes, before + kept.optimizer + kept.reserve)
+        if self.device.type == "cuda":
+            return 0
+        return kept.parameters + kept.buffers + kept.inputs + kept.optimizer + kept.reserve
 
     def _planned(self, model: torch.nn.Module, lanes: Lanes) -> PlannedForward:
         return PlannedForward(model, self._staged or self._restage(model), self._script(), lanes)
