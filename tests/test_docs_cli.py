@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from memsched.cli.app import program
 
+PROFILES = all(importlib.util.find_spec(package) is not None for package in ("torch", "torchvision"))
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
 
@@ -29,6 +31,8 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for line, status in found:
         name, *arguments = shlex.split(line, comments=True)
         assert name == "memsched"
+        if "chain.json" in arguments and not PROFILES:
+            continue  # it is made from a model of torchvision
         outcome = CliRunner().invoke(program, arguments, prog_name=name)
         assert outcome.exit_code == status, f"{line}\n{outcome.output}"
 

@@ -55,7 +55,7 @@ def profile(
     except ImportError as error:
         if error.name != "torch":
             raise
-        raise MemschedError("profiling a model needs PyTorch: pip install memsched[torch]") from error
+        raise MemschedError("profiling a model needs PyTorch: pip install 'memsched[torch]'") from error
     with working(f"profiling: {model}"):
         chain = profile_spec(model, input, device=device, autocast=autocast, seed=seed)
     if output is not None:

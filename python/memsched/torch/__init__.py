@@ -1,7 +1,7 @@
 """PyTorch: capture a model, profile it, plan its training step and run the plan.
 
-Needs PyTorch: `pip install 'memsched[torch]'`. `import memsched` alone does not import it; `memsched.torch` does when it is
-first used.
+Needs PyTorch: `pip install 'memsched[torch]'`. `import memsched` alone does not import it; `memsched.torch` does when
+it is first used.
 """
 
 try:

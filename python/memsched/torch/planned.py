@@ -50,22 +50,7 @@ class PlannedForward:
         state = self.staged.fetch_state(model)
         run = Run(self.staged, self.script, state, leaves, self.lanes, self._host, self.observe())
         self._active = weakref.ref(run)
-        outputs = self._forward(run)
-        flat = [
-            outputs[position] if source is None else run.environment[value] if source == "environment" else value
-            for position, (source, value) in enumerate(self._sources(state))
-        ]
-        return pytree.tree_unflatten(flat, self.staged.outputs)
-
-    def _sources(self, state: dict[str, torch.Tensor]) -> list[tuple[str | None, Any]]:
-        """Where each leaf of the result comes from."""
-        found: list[tuple[str | None, Any]] = []
-        for result in self.staged.results:
-            if result is None:
-                found.append((None, None))
-            else:
-                found.append(("value", state[result[1]]) if result[0] == "state" else result)
-        return found
+        return self.staged.result(self._forward(run), run.environment, state)
 
     def _forward(self, run: Run) -> dict[int, Any]:
         outputs: dict[int, Any] = {}
@@ -83,7 +68,7 @@ class PlannedForward:
         if training_signature(model) != self._signature:
             raise MemschedError(
                 "the model has changed since it was planned: parts of it went to eval mode, or parameters were frozen "
-                "or unfrozen; call remove() and plan it again"
+                "or unfrozen or got another dtype; call remove() and plan it again"
             )
         ambient = Autocast.ambient(self.staged.device.type)
         if ambient != self.staged.autocast:
@@ -92,6 +77,8 @@ class PlannedForward:
                 "autocast that it trains with"
             )
         active = self._active() if self._active is not None else None
+        if active is not None and active.returning:
+            active.give_up()  # an error has ended its backward, or only some gradients were asked for
         if active is not None and not active.done:
             raise MemschedError(
                 "a planned forward began while another one waits for its backward, and the budget covers one at a "
@@ -129,10 +116,10 @@ class PlannedForward:
 
 
 def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:
-    """What a capture depends on besides the inputs: the mode of every module, and which parameters need gradients."""
+    """What a capture depends on besides the inputs: the mode of every module; which parameters need gradients; dtypes."""
     return (
         *(module.training for module in model.modules()),
-        *((name, parameter.requires_grad) for name, parameter in model.named_parameters()),
+        *((name, parameter.requires_grad, parameter.dtype) for name, parameter in model.named_parameters()),
     )
 
 
@@ -158,6 +145,7 @@ class _StageFunction(torch.autograd.Function):
     def backward(ctx: Any, token: torch.Tensor | None, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         run, k = ctx.run, ctx.k
         if torch.is_grad_enabled():
+            run.give_up()
             raise MemschedError("a planned model has no second derivatives: call backward() without create_graph=True")
         leaves = run.backward(k, gradients, last=not ctx.needs_input_grad[2])
         carried = torch.empty(0, device=run.staged.device) if ctx.needs_input_grad[2] else None

@@ -15,8 +15,9 @@ from memsched.errors import InfeasibleError
 from memsched.planners.registry import planner_named
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, machine
-from memsched.torch.resident import Resident, optimizer_bytes, resident_of
+from memsched.torch.resident import Resident, loss_bytes, optimizer_bytes, resident_of
 from memsched.torch.roofline import describe
+from memsched.torch.scratch import kernel_scratch
 from memsched.torch.stage_bytes import ModelBytes, measure_bytes
 from memsched.torch.stage_times import StageTimes, measure_times, model_times
 from memsched.torch.stages import StagedModel, stage
@@ -62,7 +63,8 @@ def plan(
     host_memory : str or int, optional
         The most host memory for what is offloaded; half of the machine's by default.
     reserve : str or int, optional
-        Device memory for workspaces of libraries and for what the allocator loses; measured by default.
+        Device memory for workspaces of libraries and for what the allocator loses; by default measured on CUDA, and 0 on
+        the CPU.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
 
@@ -89,7 +91,7 @@ def plan(
     >>> plan.remove()
     """
     staged = stage(model, args, kwargs)
-    found = measure_bytes(staged, model, args, kwargs)
+    found = measure_bytes(staged, model, args, kwargs, on_device=True)
     if device == "here":
         times = measure_times(staged, model, args, kwargs)
         link = measure_link(staged.device)
@@ -98,9 +100,12 @@ def plan(
         chip, link = machine(device)
         times = model_times(staged, model, args, kwargs, machine=chip)
         source = describe(chip)
-    kept = parse_bytes(reserve, "reserve") if reserve is not None else 0
-    state = optimizer_bytes(optimizer, staged.device)
-    resident = resident_of(found, optimizer=state, loss=0, reserve=kept)
+    resident = resident_of(
+        found,
+        optimizer=optimizer_bytes(optimizer, staged.device),
+        loss=loss_bytes(loss, staged, model, args, kwargs),
+        reserve=_reserve(staged, model, args, kwargs) if reserve is None else parse_bytes(reserve, "reserve"),
+    )
     chain = executable_chain(staged, found, times, resident, name=type(model).__name__, source=source)
     hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
     result = _solve(chain, parse_memory(budget, chain), link, hosts, planner, time_limit, resident)
@@ -137,6 +142,19 @@ def executable_chain(
         resident=resident.total,
         name=name,
         provenance={"times": source, "autocast": str(staged.autocast)},
+    )
+
+
+def _reserve(staged: StagedModel, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> int:
+    """What CUDA's allocator takes beside the tensors of a stage, and what the driver's context occupies.
+
+    Nothing on the CPU, where a budget is a rehearsal.
+    """
+    if staged.device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(staged.device)
+    return kernel_scratch(staged, model, args, kwargs).most + max(
+        0, total - free - torch.cuda.memory_reserved(staged.device)
     )
 
 

@@ -196,19 +196,18 @@ def _resident(found: ModelBytes, args: Sequence[Any], kwargs: Mapping[str, Any] 
 def _chain(
     staged: StagedModel, found: ModelBytes, times: StageTimes, resident: int, name: str, provenance: dict[str, Any]
 ) -> Chain:
-    """The columns. The results of the last stage end the chain; a repeated early stage makes its results once more."""
+    """The columns. The results of the last stage stand at the end of the chain."""
     stages, last = found.stages, found.stages[-1]
     activation = [found.inputs, *(one.activation for one in stages[:-1]), last.outputs]
     gradient = [0, *(one.gradient for one in stages[:-1]), last.output_gradients]
-    again = [*(one.outputs for one in stages[:-1]), 0]
     return Chain(
         times.forward,
         times.backward,
         activation,
         gradient,
         saved=[size + sum(one.pieces) for size, one in zip(activation[1:], stages, strict=True)],
-        forward_overhead=[one.forward_overhead + more for one, more in zip(stages, again, strict=True)],
-        transient_overhead=[one.transient_overhead + more for one, more in zip(stages, again, strict=True)],
+        forward_overhead=[one.forward_overhead for one in stages],
+        transient_overhead=[one.transient_overhead for one in stages],
         backward_overhead=[one.backward_overhead for one in stages],
         pieces=[[size for size in one.pieces if size] for one in stages],
         names=[one.name for one in staged.stages],

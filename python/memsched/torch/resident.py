@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from memsched import checks
-from memsched.errors import InvalidInputError, MemschedError
-from memsched.torch.facts import fake_copy
+from memsched.errors import InvalidInputError
+from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.meter import Meter
 from memsched.torch.stage_bytes import ModelBytes, distinct_bytes
+from memsched.torch.stage_walk import Walk
+from memsched.torch.stages import StagedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,33 +128,50 @@ def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor
     return [leaf for leaf in pytree.tree_leaves(dict(trial.state)) if isinstance(leaf, torch.Tensor)]
 
 
-def loss_bytes(loss: Callable[[Any], torch.Tensor] | None, outputs: Sequence[Any], spec: pytree.TreeSpec) -> int:
-    """Bytes that a loss needs beside the model's results and their gradients.
+def loss_bytes(
+    loss: Callable[[Any], torch.Tensor] | None,
+    staged: StagedModel,
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+) -> int:
+    """Bytes that a loss needs beside the model's results and their gradients, counted on tensors without data.
 
     Parameters
     ----------
     loss
         Takes the model's result and returns a scalar; None for no loss.
-    outputs, spec
-        The result's leaves as tensors without data, and how they nest.
+    staged, model, args, kwargs
+        As they were captured.
+
+    Raises
+    ------
+    InvalidInputError
+        The loss does not return one number.
     """
     if loss is None:
         return 0
-    fake = next((t.fake_mode for t in outputs if isinstance(t, torch._subclasses.FakeTensor)), None)
-    if fake is None:
-        return 0
-    leaves = [_leaf_that_needs_gradient(value) for value in outputs]
-    results = [value for value in leaves if isinstance(value, torch.Tensor) and value.requires_grad]
-    with fake, Meter() as meter, torch.enable_grad():
-        value = loss(pytree.tree_unflatten(leaves, spec))
-        if not isinstance(value, torch.Tensor) or value.numel() != 1:
-            raise MemschedError(f"the loss returns {type(value).__name__}; it must return one number as a tensor")
-        gradients = torch.autograd.grad(value, results, allow_unused=True)
-        needed = meter.peak - distinct_bytes(gradients)
-    return max(0, needed)
+    leaves, state = pytree.tree_leaves((tuple(args), dict(kwargs or {}))), staged.fetch_state(model)
+    fake = fake_mode([*leaves, *state.values()])
+    with fake, torch.enable_grad():
+        walk = Walk(
+            staged,
+            [fake_copy(fake, leaf) for leaf in leaves],
+            {name: fake_copy(fake, value) for name, value in state.items()},
+        )
+        for stage in staged.stages:
+            walk.leave(stage, walk.forward(stage, saving=False))
+        result = pytree.tree_map(_as_leaf, walk.result())
+        sources = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        with Meter() as meter:
+            value = loss(result)
+            if not isinstance(value, torch.Tensor) or value.numel() != 1:
+                raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
+            gradients = torch.autograd.grad(value, sources, allow_unused=True)
+            return max(0, meter.peak - distinct_bytes(gradients))
 
 
-def _leaf_that_needs_gradient(value: Any) -> Any:
+def _as_leaf(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().requires_grad_()
     return value

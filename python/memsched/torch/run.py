@@ -60,6 +60,7 @@ class Run:
         self.output_gradients: dict[int, torch.Tensor] = {}
         self.leaf_gradients: dict[int, list[torch.Tensor | None]] = {}
         self.position = 0
+        self.returning = False  # its backward has begun
         n = len(staged.stages)
         self._slots: dict[Key, Slot] = {key: Slot() for key in script.sizes}
         self._exits: list[Handle | None] = [None] * n
@@ -82,8 +83,20 @@ class Run:
         return self.position >= len(self.script.actions)
 
     def give_up(self) -> None:
-        """An error has ended the step."""
+        """The step ends here, by an error or because nobody wants the rest of it: let go of the memory that it holds."""
         self.position = len(self.script.actions)
+        for key in self._arriving:  # a copy must not write to memory that somebody else gets
+            self.lanes.wait(self._made[key])
+        self.close()
+        for slot in self._slots.values():
+            slot.storage = None
+        self._arriving.clear()
+        self._reserved.clear()
+        self._tapes = [None] * len(self._tapes)
+
+    def __del__(self) -> None:
+        if not self.done:
+            self.give_up()
 
     def differentiable(self, k: int) -> list[torch.Tensor]:
         """The tensors through which gradients leave stage k beside the chain: its parameters, mostly.
@@ -110,6 +123,7 @@ class Run:
         for position, gradient in zip(self.staged.stages[k].outputs, gradients, strict=True):
             if gradient is not None:
                 self.output_gradients[position] = gradient
+        self.returning = True
         try:
             self.advance(len(self.script.actions) if last else end)
             if last:

@@ -167,13 +167,13 @@ def _forward(walk: Walk, stage: Stage, meter: Meter) -> tuple[StageBytes, Forwar
     start = meter.live
     meter.start()
     forward = walk.forward(stage, saving=False)
-    transient = meter.peak - start - distinct_bytes([forward.exit, *forward.outputs])
+    transient = meter.peak - start - _kept(stage, forward)
     del forward
     start = meter.live
     meter.start()
     forward = walk.forward(stage)
     pieces = [slot.nbytes for slot in forward.saved]
-    overhead = meter.peak - start - distinct_bytes([forward.exit, *forward.outputs]) - sum(pieces)
+    overhead = meter.peak - start - _kept(stage, forward) - sum(pieces)
     found = StageBytes(
         activation=forward.exit_slot.nbytes if forward.exit_slot else 0,
         pieces=pieces,
@@ -183,6 +183,15 @@ def _forward(walk: Walk, stage: Stage, meter: Meter) -> tuple[StageBytes, Forwar
         outputs=distinct_bytes(forward.outputs),
     )
     return found, forward
+
+
+def _kept(stage: Stage, forward: Forward) -> int:
+    """Bytes of what a forward gives out that are counted elsewhere: its exit, or the results of the last stage.
+
+    Results that are given out on the way are not among them. The caller holds those of the first run, and a repeated
+    run makes them once more.
+    """
+    return distinct_bytes([forward.exit] if stage.exit else forward.outputs)
 
 
 def _backward(tape: Tape, gradients: _Gradients, found: StageBytes, meter: Meter) -> torch.Tensor | None:

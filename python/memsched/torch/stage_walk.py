@@ -29,6 +29,8 @@ class Walk:
 
     def __init__(self, staged: StagedModel, leaves: Sequence[Any], state: Mapping[str, torch.Tensor]) -> None:
         self._staged = staged
+        self._inherited = state
+        self._computed: dict[int, Any] = {}
         self._environment = dict(zip(staged.input_names, leaves, strict=True))
         self._state = StageState(state, staged.stages)
         self._entry: torch.Tensor | None = None
@@ -50,8 +52,13 @@ class Walk:
 
     def leave(self, stage: Stage, forward: Forward) -> None:
         """Give what a forward of `stage` computed to the stages behind it. What was saved is not held."""
+        self._computed.update(zip(stage.outputs, forward.outputs, strict=True))
         self._environment.update(zip(stage.exports, forward.exports, strict=True))
         self._entry, self._slot, self._needs_grad = forward.exit, forward.exit_slot, forward.needs_grad
+
+    def result(self) -> Any:
+        """The model's result, after the last stage."""
+        return self._staged.result(self._computed, self._environment, self._inherited)
 
 
 def arriving_gradients(stage: Stage, forward: Forward, gradient: torch.Tensor | None) -> list[torch.Tensor | None]:

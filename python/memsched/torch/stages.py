@@ -109,6 +109,29 @@ class StagedModel:
         names.update(dict.fromkeys(result[1] for result in self.results if result and result[0] == "state"))
         return {name: self.constants[name] if name in self.constants else _fetch(model, name) for name in names}
 
+    def result(
+        self, computed: Mapping[int, Any], environment: Mapping[str, Any], state: Mapping[str, torch.Tensor]
+    ) -> Any:
+        """The model's result, nested as the model nests it.
+
+        Parameters
+        ----------
+        computed
+            The leaves that stages compute, by position.
+        environment, state
+            Where the other leaves come from.
+        """
+        sources: dict[str, Mapping[Any, Any]] = {"environment": environment, "state": state}
+        leaves = [
+            computed[position]
+            if source is None
+            else sources[source[0]][source[1]]
+            if source[0] in sources
+            else source[1]
+            for position, source in enumerate(self.results)
+        ]
+        return pytree.tree_unflatten(leaves, self.outputs)
+
 
 def stage(
     model: torch.nn.Module,

@@ -212,7 +212,7 @@ class TorchPlan:
         args, kwargs = pytree.tree_unflatten([leaf.example(self.device) for leaf in self.leaves], self.inputs)
         with self.autocast.context():
             staged = stage(model, args, kwargs)
-        found = measure_bytes(staged, model, args, kwargs).stages
+        found = measure_bytes(staged, model, args, kwargs, on_device=True).stages
         names = [one.name for one in staged.stages]
         activations = [0, *(one.activation for one in found)]
         pieces = [[size for size in one.pieces if size] for one in found]

@@ -1,0 +1,222 @@
+"""The lanes of CUDA on a stand-in for torch.cuda: who waits for whom, and no race in whole planned steps."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from memsched.errors import MemschedError
+from memsched.torch.cuda_lanes import CudaLanes, pinned
+from memsched.torch.lanes import Direction
+from memsched.torch.planned import PlannedForward
+from pytorch.fake_cuda import FakeCuda
+from pytorch.models import CASES
+from pytorch.steps import Prepared, buffers_restored, differences, plain_step, planner_schedules, prepared, train_step
+
+CPU = torch.device("cpu")
+NAMED = {case.name: case for case in CASES}
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    return fake
+
+
+def bytes_of(value: int) -> Any:
+    return torch.full((64,), value, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_a_copy_waits_and_is_recorded_on_its_own_stream(cuda: FakeCuda, way: Direction) -> None:
+    lanes = CudaLanes(CPU)
+    device, host = bytes_of(1), bytes_of(2)
+    first, second = lanes.now(), lanes.now()
+    cuda.log.clear()
+    with cuda:
+        end = lanes.copy(way, device.untyped_storage(), host, [first, second])
+    name = {"out": "stream 1", "in": "stream 2"}[way]
+    assert cuda.log == [
+        (name, "wait", first.event),
+        (name, "wait", second.event),
+        (name, "record", end.start.event),
+        (name, "copy_", None),
+        (name, "record", end.event),
+    ]
+    assert cuda.current.name == "compute"
+    assert (host if way == "out" else device)[0] == (1 if way == "out" else 2)
+    assert lanes.seconds(end.start, end) > 0
+
+
+def test_now_and_wait_are_on_the_compute_stream(cuda: FakeCuda) -> None:
+    lanes = CudaLanes(CPU)
+    event = lanes.now()
+    lanes.wait(event)
+    assert cuda.log == [("compute", "record", event.event), ("compute", "wait", event.event)]
+
+
+def test_now_follows_the_stream_that_is_current_then(cuda: FakeCuda) -> None:
+    """Autograd runs a backward on the stream of its forward, whichever that was."""
+    lanes = CudaLanes(CPU)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        lanes.now()
+    assert cuda.log[-1][:2] == (side.name, "record")
+
+
+def test_both_ways_run_beside_each_other(cuda: FakeCuda) -> None:
+    """Nothing orders a copy out and a copy in but the events that they are given."""
+    lanes = CudaLanes(CPU)
+    device, host = bytes_of(1), bytes_of(2)
+    with cuda:
+        lanes.copy("out", device.untyped_storage(), host, [])
+        lanes.copy("in", bytes_of(0).untyped_storage(), host, [lanes.now()])
+    assert cuda.races
+
+
+# The stand-in itself: it must see what a GPU would punish.
+
+
+def test_a_result_that_is_not_awaited_is_a_race(cuda: FakeCuda) -> None:
+    lanes = CudaLanes(CPU)
+    host = bytes_of(3)
+    with cuda:
+        storage = lanes.allocate(64)
+        event = lanes.copy("in", storage, host, [lanes.now()])
+        view = torch.empty(0, dtype=torch.uint8).set_(storage)
+        view.add(1)
+        assert len(cuda.races) == 1
+        lanes.wait(event)
+        view.add(1)
+    assert len(cuda.races) == 1
+
+
+def test_memory_that_is_given_back_too_early_is_a_race(cuda: FakeCuda) -> None:
+    lanes = CudaLanes(CPU)
+    with cuda:
+        for waits in (True, False):
+            value = bytes_of(1).add(1)
+            event = lanes.copy("out", value.untyped_storage(), bytes_of(0), [lanes.now()])
+            if waits:
+                lanes.wait(event)
+            del value
+    assert len([race for race in cuda.races if "given back" in race]) >= 1
+
+
+def test_what_the_host_has_seen_needs_no_wait(cuda: FakeCuda) -> None:
+    lanes = CudaLanes(CPU)
+    cuda.reached = lambda: True
+    with cuda:
+        value, host = bytes_of(1).add(1), bytes_of(0)
+        event = lanes.copy("out", value.untyped_storage(), host, [lanes.now()])
+        assert lanes.reached(event)
+        del value
+        host.add(1)
+    assert cuda.races == []
+
+
+# Whole steps.
+
+
+def planned_step_on(cuda: FakeCuda, p: Prepared, schedule: Any, lanes: CudaLanes) -> Any:
+    """Two steps with a plan, so that the second meets the host memory of the first; the outcome of the second."""
+    p.model.forward = PlannedForward(p.model, p.staged, p.script(schedule), lanes)
+    try:
+        with buffers_restored(p.model), cuda:
+            train_step(p)
+        with buffers_restored(p.model), cuda:
+            found = train_step(p)
+            gc.collect()
+    finally:
+        del p.model.forward
+    return found
+
+
+def moving_schedules(p: Prepared) -> list[tuple[str, Any]]:
+    """Plans in which something is offloaded and comes back."""
+    found = planner_schedules(p, ("offload", "greedy", "pofo"), (0.0, 0.3))
+    return [(name, plan) for name, plan in found if any("prefetch" in step for step in plan.to_json()["steps"])]
+
+
+def answers(seed: int) -> Callable[[], bool]:
+    """What the host learns when it asks: nothing, all, or some."""
+    generator = random.Random(seed)
+    return {0: lambda: False, 1: lambda: True}.get(seed, lambda: generator.random() < 0.5)
+
+
+@pytest.mark.parametrize("name", ["in_place_batch_norm", "tied_weights", "dropout_mlp", "two_outputs"])
+def test_planned_steps_have_no_race(cuda: FakeCuda, name: str) -> None:
+    p = prepared(NAMED[name])
+    want = plain_step(p)
+    schedules = moving_schedules(p)
+    assert schedules
+    for (label, schedule), seed in itertools.product(schedules, range(3)):
+        cuda.reached = answers(seed)
+        assert differences(want, planned_step_on(cuda, p, schedule, CudaLanes(CPU))) == [], label
+        assert cuda.races == [], label
+    assert {stream for stream, what, _ in cuda.log if what == "copy_"} >= {"stream 1", "stream 2"}
+
+
+class _NoWait(CudaLanes):
+    """The computation goes on at once."""
+
+    def wait(self, event: Any) -> None: ...
+
+
+class _NoOrder(CudaLanes):
+    """Copies start at once."""
+
+    def copy(self, way: Direction, device: Any, host: Any, after: Sequence[Any]) -> Any:
+        return super().copy(way, device, host, [])
+
+
+class _WrongStream(CudaLanes):
+    """The end of a copy is recorded on the compute stream."""
+
+    def copy(self, way: Direction, device: Any, host: Any, after: Sequence[Any]) -> Any:
+        start = super().copy(way, device, host, after).start
+        event = self.now()
+        event.start = start
+        return event
+
+
+@pytest.mark.parametrize("broken", [_NoWait, _NoOrder, _WrongStream])
+def test_lanes_that_are_broken_race(cuda: FakeCuda, broken: type[CudaLanes]) -> None:
+    p = prepared(NAMED["in_place_batch_norm"])
+    for _, schedule in moving_schedules(p):
+        planned_step_on(cuda, p, schedule, broken(CPU))
+    assert cuda.races
+
+
+# Pinned memory.
+
+
+def test_pinned_memory_is_registered_and_given_back(cuda: FakeCuda) -> None:
+    host = pinned(10_001)
+    address = host.data_ptr()
+    assert address % 4096 == 0
+    assert cuda.registered == {address: 10_001}
+    part = host[5000:]
+    del host
+    assert cuda.registered
+    del part
+    gc.collect()
+    assert cuda.registered == {}
+
+
+def test_no_bytes_are_not_registered(cuda: FakeCuda) -> None:
+    assert pinned(0).nbytes == 0
+    assert cuda.registered == {}
+
+
+def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:
+    cuda.refuse = 2
+    with pytest.raises(MemschedError, match=r"refuses to pin 4096 bytes.*host_memory"):
+        pinned(4096)

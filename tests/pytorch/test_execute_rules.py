@@ -1,0 +1,549 @@
+"""The rules of training that a planned model keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import memsched as ms
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.torch.lanes import EmulatedLanes
+from memsched.torch.planned import PlannedForward
+from pytorch.models import CASES
+from pytorch.steps import (
+    Prepared,
+    buffers_restored,
+    copies,
+    differences,
+    installed,
+    outcome,
+    plain_step,
+    planned_step,
+    planner_schedules,
+    prepare,
+    prepared,
+    sum_of_squares,
+    train_step,
+)
+
+NAMED = {case.name: case for case in CASES}
+Observed = Callable[[int, str], None]
+
+
+def tight(p: Prepared, planner: str) -> ms.Schedule:
+    """With rotor all that can be is computed again, with greedy all that can be is offloaded."""
+    return next(iter(planner_schedules(p, (planner,), (0.0,))))[1]
+
+
+@pytest.fixture(params=["rotor", "greedy"])
+def planner(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def own(p: Prepared) -> Prepared:
+    """The same on a model of its own, which may be changed."""
+    return prepare(copy.deepcopy(p.model), p.args, p.kwargs, p.autocast)
+
+
+def mlp() -> Prepared:
+    return prepared(NAMED["dropout_mlp"])
+
+
+# Steps in a row
+
+
+def test_running_statistics_move_once_a_step(planner: str) -> None:
+    p = prepared(NAMED["in_place_batch_norm"])
+    schedule = tight(p, planner)
+    assert planner != "rotor" or p.script(schedule).repeated
+    with buffers_restored(p.model):
+        want = [train_step(p, seed=seed) for seed in range(3)]
+    with buffers_restored(p.model), installed(p, schedule, early=copies(1)):
+        got = [train_step(p, seed=seed) for seed in range(3)]
+    assert [differences(a, b) for a, b in zip(want, got, strict=True)] == [[], [], []]
+    assert [int(one.buffers["1.num_batches_tracked"]) for one in got] == [1, 2, 3]
+
+
+def test_dropout_draws_once(planner: str) -> None:
+    p = mlp()
+    schedule = tight(p, planner)
+    random = [k for k, stage in enumerate(p.staged.stages) if stage.random]
+    assert planner != "rotor" or p.script(schedule).repeated & set(random)
+    for seed in range(3):
+        want = plain_step(p, seed=seed)
+        assert differences(want, planned_step(p, schedule, seed=seed, early=copies(seed))) == []
+
+
+def train(
+    model: Any, optimizer: Any, inputs: list[Any], each: Callable[[Any], None] = lambda loss: loss.backward()
+) -> Any:
+    torch.manual_seed(0)
+    for x in inputs:
+        optimizer.zero_grad()
+        loss = sum_of_squares(model(x))
+        each(loss)
+        optimizer.step()
+    return model.state_dict()
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["in_place_batch_norm", "tied_weights", "spectral_norm"])
+def test_five_steps_of_training(name: str, optimizer: str, planner: str) -> None:
+    p = prepared(NAMED[name])
+    plain, planned = copy.deepcopy(p.model), copy.deepcopy(p.model)
+    x = p.args[0]
+    inputs = [x if x.dtype == torch.int64 else x * (1 + k) for k in range(5)]
+    want = train(plain, OPTIMIZERS[optimizer](plain.parameters()), inputs)
+    planned.forward = PlannedForward(planned, p.staged, p.script(tight(p, planner)), EmulatedLanes(early=copies(5)))
+    got = train(planned, OPTIMIZERS[optimizer](planned.parameters()), inputs)
+    assert list(want) == list(got)
+    assert [name for name in want if not torch.equal(want[name], got[name])] == []
+
+
+@pytest.mark.parametrize("name", ["dropout_mlp", "tied_weights"])
+def test_gradients_accumulate(name: str, planner: str) -> None:
+    p = prepared(NAMED[name])
+    x = p.args[0]
+    inputs = [x.roll(k, 0) for k in range(3)]
+
+    def accumulated() -> dict[str, Any]:
+        torch.manual_seed(0)
+        p.model.zero_grad()
+        for x in inputs:
+            (sum_of_squares(p.model(x)) / 3).backward()
+        return {name: parameter.grad.clone() for name, parameter in p.model.named_parameters()}
+
+    want = accumulated()
+    with installed(p, tight(p, planner), early=copies(1)):
+        got = accumulated()
+    p.model.zero_grad()
+    assert [name for name in want if not torch.equal(want[name], got[name])] == []
+
+
+def test_scaled_losses_and_clipped_gradients(planner: str) -> None:
+    p = mlp()
+    results = []
+    for with_plan in (False, True):
+        model = copy.deepcopy(p.model)
+        if with_plan:
+            model.forward = PlannedForward(model, p.staged, p.script(tight(p, planner)), EmulatedLanes())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        torch.manual_seed(0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(sum_of_squares(model(*p.args))).backward()
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            scaler.step(optimizer)
+            scaler.update()
+        results.append((norm, scaler.get_scale(), model.state_dict()))
+    (norm, scale, want), (planned_norm, planned_scale, got) = results
+    assert torch.equal(norm, planned_norm)
+    assert scale == planned_scale
+    assert all(torch.equal(want[name], got[name]) for name in want)
+
+
+# What stays as it is
+
+
+def test_names_parameters_and_other_modes_stay(planner: str) -> None:
+    p = mlp()
+    names, parameters = list(p.model.state_dict()), list(p.model.parameters())
+    with torch.no_grad():
+        torch.manual_seed(1)
+        trained = p.model(*p.args)
+        evaluated = p.model.eval()(*p.args)
+        p.model.train()
+    steps: list[int] = []
+    with installed(p, tight(p, planner)) as forward:
+        forward.observe = lambda: Noting(lambda step, kind: steps.append(step))
+        assert list(p.model.state_dict()) == names
+        assert all(a is b for a, b in zip(p.model.parameters(), parameters, strict=True))
+        with torch.no_grad():
+            torch.manual_seed(1)
+            assert torch.equal(p.model(*p.args), trained)
+        p.model.eval()
+        result = p.model(torch.cat(p.args * 2))  # of any shape, and with gradients
+        assert torch.equal(result[: len(evaluated)].detach(), evaluated)
+        assert result.requires_grad
+        p.model.train()
+    assert steps == []
+
+
+class Noting:
+    """An observer that calls a function before every step."""
+
+    def __init__(self, before: Observed) -> None:
+        self.call = before
+
+    def before(self, step: int, action: Any) -> None:
+        self.call(step, action.kind)
+
+    def after(self, step: int, action: Any, event: Any) -> None: ...
+
+
+def test_hooks_of_parameters_fire_once(planner: str) -> None:
+    p = prepared(NAMED["tied_weights"])
+
+    def seen() -> list[Any]:
+        found: list[Any] = []
+        handles = []
+        for name, parameter in p.model.named_parameters():
+            handles.append(parameter.register_hook(lambda g, name=name: found.append((name, "hook", g.clone()))))
+            handles.append(
+                parameter.register_post_accumulate_grad_hook(
+                    lambda q, name=name: found.append((name, "after", q.grad.clone()))
+                )
+            )
+        train_step(p)
+        for handle in handles:
+            handle.remove()
+        return found
+
+    want = seen()
+    with installed(p, tight(p, planner)):
+        got = seen()
+    p.model.zero_grad()
+    assert len(got) == len({(name, kind) for name, kind, _ in got}) == len(want)
+    assert sorted(x[:2] for x in got) == sorted(x[:2] for x in want)
+    by_name = {x[:2]: x[2] for x in want}
+    assert all(torch.equal(by_name[name, kind], value) for name, kind, value in got)
+
+
+def test_a_hook_may_change_the_gradient(planner: str) -> None:
+    p = mlp()
+    handle = p.model[0].weight.register_hook(lambda g: g * 2)
+    try:
+        assert differences(plain_step(p), planned_step(p, tight(p, planner))) == []
+    finally:
+        handle.remove()
+
+
+def test_gradients_by_autograd_grad(planner: str) -> None:
+    p = mlp()
+    parameters = list(p.model.parameters())
+
+    def gradients() -> tuple[Any, ...]:
+        torch.manual_seed(0)
+        return torch.autograd.grad(sum_of_squares(p.model(*p.args)), parameters)
+
+    want = gradients()
+    with installed(p, tight(p, planner)):
+        got = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+    assert all(parameter.grad is None for parameter in parameters)
+
+
+def test_gradients_of_a_part_leave_the_model_usable(planner: str) -> None:
+    p = mlp()
+    want = plain_step(p)
+    last = list(p.model.parameters())[-1]
+    with installed(p, tight(p, planner)):
+        torch.manual_seed(0)
+        loss = sum_of_squares(p.model(*p.args))
+        (gradient,) = torch.autograd.grad(loss, [last])
+        assert torch.equal(gradient, want.gradients["9.bias"])
+        assert differences(want, train_step(p)) == []  # though `loss` is still there
+        with pytest.raises((MemschedError, RuntimeError)):
+            loss.backward()
+
+
+def test_gradients_of_inputs(planner: str) -> None:
+    model, (x,) = NAMED["dropout_mlp"].make()
+    p = prepare(model, (x.requires_grad_(),))
+    found = []
+    for with_plan in (False, True):
+        x.grad = None
+        result = planned_step(p, tight(p, planner)) if with_plan else plain_step(p)
+        found.append((result, x.grad))
+    assert differences(found[0][0], found[1][0]) == []
+    assert torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_only_one_of_two_results_is_used(used: int, planner: str) -> None:
+    p = prepared(NAMED["two_outputs"])
+    loss = lambda result: result[used].square().sum()  # noqa: E731
+    want = plain_step(p, loss=loss)
+    assert any(gradient is None for gradient in want.gradients.values())
+    assert differences(want, planned_step(p, tight(p, planner), loss=loss)) == []
+
+
+def test_results_in_a_dict_keep_their_names(planner: str) -> None:
+    p = prepared(NAMED["dict_output"])
+    with installed(p, tight(p, planner)):
+        result = p.model(*p.args)
+    assert list(result) == ["logits", "hidden"]
+
+
+class Named(nn.Module):
+    """Takes one of its arguments by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Any, scale: Any = 1.0, *, shift: Any = None) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * scale
+        return x if shift is None else x + shift
+
+
+def test_arguments_by_name(planner: str) -> None:
+    shift = torch.randn(4, 8)
+    p = prepare(Named().train(), (torch.randn(4, 8),), {"shift": shift, "scale": 2.0})
+    want = plain_step(p)
+    schedule = tight(p, planner)
+    assert differences(want, planned_step(p, schedule)) == []
+    with installed(p, schedule):
+        assert torch.equal(p.model(*p.args, scale=2.0, shift=shift), want.outputs[0])
+    with installed(p, schedule), pytest.raises(InvalidInputError, match="nested"):
+        p.model(*p.args)
+    with installed(p, schedule), pytest.raises(InvalidInputError, match=r"'scale' is 3\.0, and the plan is for 2\.0"):
+        p.model(*p.args, scale=3.0, shift=shift)
+
+
+# What is refused
+
+
+def test_other_inputs_are_refused(planner: str) -> None:
+    p = mlp()
+    with installed(p, tight(p, planner)):
+        for x, words in [
+            (torch.randn(3, 32), "float32 3x32, and the plan is for float32 8x32"),
+            (torch.randn(8, 32, dtype=torch.float64), "float64 8x32, and"),
+            (torch.randn(8, 32, requires_grad=True), "with gradient"),
+        ]:
+            with pytest.raises(InvalidInputError, match=words):
+                p.model(x)
+        assert differences(plain_step_of(p), train_step(p)) == []
+
+
+def plain_step_of(p: Prepared) -> Any:
+    """The plain step of a model that has a plan just now."""
+    forward = p.model.__dict__.pop("forward")
+    try:
+        return plain_step(p)
+    finally:
+        p.model.forward = forward
+
+
+def test_a_changed_model_is_refused(planner: str) -> None:
+    p = own(mlp())
+    with installed(p, tight(p, planner)):
+        p.model[2].eval()
+        with pytest.raises(MemschedError, match="parts of it went to eval mode"):
+            p.model(*p.args)
+        p.model.train()
+        p.model[0].weight.requires_grad_(False)
+        with pytest.raises(MemschedError, match="frozen"):
+            p.model(*p.args)
+        p.model[0].weight.requires_grad_(True)
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(MemschedError, match="planned with no autocast"),
+        ):
+            p.model(*p.args)
+        p.model.to(torch.float64)
+        with pytest.raises(MemschedError, match="another dtype"):
+            p.model(p.args[0])
+        p.model.to(torch.float32)
+        assert differences(plain_step_of(p), train_step(p)) == []
+
+
+def test_a_second_backward_is_refused(planner: str) -> None:
+    p = mlp()
+    with installed(p, tight(p, planner)):
+        loss = sum_of_squares(p.model(*p.args))
+        loss.backward(retain_graph=True)
+        with pytest.raises(MemschedError, match="one backward, and it has run"):
+            loss.backward()
+        assert differences(plain_step_of(p), train_step(p)) == []
+
+
+def test_second_derivatives_are_refused(planner: str) -> None:
+    p = mlp()
+    with installed(p, tight(p, planner)):
+        loss = sum_of_squares(p.model(*p.args))
+        with pytest.raises(MemschedError, match="create_graph"):
+            torch.autograd.grad(loss, list(p.model.parameters()), create_graph=True)
+        assert differences(plain_step_of(p), train_step(p)) == []
+
+
+def test_a_forward_while_another_waits_is_refused(planner: str) -> None:
+    p = mlp()
+    want = plain_step(p)
+    with installed(p, tight(p, planner)):
+        torch.manual_seed(0)
+        result = p.model(*p.args)
+        with pytest.raises(MemschedError, match="waits for its backward"):
+            p.model(*p.args)
+        sum_of_squares(result).backward()
+        assert all(torch.equal(q.grad, want.gradients[name]) for name, q in p.model.named_parameters())
+        result = p.model(*p.args)
+        del result  # never followed by a backward
+        assert differences(want, train_step(p)) == []
+
+
+def test_two_planned_models_take_turns(planner: str) -> None:
+    p = mlp()
+    first, second = copy.deepcopy(p.model), copy.deepcopy(p.model)
+    for model in (first, second):
+        model.forward = PlannedForward(model, p.staged, p.script(tight(p, planner)), EmulatedLanes(early=copies(1)))
+    want = plain_step(p)
+    torch.manual_seed(0)
+    one = first(*p.args)
+    torch.manual_seed(0)
+    two = second(*p.args)
+    sum_of_squares(one).backward()
+    sum_of_squares(two).backward()
+    for model, result in ((first, one), (second, two)):
+        got = outcome(model, result)
+        assert [name for name in differences(want, got) if not name.startswith("random")] == []
+
+
+def test_copies_are_plain_and_pickles_are_refused(planner: str) -> None:
+    p = mlp()
+    with installed(p, tight(p, planner)):
+        copied = copy.deepcopy(p.model)
+        assert not isinstance(copied.forward, PlannedForward)
+        assert copied.forward.__self__ is copied
+        assert copied(torch.randn(2, 32)).shape == (2, 4)
+        with pytest.raises(MemschedError, match="cannot be pickled; call remove"):
+            pickle.dumps(p.model)
+    assert pickle.loads(pickle.dumps(p.model)).training
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
+def test_distributed_data_parallel(planner: str, tmp_path: Any) -> None:
+    p = own(prepared(NAMED["in_place_batch_norm"]))
+    schedule = tight(p, planner)
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with buffers_restored(p.model):
+            parallel = nn.parallel.DistributedDataParallel(p.model)
+            want = [train_step(p, model=parallel, seed=seed) for seed in range(2)]
+        with buffers_restored(p.model), installed(p, schedule, early=copies(1)):
+            parallel = nn.parallel.DistributedDataParallel(p.model)
+            got = [train_step(p, model=parallel, seed=seed) for seed in range(2)]
+        assert [differences(a, b) for a, b in zip(want, got, strict=True)] == [[], []]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# Leaks and accidents
+
+
+def tensors() -> int:
+    """Tensors that Python knows and that are alive."""
+    return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class AccidentError(Exception):
+    pass
+
+
+def test_no_step_leaves_anything(planner: str, no_collector: None) -> None:
+    p = mlp()
+    with installed(p, tight(p, planner), early=copies(9)) as forward:
+        counts = []
+        for seed in range(100):
+            train_step(p, seed=seed)
+            counts.append(tensors())
+            assert forward._active() is None
+        p.model.zero_grad()
+    assert len(set(counts[2:])) == 1
+
+
+def test_forwards_without_backward_leave_nothing(planner: str, no_collector: None) -> None:
+    p = mlp()
+    with installed(p, tight(p, planner)) as forward:
+        counts = []
+        for _ in range(100):
+            p.model(*p.args)
+            counts.append(tensors())
+            assert forward._active() is None
+    assert len(set(counts[2:])) == 1
+
+
+def raising(at: int) -> Observed:
+    def before(step: int, kind: str) -> None:
+        if step == at:
+            raise AccidentError
+
+    return before
+
+
+@pytest.mark.parametrize("name", ["dropout_mlp", "tied_weights"])
+def test_steps_that_fail_leave_the_model_usable(name: str, planner: str, no_collector: None) -> None:
+    """Every step of the schedule fails once, in forward and in backward."""
+    p = prepared(NAMED[name])
+    want, schedule = plain_step(p), tight(p, planner)
+    with installed(p, schedule, early=copies(1)) as forward:
+        counts = []
+        for at in range(len(forward.script.actions)):
+            forward.observe = lambda at=at: Noting(raising(at))
+            with pytest.raises(AccidentError):
+                train_step(p)
+            forward.observe = lambda: None
+            assert differences(want, train_step(p)) == [], at
+            counts.append(tensors())
+        assert forward._active() is None
+        p.model.zero_grad()
+    assert len(set(counts[2:])) == 1
+
+
+def test_hooks_that_fail_leave_the_model_usable(planner: str) -> None:
+    p = mlp()
+    want = plain_step(p)
+
+    def fail(gradient: Any) -> None:
+        raise AccidentError
+
+    with installed(p, tight(p, planner), early=copies(1)):
+        for parameter in p.model.parameters():
+            torch.manual_seed(0)
+            loss = sum_of_squares(p.model(*p.args))
+            handle = parameter.register_hook(fail)
+            with pytest.raises(AccidentError):
+                loss.backward()
+            handle.remove()
+            assert differences(want, train_step(p)) == []  # though `loss` is still there
+            del loss
+
+
+def test_a_model_that_is_dropped_is_gone(planner: str, no_collector: None) -> None:
+    p = own(mlp())
+    schedule = tight(p, planner)
+    model = copy.deepcopy(p.model)
+    model.forward = PlannedForward(model, p.staged, p.script(schedule), EmulatedLanes())
+    sum_of_squares(model(*p.args)).backward()
+    gone = weakref.ref(model)
+    del model
+    assert gone() is None
