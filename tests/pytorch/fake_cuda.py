@@ -196,7 +196,9 @@ class FakeCuda(TorchDispatchMode):
             compute = dict(alive.current.clock)
             _merge(compute, alive.host)
             if access.stream is not alive.current and compute.get(access.stream.name, 0) < access.time:
-                alive.races.append(f"{access.end - access.start} bytes are given back while {access.stream.name} copies")
+                alive.races.append(
+                    f"{access.end - access.start} bytes are given back while {access.stream.name} copies"
+                )
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import random
@@ -139,9 +140,10 @@ def planned_step_on(cuda: FakeCuda, p: Prepared, schedule: Any, lanes: CudaLanes
     return found
 
 
+@functools.lru_cache(maxsize=8)
 def moving_schedules(p: Prepared) -> list[tuple[str, Any]]:
     """Plans in which something is offloaded and comes back."""
-    found = planner_schedules(p, ("offload", "greedy", "pofo"), (0.0, 0.3))
+    found = planner_schedules(p, ("offload", "pofo"), (0.1,))
     return [(name, plan) for name, plan in found if any("prefetch" in step for step in plan.to_json()["steps"])]
 
 

@@ -327,7 +327,7 @@ def test_other_inputs_are_refused(planner: str) -> None:
         for x, words in [
             (torch.randn(3, 32), "float32 3x32, and the plan is for float32 8x32"),
             (torch.randn(8, 32, dtype=torch.float64), "float64 8x32, and"),
-            (torch.randn(8, 32, requires_grad=True), "with gradient"),
+            (torch.randn(8, 32, requires_grad=True), "float32 8x32 that needs a gradient, and"),
         ]:
             with pytest.raises(InvalidInputError, match=words):
                 p.model(x)
@@ -475,21 +475,24 @@ def test_no_step_leaves_anything(planner: str, no_collector: None) -> None:
         counts = []
         for seed in range(100):
             train_step(p, seed=seed)
-            counts.append(tensors())
             assert forward._active() is None
+            if seed % 45 == 9:
+                counts.append(tensors())
         p.model.zero_grad()
-    assert len(set(counts[2:])) == 1
+    assert len(counts) == 3
+    assert len(set(counts)) == 1
 
 
 def test_forwards_without_backward_leave_nothing(planner: str, no_collector: None) -> None:
     p = mlp()
-    with installed(p, tight(p, planner)) as forward:
+    with installed(p, tight(p, planner), early=copies(1)) as forward:
         counts = []
-        for _ in range(100):
+        for number in range(100):
             p.model(*p.args)
-            counts.append(tensors())
             assert forward._active() is None
-    assert len(set(counts[2:])) == 1
+            if number % 45 == 9:
+                counts.append(tensors())
+    assert len(set(counts)) == 1
 
 
 def raising(at: int) -> Observed:
@@ -502,21 +505,23 @@ def raising(at: int) -> Observed:
 
 @pytest.mark.parametrize("name", ["dropout_mlp", "tied_weights"])
 def test_steps_that_fail_leave_the_model_usable(name: str, planner: str, no_collector: None) -> None:
-    """Every step of the schedule fails once, in forward and in backward."""
+    """Every third step of the schedule fails once, in forward and in backward."""
     p = prepared(NAMED[name])
     want, schedule = plain_step(p), tight(p, planner)
     with installed(p, schedule, early=copies(1)) as forward:
         counts = []
-        for at in range(len(forward.script.actions)):
+        steps = range(0, len(forward.script.actions), 3)
+        for at in steps:
             forward.observe = lambda at=at: Noting(raising(at))
             with pytest.raises(AccidentError):
                 train_step(p)
             forward.observe = lambda: None
             assert differences(want, train_step(p)) == [], at
-            counts.append(tensors())
+            if at in (steps[1], steps[-1]):
+                counts.append(tensors())
         assert forward._active() is None
         p.model.zero_grad()
-    assert len(set(counts[2:])) == 1
+    assert len(set(counts)) == 1
 
 
 def test_hooks_that_fail_leave_the_model_usable(planner: str) -> None:

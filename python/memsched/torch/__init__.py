@@ -11,7 +11,8 @@ except ModuleNotFoundError as _error:
 
 from memsched.torch.capture import CaptureError
 from memsched.torch.planning import plan
+from memsched.torch.profile import profile
 from memsched.torch.resident import Resident
 from memsched.torch.torch_plan import TorchPlan
 
-__all__ = ["CaptureError", "Resident", "TorchPlan", "plan"]
+__all__ = ["CaptureError", "Resident", "TorchPlan", "plan", "profile"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,8 +102,7 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     if not model.training:
         raise InvalidInputError("the model is in eval mode; call model.train() before it is captured for training")
     device = only_device(model, args, kwargs or {})
-    with warnings.catch_warnings(), torch.enable_grad():
-        warnings.simplefilter("ignore")  # of torch.export, about what it is still to become
+    with _in_silence(), torch.enable_grad():
         try:
             exported = torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
         except Exception as error:
@@ -119,6 +121,20 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         autocast=Autocast.ambient(device.type),
         device=device,
     )
+
+
+@contextlib.contextmanager
+def _in_silence() -> Iterator[None]:
+    """Mutes torch.export: it warns of what it is still to become, and prints the whole graph where it fails."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
 
 def only_device(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -82,8 +83,6 @@ class RecordedStep:
         Of each storage, by its number.
     died : dict of int to int
         The first mark at which autograd needs a storage no more.
-    results : list
-        Leaves of the result, without data.
     outputs, output_gradients : int
         Bytes of the results that are new, and of the gradients of those that need one.
     """
@@ -116,8 +115,9 @@ def record_step(
         The model of another machine; entered as a dispatch mode. Otherwise the step is repeated and timed here.
     """
     modelled: Any = clock if clock is not None else contextlib.nullcontext()
-    recorder = Recorder(clock or Stopwatch(device), Meter(), device, leaves=True)
-    with recorder.meter, modelled:
+    meter = Meter()
+    recorder = Recorder(clock or Stopwatch(device), meter, device, leaves=True)
+    with meter, modelled:
         found = recorder.step(model, args, kwargs)
     if clock is not None:
         return found
@@ -130,8 +130,6 @@ def record_step(
 
 
 def _with_times(found: RecordedStep, timed: Sequence[Sequence[float]]) -> RecordedStep:
-    import dataclasses
-
     seconds = [sorted(column)[len(timed) // 2] for column in zip(*timed, strict=True)]
     marks = [dataclasses.replace(mark, seconds=s) for mark, s in zip(found.marks, seconds, strict=True)]
     return dataclasses.replace(found, marks=marks)
@@ -141,7 +139,7 @@ class Recorder:
     """Hooks that write down one step."""
 
     def __init__(self, clock: Clock, meter: Meter | None, device: torch.device, *, leaves: bool) -> None:
-        self.meter = meter
+        self._meter = meter
         self._clock, self._device, self._leaves = clock, device, leaves
         self._marks: list[Mark] = []
         self._host: dict[int, torch.Tensor] = {}
@@ -200,8 +198,6 @@ class Recorder:
         self._died[number] = len(self._marks)
         self._host.pop(number, None)
 
-    def saved(self, slot: SavedSlot | None) -> None: ...
-
     def read(self, slot: SavedSlot | None) -> None:
         seconds = self._clock.lap()
         if self._waiting_for_end:
@@ -212,12 +208,12 @@ class Recorder:
     def _mark(self, kind: str, slot: SavedSlot | None, seconds: float | None = None) -> None:
         """Write down a moment, and let go what nobody else holds, or bring back what is read."""
         seconds = self._clock.lap() if seconds is None else seconds
-        most, before = (self.meter.peak, self.meter.live) if self.meter is not None else (0, 0)
+        most, before = (self._meter.peak, self._meter.live) if self._meter is not None else (0, 0)
         released = self._release() if kind in ("save", "forward") else ()
         if kind == "read" and slot is not None and slot.storage is None:
             self._bring_back(slot)
         number, nbytes = (slot.number, slot.nbytes) if slot is not None else (-1, 0)
-        after = self.meter.live if self.meter is not None else 0
+        after = self._meter.live if self._meter is not None else 0
         self._marks.append(
             Mark(
                 kind=kind,
@@ -230,8 +226,8 @@ class Recorder:
                 released=released,
             )
         )
-        if self.meter is not None:
-            self.meter.start()
+        if self._meter is not None:
+            self._meter.start()
         self._clock.lap()
 
     def _release(self) -> tuple[int, ...]:
@@ -261,6 +257,3 @@ def _same_draws() -> Iterator[None]:
         yield
     finally:
         random.setstate(state)
-
-
-Forward = Callable[..., Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -24,9 +24,6 @@ class SavedSlot(Slot):
 
 class Owner(Protocol):
     """The step for which a tensor was saved."""
-
-    def saved(self, slot: SavedSlot | None) -> None:
-        """Autograd saves a tensor, in a slot or as it is."""
 
     def read(self, slot: SavedSlot | None) -> None:
         """The backward reads it: bring the bytes of its slot back."""

@@ -116,7 +116,7 @@ class PlannedForward:
 
 
 def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:
-    """What a capture depends on besides the inputs: the mode of every module; which parameters need gradients; dtypes."""
+    """What a capture depends on besides the inputs: the mode of every module, and what kind each parameter is of."""
     return (
         *(module.training for module in model.modules()),
         *((name, parameter.requires_grad, parameter.dtype) for name, parameter in model.named_parameters()),

@@ -96,7 +96,7 @@ def profile(
         times = measure_times(staged, model, args, kwargs, repeat=repeat)
         link = measure_link(staged.device)
     assert link is not None
-    resident = _resident(found, args, kwargs)
+    resident = _resident(found)
     provenance = {
         "source": _source(model, staged, chip),
         "times": describe(chip) if chip else f"measured on {_here(staged.device)}, the median of {repeat} runs a stage",
@@ -175,10 +175,8 @@ def _rewrite(chip: Machine | None) -> Any:
     return None if chip is None else functools.partial(cuda_like, capability=chip.capability)
 
 
-def _resident(found: ModelBytes, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, int]:
+def _resident(found: ModelBytes) -> dict[str, int]:
     """Bytes that stay through the step, by what they are for."""
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
-    needing = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     early = found.stages[:-1]
     parts = {
         "parameters": found.parameters,
@@ -186,7 +184,7 @@ def _resident(found: ModelBytes, args: Sequence[Any], kwargs: Mapping[str, Any] 
         "buffers": found.buffers,
         "environment": sum(one.exports for one in found.stages),
         "early_results": sum(one.outputs + one.output_gradients for one in early),
-        "input_gradients": sum(leaf.numel() * leaf.element_size() for leaf in needing),
+        "input_gradients": found.input_gradients,
         "repeated": found.scratch,
         "shared_gradients": found.shared_gradients,
     }

@@ -15,6 +15,7 @@ _PARTS = {
     "optimizer": "optimiser state",
     "inputs": "inputs",
     "outputs": "results and their gradients",
+    "input_gradients": "gradients of inputs",
     "environment": "masks and other values beside the chain",
     "loss": "loss function",
     "repeated": "scratch of repeated runs",

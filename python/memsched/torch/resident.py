@@ -32,6 +32,8 @@ class Resident:
         Of the model and its optimiser. A parameter that is frozen has no gradient.
     inputs, outputs : int
         Of the arguments, and of the results with their gradients: the caller holds them.
+    input_gradients : int
+        Of the inputs that need a gradient.
     environment : int
         Values that pass beside the chain, such as masks.
     loss : int
@@ -50,6 +52,7 @@ class Resident:
     optimizer: int
     inputs: int
     outputs: int
+    input_gradients: int
     environment: int
     loss: int
     repeated: int
@@ -75,6 +78,7 @@ def resident_of(found: ModelBytes, *, optimizer: int, loss: int, reserve: int) -
         optimizer=optimizer,
         inputs=found.inputs,
         outputs=sum(stage.outputs + stage.output_gradients for stage in found.stages),
+        input_gradients=found.input_gradients,
         environment=sum(stage.exports for stage in found.stages),
         loss=loss,
         repeated=found.scratch,

@@ -53,13 +53,13 @@ class Run:
         observer: Observer | None = None,
     ) -> None:
         self.staged, self.script, self.lanes, self.host, self.observer = staged, script, lanes, host, observer
+        self.position = len(script.actions)  # until it can begin
         self.state = StageState(state, [staged.stages[k] for k in script.repeated])
         self.environment: dict[str, Any] = dict(zip(staged.input_names, inputs, strict=True))
         self.outputs: dict[int, Any] = {}
         self.result_needs_grad: dict[int, list[bool]] = {}
         self.output_gradients: dict[int, torch.Tensor] = {}
         self.leaf_gradients: dict[int, list[torch.Tensor | None]] = {}
-        self.position = 0
         self.returning = False  # its backward has begun
         n = len(staged.stages)
         self._slots: dict[Key, Slot] = {key: Slot() for key in script.sizes}
@@ -76,6 +76,7 @@ class Run:
         self._awaited = {step for action in script.actions for step in action.after}
         self._leaving: deque[tuple[torch.UntypedStorage, list[Any]]] = deque()
         self._held = 0
+        self.position = 0
 
     @property
     def done(self) -> bool:
@@ -83,7 +84,7 @@ class Run:
         return self.position >= len(self.script.actions)
 
     def give_up(self) -> None:
-        """The step ends here, by an error or because nobody wants the rest of it: let go of the memory that it holds."""
+        """The step ends here, by an error or because nobody wants the rest of it: let go of its memory."""
         self.position = len(self.script.actions)
         for key in self._arriving:  # a copy must not write to memory that somebody else gets
             self.lanes.wait(self._made[key])
@@ -276,7 +277,8 @@ class Run:
         for key in action.moves:
             place = self.script.host[key]
             storage = self._slots[key].storage
-            assert storage is not None
+            if storage is None:  # a gradient that did not come
+                continue
             target = self.host[place : place + self.script.sizes[key]]
             event = self._copied[key] = self.lanes.copy("out", storage, target, [self._made[key], *after])
         return event
@@ -297,14 +299,16 @@ class Run:
             self._reserved[step] = (self.lanes.now(), storages)
 
     def _prefetch(self, step: int, action: Action, after: list[Any]) -> Any:
+        keys = [key for key in action.moves if key in self._copied]
         if step not in self._reserved:
-            self._make_room(action.needs)
-            self._held += action.needs
-            storages = [self.lanes.allocate(self.script.sizes[key]) for key in action.moves]
+            needs = sum(self.script.sizes[key] for key in keys)
+            self._make_room(needs)
+            self._held += needs
+            storages = [self.lanes.allocate(self.script.sizes[key]) for key in keys]
             self._reserved[step] = (self.lanes.now(), storages)
         free, storages = self._reserved.pop(step)
         event = None
-        for key, storage in zip(action.moves, storages, strict=True):
+        for key, storage in zip(keys, storages, strict=True):
             place, size = self.script.host[key], self.script.sizes[key]
             self._slots[key].storage = storage
             start = [free, self._copied[key], *after]
@@ -322,31 +326,24 @@ class Run:
             if key in self._arriving:
                 self._arriving.remove(key)
                 events.append(self._made[key])
-            self._leaving.append((storage, events))
-        self._give_back()
+            if all(self.lanes.reached(event) for event in events):
+                self._give_back(storage)
+            else:
+                self._leaving.append((storage, events))
 
     def _make_room(self, needs: int) -> None:
-        """Give back what was freed; wait for its copies only as far as the memory is needed now."""
-        self._give_back()
+        """Wait for copies of what was freed, as far as its memory is needed now."""
         while self._leaving and self._held + needs > self.script.device_bytes:
             self._wait_for_the_first_to_leave()
         assert self._held + needs <= self.script.device_bytes, "the schedule needs more memory than its budget"
-
-    def _give_back(self) -> None:
-        """Give back what no copy needs any more."""
-        waiting = []
-        for storage, events in self._leaving:
-            if all(self.lanes.reached(event) for event in events):
-                self._held -= storage.nbytes()
-                self.lanes.give_back(storage)
-            else:
-                waiting.append((storage, events))
-        self._leaving = deque(waiting)
 
     def _wait_for_the_first_to_leave(self) -> None:
         storage, events = self._leaving.popleft()
         for event in events:
             self.lanes.wait(event)
+        self._give_back(storage)
+
+    def _give_back(self, storage: torch.UntypedStorage) -> None:
         self._held -= storage.nbytes()
         self.lanes.give_back(storage)
 

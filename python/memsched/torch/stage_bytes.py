@@ -57,6 +57,8 @@ class ModelBytes:
         Of the inputs, of all parameters and buffers of the model, and of the gradients of the parameters that have one.
     scratch : int
         Where repeated runs put what they would write twice.
+    input_gradients : int
+        Of the inputs that need one.
     shared_gradients : int
         Gradients of parameters that several stages share: autograd holds the first while it waits for the last.
     """
@@ -67,7 +69,13 @@ class ModelBytes:
     buffers: int
     gradients: int
     scratch: int
+    input_gradients: int
     shared_gradients: int
+
+
+def needs_gradient(value: Any) -> bool:
+    """Whether a value is a tensor that needs a gradient."""
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def distinct_bytes(tensors: Sequence[Any]) -> int:
@@ -113,6 +121,7 @@ def measure_bytes(
         buffers=distinct_bytes([*model.buffers(), *staged.constants.values()]),
         gradients=sum(p.numel() * p.element_size() for p in trained.values()),
         scratch=scratch,
+        input_gradients=sum(t.numel() * t.element_size() for t in leaves if needs_gradient(t)),
         shared_gradients=sum(p.numel() * p.element_size() for p in shared),
     )
 

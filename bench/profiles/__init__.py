@@ -1,0 +1,1 @@
+"""Makes the profiles that ship with memsched: `python -m bench.profiles`."""

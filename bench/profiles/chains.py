@@ -1,0 +1,55 @@
+"""One shipped chain: the profile of a network as a document, and as bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import memsched as ms
+from bench.profiles.networks import MACHINE, Source
+from memsched.torch.machines import machine
+from memsched.torch.profile import profile_spec
+
+COLUMNS = (
+    *("forward_time", "backward_time", "activation", "saved", "gradient"),
+    *("forward_overhead", "transient_overhead", "backward_overhead"),
+)
+
+
+def chain_document(name: str, source: Source) -> dict[str, Any]:
+    """The JSON form of a chain, with seconds of six digits."""
+    chain = profile_spec(source.spec, source.input, device=MACHINE)
+    found = dict(chain.provenance or {})
+    gpu, _ = machine(MACHINE)
+    return {
+        "format": "memsched-chain/1",
+        "name": name,
+        "n": chain.n,
+        "names": list(chain.names),
+        **{column: _plain(chain, column) for column in COLUMNS},
+        "parameters": found["resident"]["parameters"],
+        "resident": chain.resident,
+        "provenance": {
+            "source": "; ".join(part for part in (found["source"], source.note) if part),
+            "times": f"{found['times']}; the gradients of a step that begins without any",
+            "gpu": f"{gpu.name} ({gpu.source})",
+            "link": found["link"],
+            "link_bandwidth": found["link_bandwidth"],
+            "resident": found["resident"],
+        },
+    }
+
+
+def rounded(seconds: float) -> float:
+    """To six digits: more would be noise of the summation, and a model of machines is not that precise."""
+    return float(f"{seconds:.6g}")
+
+
+def _plain(chain: ms.Chain, column: str) -> list[Any]:
+    values: list[Any] = getattr(chain, column).tolist()
+    return [rounded(value) for value in values] if column.endswith("_time") else values
+
+
+def to_bytes(document: dict[str, Any]) -> bytes:
+    """The bytes of a file: compact JSON that is the same on every machine."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()

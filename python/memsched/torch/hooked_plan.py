@@ -1,0 +1,264 @@
+"""Plans for models that torch.export cannot capture: their own forward runs, and what autograd saves is offloaded."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from memsched import checks
+from memsched._core import Chain, Device
+from memsched.compare import plan as plan_chain
+from memsched.documents import Source, check_keys, read_document
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.planners.registry import planner_named
+from memsched.result import Result
+from memsched.torch.capture import Autocast, only_device
+from memsched.torch.hooked import HookedForward
+from memsched.torch.hooked_chain import Flow, Stages
+from memsched.torch.hooked_record import record_step
+from memsched.torch.lanes import Lanes
+from memsched.torch.leaves import Leaf
+from memsched.torch.link import measure_link
+from memsched.torch.machines import Link, machine
+from memsched.torch.meter import Meter
+from memsched.torch.resident import Resident, optimizer_bytes
+from memsched.torch.roofline import Roofline, describe
+from memsched.torch.stage_bytes import distinct_bytes
+from memsched.torch.torch_plan import FORMAT, TorchPlan
+from memsched.torch.trial import untouched
+from memsched.units import format_bytes, parse_bytes, parse_memory
+
+_KEYS = ("format", "kind", "result", "resident", "inputs", "leaves", "autocast", "device", "times", "flow", "reason")
+
+
+class HookedPlan(TorchPlan):
+    """How one training step of a model fits a budget, where PyTorch cannot say beforehand what the step computes.
+
+    Made by `plan_with_hooks`. Used as any `TorchPlan` is. A stage of its chain is a storage that autograd saves; plans
+    offload, and never recompute. A step that is not like the recorded one is computed right, but may exceed the budget:
+    it warns once. `backward(retain_graph=True)` works, and keeps on the device what it brings back; second derivatives
+    are refused.
+
+    Attributes
+    ----------
+    flow : Flow
+        What the recorded step is recognised by.
+    reason : str
+        Why the model is not planned as others are.
+    """
+
+    def __init__(self, *, flow: Flow, reason: str, **plan: Any) -> None:
+        super().__init__(**plan)
+        self.flow, self.reason = flow, reason
+
+    def __repr__(self) -> str:
+        return f"HookedPlan({self.result!r})"
+
+    def report(self, measured: Any = None) -> str:
+        """What the plan does and what it costs, as text.
+
+        Parameters
+        ----------
+        measured : Timeline, optional
+            From `measure`: shown beside the prediction.
+        """
+        return f"{super().report(measured)}\n\nplanned with hooks, offload only\n  {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON document, memsched-torch-plan/1 of kind "hooks"."""
+        return {**super().to_json(), "kind": "hooks", "flow": self.flow.to_json(), "reason": self.reason}
+
+    @classmethod
+    def load(cls, source: Source) -> HookedPlan:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InvalidInputError
+            It is not a plan of this kind, or one of another version.
+        """
+        document = read_document(source, FORMAT)
+        check_keys(document, FORMAT, _KEYS)
+        autocast = document["autocast"]
+        return cls(
+            flow=Flow.from_json(document["flow"]),
+            reason=str(document["reason"]),
+            result=Result.from_json(document["result"]),
+            resident=Resident(**document["resident"]),
+            inputs=pytree.treespec_loads(json.dumps(document["inputs"])),
+            leaves=tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
+            autocast=Autocast(
+                device_type=autocast["device_type"],
+                enabled=autocast["enabled"],
+                dtype=getattr(torch, autocast["dtype"]),
+            ),
+            device=torch.device(document["device"]),
+            times=document["times"],
+        )
+
+    def _planned(self, model: torch.nn.Module, lanes: Lanes) -> Any:
+        torch.clear_autocast_cache()  # what an earlier step has cast would not be saved anew
+        return HookedForward(model, self.flow, self._script(), self.device, lanes)
+
+
+def plan_with_hooks(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    reason: str,
+    budget: str | int,
+    device: str = "here",
+    planner: str = "auto",
+    optimizer: torch.optim.Optimizer | int | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    host_memory: str | int | None = None,
+    reserve: str | int | None = None,
+    time_limit: float | None = None,
+) -> HookedPlan:
+    """Plan a training step of a model from one step that is run and recorded. Warns that nothing is recomputed.
+
+    The recorded step needs as much device memory as the tightest plan; on CUDA everything else waits on the host. The
+    model is left as it was.
+
+    Parameters
+    ----------
+    reason : str
+        Why the model is not planned as others are: a sentence for the warning and the report.
+    planner : str
+        "auto" or a planner that does not recompute.
+    model, args, kwargs, budget, device, optimizer, loss, host_memory, reserve, time_limit
+        As `memsched.torch.plan` takes them. With the name of a machine for `device` the times are modelled; the bytes
+        are those of this device's kernels.
+
+    Raises
+    ------
+    InfeasibleError
+        The budget or host_memory is too small; `.min_memory` is the smallest feasible budget.
+    InvalidInputError
+        The model is in eval mode or spread over devices, or an option cannot be right.
+    MemschedError
+        No result of the model needs a gradient.
+
+    Examples
+    --------
+    >>> import torch, warnings
+    >>> from memsched.torch.hooked_plan import plan_with_hooks
+    >>> warnings.simplefilter("ignore")
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> plan = plan_with_hooks(model, (torch.randn(256, 64),), reason="a try", budget="50%", device="v100:pcie3")
+    >>> model = plan.apply(model)
+    >>> model(torch.randn(256, 64)).sum().backward()
+    >>> plan.remove()
+    """
+    if not model.training:
+        raise InvalidInputError("the model is in eval mode; call model.train() before it is planned for training")
+    where = only_device(model, args, kwargs or {})
+    from memsched.torch.planning import default_host_memory  # which falls back on this
+
+    hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
+    kept = parse_bytes(reserve, "reserve") if reserve is not None else 0
+    if planner != "auto" and planner_named(planner).recomputes:
+        raise InvalidInputError(
+            f"planner is {planner!r}, which recomputes, and this model cannot be recomputed ({reason}); use "
+            '"offload", "greedy" or "dynprog"'
+        )
+    if device == "here":
+        step, source = (
+            record_step(model, args, kwargs, where),
+            f"measured on {'this CPU' if where.type == 'cpu' else torch.cuda.get_device_name(where)}",
+        )
+        link = measure_link(where)
+    else:
+        chip, link = machine(device)
+        step, source = record_step(model, args, kwargs, where, Roofline(chip)), describe(chip)
+    stages = Stages(step)
+    resident = Resident(
+        parameters=distinct_bytes(list(model.parameters())),
+        buffers=distinct_bytes(list(model.buffers())),
+        gradients=sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
+        optimizer=optimizer_bytes(optimizer, where),
+        inputs=distinct_bytes(pytree.tree_leaves((args, kwargs))),
+        outputs=step.outputs + step.output_gradients,
+        environment=stages.environment,
+        loss=_loss_bytes(model, args, kwargs, loss, where),
+        repeated=0,
+        shared_gradients=0,
+        reserve=kept,
+    )
+    autocast = Autocast.ambient(where.type)
+    chain = stages.chain(
+        resident=resident.total,
+        counted=resident.gradients + resident.outputs + resident.environment,
+        name=type(model).__name__,
+        provenance={"times": source, "autocast": str(autocast)},
+    )
+    result = _solve(
+        chain, parse_memory(budget, chain), link, hosts, "offload" if planner == "auto" else planner, time_limit
+    )
+    leaves, inputs = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    warnings.warn(
+        f"{type(model).__name__} is planned with saved-tensor hooks, which offload and cannot recompute: {reason}",
+        stacklevel=2,
+    )
+    return HookedPlan(
+        flow=stages.flow,
+        reason=reason,
+        result=result,
+        resident=resident,
+        inputs=inputs,
+        leaves=tuple(Leaf.of(leaf) for leaf in leaves),
+        autocast=autocast,
+        device=where,
+        times=source,
+    )
+
+
+def _loss_bytes(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    loss: Callable[[Any], torch.Tensor] | None,
+    device: torch.device,
+) -> int:
+    """Bytes that a loss needs beside the model's results and their gradients."""
+    if loss is None:
+        return 0
+    with untouched(model, device), torch.no_grad():
+        result = type(model).forward(model, *args, **(kwargs or {}))
+    leaves, spec = pytree.tree_flatten(result)
+    leaves = [_as_leaf(leaf) for leaf in leaves]
+    sources = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    with Meter() as meter, torch.enable_grad():
+        value = loss(pytree.tree_unflatten(leaves, spec))
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
+        gradients = torch.autograd.grad(value, sources, allow_unused=True)
+        return max(0, meter.peak - distinct_bytes(gradients))
+
+
+def _as_leaf(value: Any) -> Any:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.detach().requires_grad_() if floating else value
+
+
+def _solve(chain: Chain, budget: int, link: Link, host_memory: int, planner: str, time_limit: float | None) -> Result:
+    if time_limit is not None:
+        checks.non_negative("time_limit", time_limit, "seconds")
+    device = Device(budget, bandwidth=link.bandwidth, duplex=link.duplex, host_memory=host_memory, name=link.name)
+    try:
+        return plan_chain(chain, device=device, planner=planner, chunk="storage", time_limit=time_limit)
+    except InfeasibleError as error:
+        if planner_named(planner).min_memory(chain) <= budget:  # it is the host's memory that lacks
+            raise
+        raise InfeasibleError(
+            f"the budget of {format_bytes(budget)} is too small: {format_bytes(chain.resident)} are resident, and the "
+            f"smallest feasible budget without recomputation is {error.min_memory} bytes "
+            f"({format_bytes(error.min_memory)})",
+            error.min_memory,
+        ) from error
