@@ -13,6 +13,7 @@ source = Path("python/memsched")
 packed = set(zipfile.ZipFile(wheel).namelist())
 wanted = {f"memsched/{path.relative_to(source).as_posix()}" for path in source.rglob("*.py*") if path.suffix != ".pyc"}
 wanted |= {f"memsched/{kind}/{path.name}" for kind in ("chains", "schemas") for path in (source / kind).glob("*.json")}
+wanted |= {f"memsched/graphs/{path.name}" for path in (source / "graphs").glob("*.json.gz")}
 wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
 missing = sorted(wanted - packed)
 if missing:

@@ -29,7 +29,8 @@ def run_here(point: Row, limit: float) -> Row:
     """In this process: for tiny networks on the CPU."""
     from bench.gpu.measure import measure
 
-    return json.loads(json.dumps(measure(point)))
+    row: Row = json.loads(json.dumps(measure(point)))
+    return row
 
 
 def run_apart(point: Row, limit: float) -> Row:
@@ -49,7 +50,8 @@ def run_apart(point: Row, limit: float) -> Row:
         return {**point, "status": "timeout", "reason": f"more than {limit:.0f} s"}
     for line in done.stdout.splitlines():
         if line.startswith("ROW "):
-            return json.loads(line[4:])
+            row: Row = json.loads(line[4:])
+            return row
     return {**point, "status": "error", "reason": f"exit status {done.returncode}: {done.stderr[-1500:]}"}
 
 
@@ -65,9 +67,7 @@ def told(key: str, row: Row, took: float) -> str:
 def main() -> None:
     """Measure what is pending until it is done or the time is over, then write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output", type=Path, required=True, help="folder of rows.jsonl, results.json, gpu.md, pictures"
-    )
+    parser.add_argument("--output", type=Path, required=True, help="folder of rows.jsonl, gpu.json, gpu.md, pictures")
     parser.add_argument("--small", action="store_true", help="tiny networks on the CPU, budgets not enforced")
     parser.add_argument("--resume", action="store_true", help="keep the points that are there")
     parser.add_argument("--minutes", type=float, default=10.0, help="begin no point after this")
@@ -83,6 +83,11 @@ def main() -> None:
         "--reserve", type=int, default=None, help="bytes for plan(reserve=...); default: as plan measures"
     )
     given = parser.parse_args()
+    if not given.small and given.minutes > 0:
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("no GPU is here; --small runs tiny networks on the CPU")
     wanted = given.networks or (SMALL_NETWORKS if given.small else NETWORKS)
     networks = [(model, precision) for model, _, precision in (one.partition(":") for one in wanted.split(","))]
     compiled = given.compile if given.compile is not None else "" if given.small else "0.3,0.6"

@@ -190,7 +190,7 @@ def _counted_peak(task: Task, way: Way, device: torch.device) -> int:
     there = sum(t.nbytes for t in itertools.chain(task.model.parameters(), task.model.buffers(), state, task.args))
     with Meter() as meter:
         _step(task, way, device)
-    return there + meter.peak
+    return int(there + meter.peak)
 
 
 if __name__ == "__main__":

@@ -37,12 +37,21 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         own = sorted((row for row in ran if row["method"] == method), key=lambda row: row["peak"])
         if own:
             memory, seconds = [row["peak"] / scale for row in own], [1e3 * row["seconds"] for row in own]
+            ring = method == "plain"  # so that what lies on it is seen too
             axes.plot(
-                memory, seconds, marker, color=colour, markersize=9, label=label, zorder=4, markeredgecolor="white"
+                memory,
+                seconds,
+                marker,
+                color=colour,
+                fillstyle="none" if ring else "full",
+                markersize=14 if ring else 9,
+                markeredgecolor=colour if ring else "white",
+                label=label,
+                zorder=4,
             )
     profile = next((row for row in rows if row["method"] == "profile" and row["status"] == "ok"), None)
     if profile is not None:
-        least = {"color": "0.45", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 1}
+        least: dict[str, Any] = {"color": "0.45", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 1}
         axes.axvline(profile["min_memory"] / scale, label="least budget of a plan", **least)
     _finish(figure, axes, rows[0], unit, max(1e3 * row["seconds"] for row in ran))
     figure.savefig(path, dpi=150)
@@ -67,7 +76,7 @@ def _draw_plans(axes: Any, planned: Sequence[Row], scale: int) -> None:
 def _finish(figure: Any, axes: Any, row: Row, unit: str, highest: float) -> None:
     axes.set_xlabel(f"peak memory ({unit})")
     axes.set_ylabel("forward and backward (ms)")
-    axes.set_xlim(left=0)
+    axes.margins(x=0.05)
     axes.set_ylim(0, 1.1 * highest)
     axes.grid(color="0.92", linewidth=0.7)
     axes.set_axisbelow(True)

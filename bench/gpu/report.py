@@ -23,27 +23,29 @@ NAMES = {
 
 def name_of(row: Row) -> str:
     """A method with its setting, in words."""
-    name = NAMES.get(row["method"], row["method"])
+    name = NAMES.get(row["method"], str(row["method"]))
     return f"{name}, budget {row['setting']}" if row["method"] == "compile" else name
 
 
 def write(rows: Sequence[Row], folder: Path) -> None:
-    """results.json, gpu.md and a picture of each network."""
+    """gpu.json, gpu.md and a picture of each network."""
     networks = list(dict.fromkeys((row["model"], row["precision"]) for row in rows))
     parts = [_head(rows)]
     for model, precision in networks:
         own = [row for row in rows if (row["model"], row["precision"]) == (model, precision)]
-        picture = folder / f"{model}-{precision}.png"
+        picture = folder / f"gpu-{model}-{precision}.png"
         drawn = draw(own, picture)
         parts += [f"## {model}, {precision}", *([f"![step time against memory]({picture.name})"] if drawn else [])]
         parts += [part for part in (_profile(own), _all(own), _equal(own), _rest(own)) if part]
     (folder / "gpu.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+    (folder / "gpu.json").write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
 
 
 def _head(rows: Sequence[Row]) -> str:
     title = "# Planned steps on a device, measured"
     where = sorted({f"{row['device']}, torch {row['torch']}, {row['date']}" for row in rows if "device" in row})
+    if not where:
+        return f"{title}\n\nWritten by `python -m bench.gpu`. Nothing is measured yet: it needs a GPU."
     small = any(row["small"] for row in rows)
     peak = (
         "The networks are tiny and the budgets not enforced: peaks are bytes counted op by op. This run only shows "

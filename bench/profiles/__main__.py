@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-import memsched as ms
 from bench.profiles import graphs
 from bench.profiles.chains import chain_document, to_bytes
 from bench.profiles.differences import differing
 from bench.profiles.networks import Source, register_causal_attention, sources
+
+import memsched as ms
 from memsched.documents import write_bytes
 
 PACKAGE = Path(ms.__file__).parent
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """0; 1 if `--check` found a difference."""
     known = sources()
     parser = argparse.ArgumentParser(prog="python -m bench.profiles", description=__doc__)
@@ -36,13 +36,14 @@ def main() -> int:
     parser.add_argument("--chains", type=Path, default=PACKAGE / "chains", help="folder of the chains")
     parser.add_argument("--graphs", type=Path, default=PACKAGE / "graphs", help="folder of the graphs")
     parser.add_argument("--check", action="store_true", help="write nothing; say what in the folders differs")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     unknown = sorted(set(given.only or ()) - set(known))
     if unknown:
         parser.error(f"no profile is named {', '.join(unknown)}; there are {', '.join(known)}")
     torch.set_num_threads(1)
-    register_causal_attention()
     chosen = {name: source for name, source in known.items() if given.only is None or name in given.only}
+    if any(source.network == "gpt2" for source in chosen.values()):
+        register_causal_attention()
     began, wrong, count = time.monotonic(), 0, 0
     for path, document in _documents(given, chosen, known):
         count += 1

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import memsched as ms
+import torch
 from bench.profiles.networks import MACHINE, Source
+
+import memsched as ms
 from memsched.torch.machines import machine
 from memsched.torch.profile import profile_spec
 
+VERSION = torch.__version__.partition("+")[0]  # what it was built for makes no difference
 COLUMNS = (
     *("forward_time", "backward_time", "activation", "saved", "gradient"),
     *("forward_overhead", "transient_overhead", "backward_overhead"),
@@ -30,8 +33,10 @@ def chain_document(name: str, source: Source) -> dict[str, Any]:
         "parameters": found["resident"]["parameters"],
         "resident": chain.resident,
         "provenance": {
-            "source": "; ".join(part for part in (found["source"], source.note) if part),
-            "times": f"{found['times']}; the gradients of a step that begins without any",
+            "source": "; ".join(
+                part for part in (found["source"].replace(torch.__version__, VERSION), source.note) if part
+            ),
+            "times": f"{found['times']}; float32; loss, and adding to gradients that are there already, not included",
             "gpu": f"{gpu.name} ({gpu.source})",
             "link": found["link"],
             "link_bandwidth": found["link_bandwidth"],

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import gzip
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from bench.profiles.chains import VERSION, rounded, to_bytes
+from bench.profiles.kernels import CudaKernels
+from bench.profiles.networks import MACHINE, Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 
 import memsched as ms
-from bench.profiles.chains import rounded, to_bytes
-from bench.profiles.kernels import CudaKernels
-from bench.profiles.networks import MACHINE, Source
 from memsched.torch import zoo
 from memsched.torch.machines import machine
 from memsched.torch.recorder import graph_all
@@ -61,7 +62,7 @@ def pack(network: str, note: str, graphs: Mapping[str, ms.Graph]) -> dict[str, A
         raise ValueError(f"the graphs of {network} differ in more than numbers; give each a file")
     gpu, link = machine(MACHINE)
     source = (
-        f"torch {torch.__version__}, recorded on tensors without data: forward, cross entropy, backward, fused SGD "
+        f"{_versions(network)}, recorded on tensors without data: forward, cross entropy, backward, fused SGD "
         "with momentum; dropout and attention saved as by the CUDA kernels; workspace inside kernels not included"
     )
     return {
@@ -77,6 +78,11 @@ def pack(network: str, note: str, graphs: Mapping[str, ms.Graph]) -> dict[str, A
         **first,
         "graphs": {document["name"]: _numbers(document) for document in documents},
     }
+
+
+def _versions(network: str) -> str:
+    package = "transformers" if network == "gpt2" else "torchvision"
+    return f"{package} {importlib.metadata.version(package)} / torch {VERSION}"
 
 
 def _structure(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Chains of real networks that ship with memsched, and generators of random and homogeneous ones."""
+"""Chains and graphs of real networks that ship with memsched, and generators of random and homogeneous chains."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from functools import lru_cache
 from importlib import resources
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from memsched import checks
-from memsched._core import Chain
+from memsched._core import Chain, Graph
 from memsched.errors import InvalidInputError
 
 _FOLDER = "chains"
+_GRAPHS = "graphs"
 
 
 def names() -> tuple[str, ...]:
@@ -37,13 +39,17 @@ def document(name: str) -> dict[str, Any]:
     InvalidInputError
         No profile has this name.
     """
-    if name not in names():
-        near = [known for known in names() if known.startswith(name.split("-")[0])]
-        hint = f"; near: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
-        raise InvalidInputError(f"no profile is named {name!r}{hint}")
+    _check_name(name)
     text = (resources.files("memsched") / _FOLDER / f"{name}.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
+
+
+def _check_name(name: str) -> None:
+    if name not in names():
+        near = [known for known in names() if known.startswith(str(name).split("-")[0])]
+        hint = f"; near: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
+        raise InvalidInputError(f"no profile is named {name!r}{hint}")
 
 
 @lru_cache(maxsize=128)
@@ -62,6 +68,64 @@ def load(name: str) -> Chain:
     13
     """
     return Chain.from_json(document(name))
+
+
+@lru_cache(maxsize=8)
+def load_graph(name: str) -> Graph:
+    """The training step of a shipped profile as a graph: forward, cross entropy, backward, SGD with momentum.
+
+    Bytes are exact; times are the same roofline model as those of the chain, see docs/profiles.md. Resident are
+    parameters, buffers and the momentum. Gradients of parameters are tensors, which the optimiser's op reads.
+
+    Parameters
+    ----------
+    name : str
+        As in `load`.
+
+    Raises
+    ------
+    InvalidInputError
+        No profile has this name.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> graph = ms.profiles.load_graph("resnet18-224-b32")
+    >>> len(graph.ops), graph.ops[-1]["kind"]
+    (152, 'optimizer')
+    """
+    _check_name(name)
+    packed = _packed_graphs(name.split("-")[0])
+    numbers = packed["graphs"][name]
+    names = [tensor for tensor, _ in packed["tensors"]]
+    return Graph(
+        [
+            {"name": tensor, "size": size, "role": role}
+            for (tensor, role), size in zip(packed["tensors"], numbers["sizes"], strict=True)
+        ],
+        [
+            {
+                **{"name": op, "phase": phase, "kind": kind, "layer": layer, "once": once},
+                "reads": [names[tensor] for tensor in reads],
+                "writes": [names[tensor] for tensor in writes],
+                "choices": [{"alg": "default", "time": time, "workspace": workspace}],
+            }
+            for (op, phase, kind, layer, once, reads, writes), time, workspace in zip(
+                packed["ops"], numbers["times"], numbers["workspaces"], strict=True
+            )
+        ],
+        name=name,
+        batch=numbers["batch"],
+        resident=numbers["resident"],
+    )
+
+
+@lru_cache(maxsize=2)
+def _packed_graphs(network: str) -> dict[str, Any]:
+    """The graphs of one network: names once, numbers for each image size and batch."""
+    content = (resources.files("memsched") / _GRAPHS / f"{network}.json.gz").read_bytes()
+    packed: dict[str, Any] = json.loads(gzip.decompress(content))
+    return packed
 
 
 def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int = 0) -> Chain:

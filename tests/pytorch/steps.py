@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from memsched.torch.stages import StagedModel, stage
 from pytorch.models import Case
 
 Loss = Callable[[Any], Any]
+Observed = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -224,3 +226,25 @@ def planner_schedules(
             limit = 0.05 if planner in ("offload", "auto") else None
             result = ms.plan(p.chain, memory, 1e12, planner=planner, chunk=chunk, time_limit=limit)
             yield f"{planner} at {part:g}", result.schedule
+
+
+def tight(p: Prepared, planner: str) -> ms.Schedule:
+    """With rotor all that can be is computed again, with greedy all that can be is offloaded."""
+    return next(iter(planner_schedules(p, (planner,), (0.0,))))[1]
+
+
+def own(p: Prepared) -> Prepared:
+    """The same on a model of its own, which may be changed."""
+    return prepare(copy.deepcopy(p.model), p.args, p.kwargs, p.autocast)
+
+
+class Noting:
+    """An observer that calls a function before every step."""
+
+    def __init__(self, before: Observed) -> None:
+        self.call = before
+
+    def before(self, step: int, action: Any) -> None:
+        self.call(step, action.kind)
+
+    def after(self, step: int, action: Any, event: Any) -> None: ...

@@ -16,6 +16,7 @@ from memsched.errors import MemschedError
 from memsched.torch.cuda_lanes import CudaLanes, pinned
 from memsched.torch.lanes import Direction
 from memsched.torch.planned import PlannedForward
+from memsched.torch.run import Run
 from pytorch.fake_cuda import FakeCuda
 from pytorch.models import CASES
 from pytorch.steps import Prepared, buffers_restored, differences, plain_step, planner_schedules, prepared, train_step
@@ -164,6 +165,42 @@ def test_planned_steps_have_no_race(cuda: FakeCuda, name: str) -> None:
         assert differences(want, planned_step_on(cuda, p, schedule, CudaLanes(CPU))) == [], label
         assert cuda.races == [], label
     assert {stream for stream, what, _ in cuda.log if what == "copy_"} >= {"stream 1", "stream 2"}
+
+
+def broken_off_backward(p: Prepared, parameter: Any) -> None:
+    """A step that ends with an error when the gradient of a parameter arrives."""
+
+    def stop(gradient: Any) -> None:
+        raise KeyError("enough")
+
+    hook = parameter.register_hook(stop)
+    try:
+        with pytest.raises(KeyError, match="enough"):
+            train_step(p)
+    finally:
+        hook.remove()
+    gc.collect()
+
+
+def test_steps_that_end_early_have_no_race(cuda: FakeCuda) -> None:
+    """Copies under way when a step is given up do not write to memory that others get."""
+    p = prepared(NAMED["in_place_batch_norm"])
+    for _, schedule in moving_schedules(p)[:1]:
+        p.model.forward = PlannedForward(p.model, p.staged, p.script(schedule), CudaLanes(CPU))
+        try:
+            with buffers_restored(p.model), cuda:
+                p.model(*p.args)
+                for parameter in p.model.parameters():
+                    broken_off_backward(p, parameter)
+        finally:
+            del p.model.forward
+    assert cuda.races == []
+
+
+def test_a_step_that_does_not_clean_up_races(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "give_up", lambda run: setattr(run, "position", len(run.script.actions)))
+    with pytest.raises(AssertionError, match="given back"):
+        test_steps_that_end_early_have_no_race(cuda)
 
 
 class _NoWait(CudaLanes):

@@ -21,6 +21,7 @@ from torch import nn
 import memsched as ms
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.testing import schedules_of
+from memsched.torch.cuda_lanes import CudaLanes
 from memsched.torch.hooked import HookedForward, Transfers
 from memsched.torch.hooked_plan import HookedPlan, plan_with_hooks
 from memsched.torch.lanes import EmulatedLanes
@@ -28,6 +29,7 @@ from memsched.torch.measure import StepRecorder
 from memsched.torch.meter import Meter
 from memsched.torch.script import compile_schedule
 from memsched.torch.trial import first_difference, trial_step, untouched
+from pytorch.fake_cuda import FakeCuda
 from pytorch.models import CASES
 from pytorch.steps import copies
 
@@ -214,6 +216,38 @@ def test_without_waiting_for_arrivals_nan_shows(monkeypatch: pytest.MonkeyPatch)
     found = trial_step(model, HookedForward(model, plan.flow, script, CPU, late), args, None, CPU)
     assert first_difference(want, found) is not None
     assert any(g is not None and g.isnan().any() for g in found.gradients.values())
+
+
+@pytest.mark.parametrize("queried", [True, False])
+@pytest.mark.parametrize("name", ["branching", "chunks", "lstm", "shared"])
+def test_no_race_between_the_streams_of_cuda(name: str, queried: bool) -> None:
+    """Planned steps, a step that is dropped, a partial backward, and one that goes another way."""
+    model, args = MODELS[name]()
+    plan = planned(model, args)
+
+    @settings(max_examples=8, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        schedule = data.draw(st.just(plan.result.schedule) | schedules_of(plan.chain, recompute=False, chunk="storage"))
+        cuda = FakeCuda(reached=lambda: queried)
+        with pytest.MonkeyPatch.context() as patch, cuda, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a step goes another way
+            cuda.install(patch)
+            script = compile_schedule(plan.chain, schedule, plan.chain.pieces)
+            forward = HookedForward(model, plan.flow, script, CPU, CudaLanes(CPU))
+            inputs = [args, args, tuple(-x[: len(x) // 2] for x in args), args]
+            for kind, given_now in zip(data.draw(st.permutations(["whole", "dropped", "part", "whole"])), inputs):
+                result = forward(*given_now)
+                loss = sum(leaf.sum() for leaf in (result.values() if isinstance(result, dict) else [result]))
+                if kind == "whole":
+                    loss.backward()
+                elif kind == "part":
+                    torch.autograd.grad(loss, list(model.parameters())[-1:])
+                del loss, result
+            del forward
+        assert cuda.races == []
+
+    check()
 
 
 # Steps that are not like the recorded one

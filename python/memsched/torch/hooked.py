@@ -149,7 +149,7 @@ class HookedStep:
         self._awaited = {step for action in script.actions for step in action.after}
         self._saves = self._stage = self._position = self._held = self._room = 0
         self._open: int | None = None
-        self._early: set[int] = set()
+        self._done: set[int] = set()
         self._events: dict[int, Any] = {}
         self._host: dict[int, tuple[int, Any]] = {}  # of each number that has left: its place and the end of its copy
         self._phase = "forward"
@@ -248,21 +248,41 @@ class HookedStep:
                 return
             if self._held + action.needs > self._script.device_bytes:
                 return
-            self._early.add(step)
+            self._done.add(step)
             self._carry_out(step, action)
 
     def _go(self, end: int) -> None:
         """Carry out the steps of the schedule before position `end`; the last of them may be a run that begins."""
-        if self._position < end:
-            self._close_run()
         while self._position < end:
+            self._close_run()
             step, action = self._position, self._script.actions[self._position]
             self._position += 1
             if action.kind in _RUNS:
-                self._close_run()
                 self._begin_run(step, action)
-            elif step not in self._early:
+            elif step not in self._done:
+                if action.kind == "prefetch":
+                    self._let_leave_first(step)
                 self._carry_out(step, action)
+
+    def _let_leave_first(self, prefetch: int) -> None:
+        """Carry out what leaves between a prefetch and the next run before it.
+
+        The list counts what a run allocates from its start on; some of it is there before. So what the run has no room
+        for must have left when the prefetch takes its memory.
+        """
+        moved = set(self._script.actions[prefetch].moves)
+        for step in range(prefetch + 1, self._next_run(prefetch)):
+            action = self._script.actions[step]
+            ready = all(earlier in self._events for earlier in action.after)
+            if action.kind == "prefetch" or not ready or not moved.isdisjoint(action.moves):
+                moved.update(action.moves)
+            elif step not in self._done:
+                self._done.add(step)
+                self._carry_out(step, action)
+
+    def _next_run(self, step: int) -> int:
+        actions = self._script.actions
+        return next((i for i in range(step, len(actions)) if actions[i].kind in _RUNS), len(actions))
 
     def _begin_run(self, step: int, action: Action) -> None:
         for earlier in action.after:
@@ -291,7 +311,7 @@ class HookedStep:
         event = None
         after = [self._events[earlier] for earlier in action.after]
         if action.kind == "prefetch":
-            self._make_room(action.needs)
+            self._make_room(action.needs, self._next_run(step))
             self._held += action.needs
         for slot in self._slots(action):
             if action.kind == "offload" and only_saved(slot):
@@ -328,10 +348,12 @@ class HookedStep:
                 self._held -= self._script.sizes[key]
         self._held -= self._transfers.give_back(wait=False)
 
-    def _make_room(self, needs: int) -> None:
-        """Give back what was freed; wait for its copies only as far as the memory is needed now."""
+    def _make_room(self, needs: int, run: int | None = None) -> None:
+        """Give back what was freed; wait for its copies only as far as the memory is needed now, or by the next run."""
+        actions = self._script.actions
+        soon = actions[run].needs if run is not None and run < len(actions) else 0
         self._held -= self._transfers.give_back(wait=False)
-        while self._transfers.leaving and self._held + needs > self._script.device_bytes:
+        while self._transfers.leaving and self._held + needs + soon > self._script.device_bytes:
             self._held -= self._transfers.give_back(wait=True)
         assert self._held + needs <= self._script.device_bytes, "the schedule needs more memory than its budget"
 

@@ -159,6 +159,7 @@ def plan_with_hooks(
     if not model.training:
         raise InvalidInputError("the model is in eval mode; call model.train() before it is planned for training")
     where = only_device(model, args, kwargs or {})
+    leaves, inputs = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
     from memsched.torch.planning import default_host_memory  # which falls back on this
 
     hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
@@ -183,7 +184,8 @@ def plan_with_hooks(
         buffers=distinct_bytes(list(model.buffers())),
         gradients=sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
         optimizer=optimizer_bytes(optimizer, where),
-        inputs=distinct_bytes(pytree.tree_leaves((args, kwargs))),
+        inputs=distinct_bytes(leaves),
+        input_gradients=sum(leaf.numel() * leaf.element_size() for leaf in leaves if _needs_gradient(leaf)),
         outputs=step.outputs + step.output_gradients,
         environment=stages.environment,
         loss=_loss_bytes(model, args, kwargs, loss, where),
@@ -194,14 +196,13 @@ def plan_with_hooks(
     autocast = Autocast.ambient(where.type)
     chain = stages.chain(
         resident=resident.total,
-        counted=resident.gradients + resident.outputs + resident.environment,
+        counted=resident.gradients + resident.input_gradients + resident.outputs + resident.environment,
         name=type(model).__name__,
         provenance={"times": source, "autocast": str(autocast)},
     )
     result = _solve(
         chain, parse_memory(budget, chain), link, hosts, "offload" if planner == "auto" else planner, time_limit
     )
-    leaves, inputs = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
     warnings.warn(
         f"{type(model).__name__} is planned with saved-tensor hooks, which offload and cannot recompute: {reason}",
         stacklevel=2,
@@ -240,6 +241,10 @@ def _loss_bytes(
             raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
         gradients = torch.autograd.grad(value, sources, allow_unused=True)
         return max(0, meter.peak - distinct_bytes(gradients))
+
+
+def _needs_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _as_leaf(value: Any) -> Any:

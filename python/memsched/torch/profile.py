@@ -39,8 +39,8 @@ def profile(
 ) -> Chain:
     """Profile one training step of a model.
 
-    Bytes are counted on tensors without data: nothing is allocated, and they are exact for what PyTorch's operators
-    allocate. Scratch inside a kernel (cuDNN's workspace), the loss, the state of the optimiser and the rounding of the
+    Bytes are exact for what PyTorch's operators allocate. Unless the device is "here" they are counted on tensors
+    without data, and nothing is allocated. Scratch inside a kernel (cuDNN's workspace), the loss, the state of the optimiser and the rounding of the
     allocator are not counted. docs/profiles.md says what the columns hold. `resident` is all that stays through the
     step: parameters, their gradients, buffers, values that pass beside the chain such as masks, results that are ready
     before the last stage, gradients of inputs that need one, and what repeated runs need for running statistics.
@@ -89,7 +89,7 @@ def profile(
     if chip is None:
         _check_data(model, args, kwargs)
     staged = stage(model, args, kwargs, rewrite=_rewrite(chip))
-    found = measure_bytes(staged, model, args, kwargs)
+    found = measure_bytes(staged, model, args, kwargs, on_device=chip is None)
     if chip is not None:
         times = model_times(staged, model, args, kwargs, machine=chip)
     else:
