@@ -236,7 +236,8 @@ def test_no_race_between_the_streams_of_cuda(name: str, queried: bool) -> None:
             script = compile_schedule(plan.chain, schedule, plan.chain.pieces)
             forward = HookedForward(model, plan.flow, script, CPU, CudaLanes(CPU))
             inputs = [args, args, tuple(-x[: len(x) // 2] for x in args), args]
-            for kind, given_now in zip(data.draw(st.permutations(["whole", "dropped", "part", "whole"])), inputs):
+            kinds = data.draw(st.permutations(["whole", "dropped", "part", "whole"]), label="kinds")
+            for kind, given_now in zip(kinds, inputs, strict=True):
                 result = forward(*given_now)
                 loss = sum(leaf.sum() for leaf in (result.values() if isinstance(result, dict) else [result]))
                 if kind == "whole":

@@ -358,9 +358,8 @@ class HookedStep:
         assert self._held + needs <= self._script.device_bytes, "the schedule needs more memory than its budget"
 
     def _offload(self, slot: SavedSlot, place: int, after: list[Any]) -> Any:
-        assert slot.storage is not None
         self._transfers.arrive(slot)
-        event = self._transfers.out(slot.storage, place, [self._lanes.now(), *after])
+        event = self._transfers.out(slot, place, [self._lanes.now(), *after])
         self._host[slot.number] = (place, event)
         self._room = max(self._room, place + slot.nbytes)
         return event

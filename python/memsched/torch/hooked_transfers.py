@@ -18,12 +18,16 @@ class Transfers:
         self.lanes, self.host = lanes, host
         self._latest: dict[str, Any] = {}
         self._leaving: list[tuple[torch.UntypedStorage, Any]] = []
-        self._arriving: dict[int, Any] = {}
+        self._departing: list[tuple[weakref.ref[SavedSlot], torch.UntypedStorage, Any]] = []
+        self._arriving: dict[int, tuple[weakref.ref[SavedSlot], torch.UntypedStorage, Any]] = {}
 
-    def out(self, storage: torch.UntypedStorage, place: int, after: list[Any]) -> Any:
+    def out(self, slot: SavedSlot, place: int, after: list[Any]) -> Any:
         """Issue a copy to the host."""
-        target = self.host[place : place + storage.nbytes()]
+        storage = slot.storage
+        assert storage is not None
+        target = self.host[place : place + slot.nbytes]
         event = self._latest["out"] = self.lanes.copy("out", storage, target, after)
+        self._departing.append((weakref.ref(slot), storage, event))
         return event
 
     def back(self, slot: SavedSlot, place: int, after: list[Any]) -> Any:
@@ -59,11 +63,16 @@ class Transfers:
             else:
                 left.append((storage, event))
         self._leaving = left
-        for number, (slot, _, event) in list(self._arriving.items()):
-            if slot() is None:  # autograd let go of it without reading it
-                self.lanes.wait(event)
-                del self._arriving[number]
+        self._let_go()
         return count
+
+    def _let_go(self) -> None:
+        """Forget copies that have ended; wait for those whose storage autograd has let go of in the meantime."""
+        for slot, _, event in (*self._departing, *self._arriving.values()):
+            if slot() is None:
+                self.lanes.wait(event)
+        self._departing = [one for one in self._departing if one[0]() is not None and not self.lanes.reached(one[2])]
+        self._arriving = {number: one for number, one in self._arriving.items() if one[0]() is not None}
 
     @property
     def leaving(self) -> bool:
@@ -76,4 +85,5 @@ class Transfers:
             self.lanes.wait(event)
         self._latest.clear()
         self._leaving.clear()
+        self._departing.clear()
         self._arriving.clear()

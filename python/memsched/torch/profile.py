@@ -40,10 +40,11 @@ def profile(
     """Profile one training step of a model.
 
     Bytes are exact for what PyTorch's operators allocate. Unless the device is "here" they are counted on tensors
-    without data, and nothing is allocated. Scratch inside a kernel (cuDNN's workspace), the loss, the state of the optimiser and the rounding of the
-    allocator are not counted. docs/profiles.md says what the columns hold. `resident` is all that stays through the
-    step: parameters, their gradients, buffers, values that pass beside the chain such as masks, results that are ready
-    before the last stage, gradients of inputs that need one, and what repeated runs need for running statistics.
+    without data, and nothing is allocated. Scratch inside a kernel (cuDNN's workspace), the loss, the state of the
+    optimiser and the rounding of the allocator are not counted. docs/profiles.md says what the columns hold. `resident`
+    is all that stays through the step: parameters, their gradients, buffers, values that pass beside the chain such as
+    masks, results that are ready before the last stage, gradients of inputs that need one, and what repeated runs need
+    for running statistics.
 
     Parameters
     ----------
