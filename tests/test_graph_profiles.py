@@ -19,7 +19,7 @@ def plain(graph: ms.Graph) -> ms.Schedule:
     for op in graph.ops:
         steps.append({"run": op["name"]})
         steps += [{"free": tensor} for tensor in op["reads"] if last[tensor] == op["name"]]
-    return ms.Schedule(steps, budget=ms.peak_memory(graph), graph=graph.name)
+    return ms.Schedule(steps, budget=ms.peak_memory(graph), graph=graph.name, rounds=[(graph.batch, 1)])
 
 
 def check(name: str) -> None:
@@ -28,20 +28,22 @@ def check(name: str) -> None:
     sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
     assert graph.name == name
     assert graph.batch == int(name.rpartition("-b")[2])
-    assert len(sizes) > len(ops) > 4 * chain.n
-    assert [op["kind"] for op in ops].count("optimizer") == 1
-    assert ops[-1]["kind"] == "optimizer"
+    assert len(sizes) > len(ops) > 3 * chain.n
+    (optimizer,) = (op for op in ops if op["kind"] == "optimizer")
+    assert [op["name"] for op in ops[-2:]] == [optimizer["name"], "end"]  # the loss is read last
     # A gradient for every parameter, and momentum beside it; buffers are small.
-    gradients = {tensor: sizes[tensor] for tensor in ops[-1]["reads"]}
+    gradients = {tensor: sizes[tensor] for tensor in optimizer["reads"]}
     assert sum(gradients.values()) == parameters
     assert 2 * parameters <= graph.resident < 2.02 * parameters
-    # The loss and the optimiser are what a chain does not have.
+    # The loss and the optimiser are what a chain does not have; DenseNet's concatenations are not rewritten.
     own = chain.forward_time.sum() + chain.backward_time.sum()
-    assert 0.97 < sum(op["choices"][0]["time"] for op in ops) / own < 1.03
-    # Chains hold all gradients from the start, graphs the momentum; a chain's backward never sums in place. GPT-2's
-    # loss makes one tensor more of the size of all scores than the chain counts.
+    assert 0.97 < sum(op["choices"][0]["time"] for op in ops) / own < 1.06
+    # A chain holds all gradients of parameters from the start; a graph holds as many bytes of momentum, and gradients
+    # as they come. A chain never sums gradients in place. GPT-2's loss holds one tensor of the size of all scores that
+    # the chain does not count.
     peak = ms.peak_memory(graph) - (chain.activation[-1] if name.startswith("gpt2") else 0)
-    assert 0.96 < peak / ms.peak_memory(chain) < 1.005
+    assert peak < ms.peak_memory(chain) + parameters
+    assert 0.97 < peak / ms.peak_memory(chain) < 1.035
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from bench.common import Row, environment
-from bench.gpu.methods import SkippedError, Way, plan_at, prepare
+from bench.gpu.methods import SkippedError, Way, prepare
 from bench.gpu.models import PRECISIONS, Task, make
 
 import memsched as ms
@@ -89,7 +89,7 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
     seconds = time.perf_counter() - began
     plan.save(_plan_file(point))
     try:
-        least = plan_at(plan, plan.chain.resident + 1, point["search"]).result.schedule.budget
+        least = plan.at(plan.chain.resident + 1, time_limit=point["search"]).result.schedule.budget
     except InfeasibleError as error:
         least = error.min_memory
     chain = plan.chain
@@ -108,7 +108,7 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
 
 def _verify(point: Row, task: Task, device: torch.device) -> Row:
     """Bit for bit against plain autograd, without an enforced budget: the plain step must fit."""
-    plan = plan_at(memsched.torch.TorchPlan.load(_plan_file(point)), point["budget"], point["search"])
+    plan = memsched.torch.TorchPlan.load(_plan_file(point)).at(point["budget"], time_limit=point["search"])
     measured = plan.verify(task.model, task.args)
     return {"counted_peak": measured.peak_memory, "predicted_peak": plan.result.timeline.peak_memory}
 

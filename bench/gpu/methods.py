@@ -14,7 +14,6 @@ from bench.common import Row
 from bench.gpu.models import Task
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-import memsched as ms
 from memsched.torch import TorchPlan
 
 
@@ -55,7 +54,7 @@ def prepare(task: Task, point: Row, plan_file: Path) -> Way:
             torch._functorch.config.activation_memory_budget = float(point["setting"])
             return Way(torch.compile(task.model))
         case "plan":
-            plan = plan_at(TorchPlan.load(plan_file), point["budget"], point["search"])
+            plan = TorchPlan.load(plan_file).at(point["budget"], time_limit=point["search"])
             way = Way(plan.apply(task.model))
             way.plan = plan
             return way
@@ -84,26 +83,3 @@ def _checkpoint_sequential(task: Task) -> None:
     functions = list(parts)
     segments = max(1, round(math.sqrt(len(functions))))
     owner.forward = lambda x: checkpoint_sequential(functions, segments, x, use_reentrant=False)
-
-
-def plan_at(known: TorchPlan, budget: int, search: float) -> TorchPlan:
-    """A plan for another budget, on the chain and the link that were measured once; seconds for each search."""
-    link = known.result.device
-    device = ms.Device(
-        budget,
-        d2h=link.d2h,
-        h2d=link.h2d,
-        duplex=link.duplex,
-        latency=link.latency,
-        host_memory=link.host_memory,
-        name=link.name,
-    )
-    return TorchPlan(
-        result=ms.plan(known.chain, device=device, chunk="storage", time_limit=search),
-        resident=known.resident,
-        inputs=known.inputs,
-        leaves=known.leaves,
-        autocast=known.autocast,
-        device=known.device,
-        times=known.times,
-    )

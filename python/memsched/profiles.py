@@ -91,8 +91,8 @@ def load_graph(name: str) -> Graph:
     --------
     >>> import memsched as ms
     >>> graph = ms.profiles.load_graph("resnet18-224-b32")
-    >>> len(graph.ops), graph.ops[-1]["kind"]
-    (152, 'optimizer')
+    >>> len(graph.ops), graph.ops[-2]["kind"], graph.resident
+    (152, 'optimizer', 93554656)
     """
     _check_name(name)
     packed = _packed_graphs(name.split("-")[0])

@@ -191,7 +191,7 @@ class FakeCuda(TorchDispatchMode):
     def _dropped(fake: weakref.ref[FakeCuda], key: int) -> None:
         """The allocator of CUDA hands the bytes to the next operation on the stream that they were allocated on."""
         alive = fake()
-        for access in alive._accesses.pop(key) if alive is not None else ():
+        for access in alive._accesses.pop(key, ()) if alive is not None else ():
             assert alive is not None
             compute = dict(alive.current.clock)
             _merge(compute, alive.host)

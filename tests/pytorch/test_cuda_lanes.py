@@ -64,12 +64,13 @@ def test_now_and_wait_are_on_the_compute_stream(cuda: FakeCuda) -> None:
     assert cuda.log == [("compute", "record", event.event), ("compute", "wait", event.event)]
 
 
-def test_now_follows_the_stream_that_is_current_then(cuda: FakeCuda) -> None:
-    """Autograd runs a backward on the stream of its forward, whichever that was."""
+def test_a_step_stays_on_the_stream_that_began_it(cuda: FakeCuda) -> None:
+    """Whichever stream is current in the thread that carries out the rest."""
     lanes = CudaLanes(CPU)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        lanes.now()
+        lanes.begin()
+    lanes.now()
     assert cuda.log[-1][:2] == (side.name, "record")
 
 
@@ -257,5 +258,5 @@ def test_no_bytes_are_not_registered(cuda: FakeCuda) -> None:
 
 def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:
     cuda.refuse = 2
-    with pytest.raises(MemschedError, match=r"refuses to pin 4096 bytes.*host_memory"):
+    with pytest.raises(MemschedError, match=r"4096 bytes of host memory cannot be pinned.*host_memory"):
         pinned(4096)

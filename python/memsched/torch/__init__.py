@@ -10,9 +10,10 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError("memsched.torch needs PyTorch: pip install 'memsched[torch]'", name="torch") from _error
 
 from memsched.torch.capture import CaptureError
+from memsched.torch.hooked_plan import HookedPlan
 from memsched.torch.planning import plan
 from memsched.torch.profile import profile
 from memsched.torch.resident import Resident
 from memsched.torch.torch_plan import TorchPlan
 
-__all__ = ["CaptureError", "Resident", "TorchPlan", "plan", "profile"]
+__all__ = ["CaptureError", "HookedPlan", "Resident", "TorchPlan", "plan", "profile"]

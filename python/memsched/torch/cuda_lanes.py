@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,11 @@ class CudaLanes:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._compute = torch.cuda.current_stream(device)
         self._streams = {"out": torch.cuda.Stream(device), "in": torch.cuda.Stream(device)}
+
+    def begin(self) -> None:
+        self._compute = torch.cuda.current_stream(self._device)
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device).untyped_storage()
@@ -44,7 +49,7 @@ class CudaLanes:
         pass
 
     def now(self) -> _Event:
-        return _Event(torch.cuda.current_stream(self._device))
+        return _Event(self._compute)
 
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> _Event:
         stream = self._streams[way]
@@ -62,7 +67,7 @@ class CudaLanes:
         return bool(event.event.query())
 
     def wait(self, event: _Event) -> None:
-        torch.cuda.current_stream(self._device).wait_event(event.event)
+        self._compute.wait_event(event.event)
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         return pinned(nbytes)
@@ -75,12 +80,12 @@ class CudaLanes:
 
 
 def pinned(nbytes: int) -> torch.Tensor:
-    """Page-locked memory of exactly this size; PyTorch's own pool rounds up to a power of two.
+    """Page-locked memory of exactly this size, where the driver registers it; PyTorch's own pool may round it up.
 
     Raises
     ------
     MemschedError
-        The driver refuses.
+        There is no such memory.
     """
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
@@ -91,9 +96,22 @@ def pinned(nbytes: int) -> torch.Tensor:
     runtime = torch.cuda.cudart()
     status = runtime.cudaHostRegister(host.data_ptr(), nbytes, 0)
     if int(status) != 0:
-        raise MemschedError(
-            f"the driver refuses to pin {nbytes} bytes of host memory (cudaHostRegister: {status}); "
-            "plan with a smaller host_memory"
-        )
-    weakref.finalize(memory, runtime.cudaHostUnregister, host.data_ptr()).atexit = False
+        del host, memory
+        with contextlib.suppress(
+            RuntimeError, AssertionError
+        ):  # takes the error from the driver, or the next kernel would find it
+            torch.zeros(1, device="cuda")
+        try:
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise MemschedError(
+                f"{nbytes} bytes of host memory cannot be pinned (cudaHostRegister: {status}; {error}); plan with a "
+                "smaller host_memory"
+            ) from error
+    weakref.finalize(memory, _unregister, runtime, host.data_ptr()).atexit = False
     return host
+
+
+def _unregister(runtime: Any, address: int) -> None:
+    torch.cuda.synchronize()  # no copy may be under way
+    runtime.cudaHostUnregister(address)

@@ -70,6 +70,7 @@ class HookedForward:
         assert model is not None, "the model is gone"
         if not model.training or not torch.is_grad_enabled():
             return self._original(model, *args, **kwargs)
+        self._transfers.lanes.begin()
         self._end_step_before()
         inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         storages = SavedStorages([*model.parameters(), *model.buffers(), *inputs], self.device)

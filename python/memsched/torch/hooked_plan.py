@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,30 +9,25 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched import checks
-from memsched._core import Chain, Device
-from memsched.compare import plan as plan_chain
-from memsched.documents import Source, check_keys, read_document
-from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.documents import Document
+from memsched.errors import InvalidInputError
 from memsched.planners.registry import planner_named
-from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
 from memsched.torch.hooked import HookedForward
 from memsched.torch.hooked_chain import Flow, Stages
-from memsched.torch.hooked_record import record_step
+from memsched.torch.hooked_record import RecordedStep, record_step
 from memsched.torch.lanes import Lanes
 from memsched.torch.leaves import Leaf
 from memsched.torch.link import measure_link
-from memsched.torch.machines import Link, machine
+from memsched.torch.machines import machine
 from memsched.torch.meter import Meter
 from memsched.torch.resident import Resident, optimizer_bytes
 from memsched.torch.roofline import Roofline, describe
+from memsched.torch.solve import solve
 from memsched.torch.stage_bytes import distinct_bytes
-from memsched.torch.torch_plan import FORMAT, TorchPlan
+from memsched.torch.torch_plan import TorchPlan
 from memsched.torch.trial import untouched
-from memsched.units import format_bytes, parse_bytes, parse_memory
-
-_KEYS = ("format", "kind", "result", "resident", "inputs", "leaves", "autocast", "device", "times", "flow", "reason")
+from memsched.units import parse_bytes
 
 
 class HookedPlan(TorchPlan):
@@ -51,6 +45,9 @@ class HookedPlan(TorchPlan):
     reason : str
         Why the model is not planned as others are.
     """
+
+    KIND = "hooks"
+    KEYS = (*TorchPlan.KEYS, "flow", "reason")
 
     def __init__(self, *, flow: Flow, reason: str, **plan: Any) -> None:
         super().__init__(**plan)
@@ -71,35 +68,35 @@ class HookedPlan(TorchPlan):
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON document, memsched-torch-plan/1 of kind "hooks"."""
-        return {**super().to_json(), "kind": "hooks", "flow": self.flow.to_json(), "reason": self.reason}
+        return {**super().to_json(), "flow": self.flow.to_json(), "reason": self.reason}
 
-    @classmethod
-    def load(cls, source: Source) -> HookedPlan:
-        """Read what `save` wrote.
+    def at(
+        self,
+        budget: str | int,
+        *,
+        planner: str = "auto",
+        host_memory: str | int | None = None,
+        time_limit: float | None = None,
+    ) -> TorchPlan:
+        """A plan of the same model for another budget, from the step that was recorded for this one.
+
+        Parameters
+        ----------
+        budget, planner, host_memory, time_limit
+            As `plan_with_hooks` takes them.
 
         Raises
         ------
-        InvalidInputError
-            It is not a plan of this kind, or one of another version.
+        InfeasibleError
+            The budget or host_memory is too small; `.min_memory` is the smallest feasible budget.
         """
-        document = read_document(source, FORMAT)
-        check_keys(document, FORMAT, _KEYS)
-        autocast = document["autocast"]
-        return cls(
-            flow=Flow.from_json(document["flow"]),
-            reason=str(document["reason"]),
-            result=Result.from_json(document["result"]),
-            resident=Resident(**document["resident"]),
-            inputs=pytree.treespec_loads(json.dumps(document["inputs"])),
-            leaves=tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
-            autocast=Autocast(
-                device_type=autocast["device_type"],
-                enabled=autocast["enabled"],
-                dtype=getattr(torch, autocast["dtype"]),
-            ),
-            device=torch.device(document["device"]),
-            times=document["times"],
-        )
+        name = _offloading(planner, self.reason)
+        return super().at(budget, planner=name, host_memory=host_memory, time_limit=time_limit)
+
+    @classmethod
+    def _fields(cls, document: Document) -> dict[str, Any]:
+        flow, reason = Flow.from_json(document["flow"]), str(document["reason"])
+        return {**super()._fields(document), "flow": flow, "reason": reason}
 
     def _planned(self, model: torch.nn.Module, lanes: Lanes) -> Any:
         torch.clear_autocast_cache()  # what an earlier step has cast would not be saved anew
@@ -160,15 +157,7 @@ def plan_with_hooks(
         raise InvalidInputError("the model is in eval mode; call model.train() before it is planned for training")
     where = only_device(model, args, kwargs or {})
     leaves, inputs = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
-    from memsched.torch.planning import default_host_memory  # which falls back on this
-
-    hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
-    kept = parse_bytes(reserve, "reserve") if reserve is not None else 0
-    if planner != "auto" and planner_named(planner).recomputes:
-        raise InvalidInputError(
-            f"planner is {planner!r}, which recomputes, and this model cannot be recomputed ({reason}); use "
-            '"offload", "greedy" or "dynprog"'
-        )
+    planner = _offloading(planner, reason)
     if device == "here":
         step, source = (
             record_step(model, args, kwargs, where),
@@ -191,7 +180,7 @@ def plan_with_hooks(
         loss=_loss_bytes(model, args, kwargs, loss, where),
         repeated=0,
         shared_gradients=0,
-        reserve=kept,
+        reserve=_measured_reserve(step, where) if reserve is None else parse_bytes(reserve, "reserve"),
     )
     autocast = Autocast.ambient(where.type)
     chain = stages.chain(
@@ -200,12 +189,10 @@ def plan_with_hooks(
         name=type(model).__name__,
         provenance={"times": source, "autocast": str(autocast)},
     )
-    result = _solve(
-        chain, parse_memory(budget, chain), link, hosts, "offload" if planner == "auto" else planner, time_limit
-    )
+    result = solve(chain, budget=budget, link=link, planner=planner, host_memory=host_memory, time_limit=time_limit)
     warnings.warn(
         f"{type(model).__name__} is planned with saved-tensor hooks, which offload and cannot recompute: {reason}",
-        stacklevel=2,
+        stacklevel=3,
     )
     return HookedPlan(
         flow=stages.flow,
@@ -235,7 +222,7 @@ def _loss_bytes(
     leaves, spec = pytree.tree_flatten(result)
     leaves = [_as_leaf(leaf) for leaf in leaves]
     sources = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    with Meter() as meter, torch.enable_grad():
+    with Meter(device.type) as meter, torch.enable_grad():
         value = loss(pytree.tree_unflatten(leaves, spec))
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
@@ -252,18 +239,21 @@ def _as_leaf(value: Any) -> Any:
     return value.detach().requires_grad_() if floating else value
 
 
-def _solve(chain: Chain, budget: int, link: Link, host_memory: int, planner: str, time_limit: float | None) -> Result:
-    if time_limit is not None:
-        checks.non_negative("time_limit", time_limit, "seconds")
-    device = Device(budget, bandwidth=link.bandwidth, duplex=link.duplex, host_memory=host_memory, name=link.name)
-    try:
-        return plan_chain(chain, device=device, planner=planner, chunk="storage", time_limit=time_limit)
-    except InfeasibleError as error:
-        if planner_named(planner).min_memory(chain) <= budget:  # it is the host's memory that lacks
-            raise
-        raise InfeasibleError(
-            f"the budget of {format_bytes(budget)} is too small: {format_bytes(chain.resident)} are resident, and the "
-            f"smallest feasible budget without recomputation is {error.min_memory} bytes "
-            f"({format_bytes(error.min_memory)})",
-            error.min_memory,
-        ) from error
+def _offloading(planner: str, reason: str) -> str:
+    """The planner to use: one that does not recompute."""
+    if planner == "auto":
+        return "offload"
+    if planner_named(planner).recomputes:
+        raise InvalidInputError(
+            f"planner is {planner!r}, which recomputes, and this model cannot be recomputed ({reason}); use "
+            '"offload", "greedy" or "dynprog"'
+        )
+    return planner
+
+
+def _measured_reserve(step: RecordedStep, device: torch.device) -> int:
+    """What CUDA's allocator takes beside tensors, and what the driver's context occupies; nothing on the CPU."""
+    if device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    return step.scratch + max(0, total - free - int(torch.cuda.memory_reserved(device)))

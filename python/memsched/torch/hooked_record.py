@@ -85,6 +85,8 @@ class RecordedStep:
         The first mark at which autograd needs a storage no more.
     outputs, output_gradients : int
         Bytes of the results that are new, and of the gradients of those that need one.
+    scratch : int
+        The most bytes that CUDA's allocator held beside the tensors; 0 on the CPU, which does not tell.
     """
 
     marks: list[Mark]
@@ -93,6 +95,7 @@ class RecordedStep:
     died: dict[int, int]
     outputs: int
     output_gradients: int
+    scratch: int
 
 
 def record_step(
@@ -115,7 +118,7 @@ def record_step(
         The model of another machine; entered as a dispatch mode. Otherwise the step is repeated and timed here.
     """
     modelled: Any = clock if clock is not None else contextlib.nullcontext()
-    meter = Meter()
+    meter = Meter(device.type)
     recorder = Recorder(clock or Stopwatch(device), meter, device, leaves=True)
     with meter, modelled:
         found = recorder.step(model, args, kwargs)
@@ -147,7 +150,8 @@ class Recorder:
         self._names: dict[int, str] = {}
         self._died: dict[int, int] = {}
         self._released: set[int] = set()
-        self._outputs = self._output_gradients = 0
+        self._outputs = self._output_gradients = self._scratch = 0
+        self._base = int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
         self._waiting_for_end = True
         self._storages: SavedStorages | None = None
 
@@ -162,12 +166,15 @@ class Recorder:
             died=self._died,
             outputs=self._outputs,
             output_gradients=self._output_gradients,
+            scratch=self._scratch,
         )
 
     def _forward(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outside = [*model.parameters(), *model.buffers(), *inputs]
         self._storages = SavedStorages(outside, self._device)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
         self._clock.lap()
         with torch.autograd.graph.saved_tensors_hooks(self._pack, unpack):
             result = type(model).forward(model, *args, **kwargs)
@@ -209,6 +216,9 @@ class Recorder:
         """Write down a moment, and let go what nobody else holds, or bring back what is read."""
         seconds = self._clock.lap() if seconds is None else seconds
         most, before = (self._meter.peak, self._meter.live) if self._meter is not None else (0, 0)
+        if self._meter is not None and self._device.type == "cuda":
+            held = int(torch.cuda.max_memory_allocated(self._device)) - self._base
+            self._scratch = max(self._scratch, held - most)
         released = self._release() if kind in ("save", "forward") else ()
         if kind == "read" and slot is not None and slot.storage is None:
             self._bring_back(slot)
@@ -228,6 +238,8 @@ class Recorder:
         )
         if self._meter is not None:
             self._meter.start()
+            if self._device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self._device)
         self._clock.lap()
 
     def _release(self) -> tuple[int, ...]:

@@ -48,16 +48,18 @@ class Transfers:
 
     def free(self, storage: torch.UntypedStorage, event: Any) -> None:
         """Give memory back once a copy from it has ended."""
+        self._departing = [one for one in self._departing if one[1]._cdata != storage._cdata]
         self._leaving.append((storage, event))
 
     def give_back(self, *, wait: bool) -> int:
         """Bytes of what was freed and has left; if asked, wait for the first that has not."""
         count, left = 0, []
         for storage, event in self._leaving:
-            if wait and not self.lanes.reached(event):
-                self.lanes.wait(event)
-                wait = False
-            if self.lanes.reached(event):
+            gone = self.lanes.reached(event)
+            if wait and not gone:
+                self.lanes.wait(event)  # the computation waits, the caller does not: the event may lie ahead still
+                gone, wait = True, False
+            if gone:
                 count += storage.nbytes()
                 self.lanes.give_back(storage)
             else:

@@ -19,6 +19,9 @@ class Lanes(Protocol):
     overlap: bool
     """Whether a copy may run beside the computation that was issued before it."""
 
+    def begin(self) -> None:
+        """Called where a step begins: the calling thread's stream computes it, whichever thread issues the rest."""
+
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Device memory, for the compute stream."""
 
@@ -109,6 +112,9 @@ class EmulatedLanes:
     poison: bool = True
     overlap: bool = False
     _pending: dict[str, deque[_Copy]] = field(default_factory=lambda: {"out": deque(), "in": deque()})
+
+    def begin(self) -> None:
+        pass
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()

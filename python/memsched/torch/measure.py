@@ -41,6 +41,7 @@ class StepRecorder:
     def __init__(self, script: Script, lanes: Lanes, meter: Meter | None, device: torch.device) -> None:
         self._script, self._lanes, self._meter, self._device = script, lanes, meter, device
         self._seen: list[_Seen | None] = [None] * len(script.actions)
+        self._base = int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
 
     def before(self, step: int, action: Action) -> None:
         held = self._restart()
@@ -60,12 +61,12 @@ class StepRecorder:
                 self._meter.start()
             return self._most()
         torch.cuda.reset_peak_memory_stats(self._device)
-        return int(torch.cuda.memory_allocated(self._device))
+        return self._most()
 
     def _most(self) -> int:
         if self._device.type != "cuda":
             return self._meter.peak if self._meter is not None else 0
-        return int(torch.cuda.max_memory_allocated(self._device))
+        return int(torch.cuda.max_memory_allocated(self._device)) - self._base
 
     def timeline(self, resident: int, counted: StepRecorder | None = None) -> Timeline:
         """The timeline of the step, once it is done.

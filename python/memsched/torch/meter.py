@@ -16,6 +16,11 @@ class Meter(TorchDispatchMode):
 
     A storage that an operation reads before any operation made it existed already: it counts nothing.
 
+    Parameters
+    ----------
+    device_type : str, optional
+        Count the tensors of such devices only.
+
     Attributes
     ----------
     live : int
@@ -33,8 +38,9 @@ class Meter(TorchDispatchMode):
     (16, 48)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device_type: str | None = None) -> None:
         super().__init__()
+        self._device_type = device_type
         self.live = 0
         self.peak = 0
         self._sizes: dict[int, int] = {}
@@ -55,18 +61,23 @@ class Meter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            if self._counts(leaf):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._sizes:
                     self._follow(storage, 0)
         out = func(*args, **kwargs)
         for leaf in pytree.tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            if self._counts(leaf):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._sizes:
                     self._follow(storage, storage.nbytes())
         self.peak = max(self.peak, self.live)
         return out
+
+    def _counts(self, value: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return False
+        return self._device_type in (None, value.device.type)
 
     def _follow(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         key = storage._cdata

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from memsched import checks
-from memsched._core import Chain, Device
-from memsched.compare import plan as plan_chain
-from memsched.errors import InfeasibleError
-from memsched.planners.registry import planner_named
+from memsched._core import Chain
+from memsched.torch.capture import CaptureError
+from memsched.torch.hooked_plan import plan_with_hooks
 from memsched.torch.link import measure_link
-from memsched.torch.machines import Link, machine
+from memsched.torch.machines import machine
 from memsched.torch.resident import Resident, loss_bytes, optimizer_bytes, resident_of
 from memsched.torch.roofline import describe
 from memsched.torch.scratch import kernel_scratch
+from memsched.torch.solve import solve
 from memsched.torch.stage_bytes import ModelBytes, measure_bytes
 from memsched.torch.stage_times import StageTimes, measure_times, model_times
 from memsched.torch.stages import StagedModel, stage
 from memsched.torch.torch_plan import TorchPlan
-from memsched.units import format_bytes, parse_bytes, parse_memory
+from memsched.units import parse_bytes
 
 
 def plan(
@@ -40,6 +38,9 @@ def plan(
     time_limit: float | None = None,
 ) -> TorchPlan:
     """Plan a training step of a model so that the process fits a budget of device memory.
+
+    A model that torch.export cannot capture, for example because it branches on values of tensors, is planned with
+    hooks for saved tensors instead: they offload and cannot recompute. One warning says so.
 
     Parameters
     ----------
@@ -63,8 +64,8 @@ def plan(
     host_memory : str or int, optional
         The most host memory for what is offloaded; half of the machine's by default.
     reserve : str or int, optional
-        Device memory for workspaces of libraries and for what the allocator loses; by default measured on CUDA, and 0 on
-        the CPU.
+        Device memory for workspaces of libraries and for what the allocator loses; by default measured on CUDA, and 0
+        on the CPU.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
 
@@ -76,8 +77,6 @@ def plan(
     ------
     InfeasibleError
         The budget is too small; `.min_memory` is the smallest feasible one.
-    CaptureError
-        torch.export cannot capture the model.
     InvalidInputError
         The model is in eval mode or spread over devices, or an option cannot be right.
 
@@ -90,7 +89,23 @@ def plan(
     >>> model(torch.randn(256, 64)).sum().backward()
     >>> plan.remove()
     """
-    staged = stage(model, args, kwargs)
+    try:
+        staged = stage(model, args, kwargs)
+    except CaptureError as error:
+        return plan_with_hooks(
+            model,
+            args,
+            kwargs,
+            reason=str(error),
+            budget=budget,
+            device=device,
+            planner=planner,
+            optimizer=optimizer,
+            loss=loss,
+            host_memory=host_memory,
+            reserve=reserve,
+            time_limit=time_limit,
+        )
     found = measure_bytes(staged, model, args, kwargs, on_device=True)
     if device == "here":
         times = measure_times(staged, model, args, kwargs)
@@ -107,8 +122,7 @@ def plan(
         reserve=_reserve(staged, model, args, kwargs) if reserve is None else parse_bytes(reserve, "reserve"),
     )
     chain = executable_chain(staged, found, times, resident, name=type(model).__name__, source=source)
-    hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
-    result = _solve(chain, parse_memory(budget, chain), link, hosts, planner, time_limit, resident)
+    result = solve(chain, budget=budget, link=link, planner=planner, host_memory=host_memory, time_limit=time_limit)
     return TorchPlan(
         result=result,
         resident=resident,
@@ -156,35 +170,6 @@ def _reserve(staged: StagedModel, model: torch.nn.Module, args: Sequence[Any], k
     return kernel_scratch(staged, model, args, kwargs).most + max(
         0, total - free - torch.cuda.memory_reserved(staged.device)
     )
-
-
-def default_host_memory() -> int:
-    """Half of the memory of this machine, bytes."""
-    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
-
-
-def _solve(
-    chain: Chain,
-    budget: int,
-    link: Link,
-    host_memory: int,
-    planner: str,
-    time_limit: float | None,
-    resident: Resident,
-) -> Any:
-    if planner != "auto":
-        planner_named(planner)
-    if time_limit is not None:
-        checks.non_negative("time_limit", time_limit, "seconds")
-    device = Device(budget, bandwidth=link.bandwidth, duplex=link.duplex, host_memory=host_memory, name=link.name)
-    try:
-        return plan_chain(chain, device=device, planner=planner, chunk="storage", time_limit=time_limit)
-    except InfeasibleError as error:
-        raise InfeasibleError(
-            f"the budget of {format_bytes(budget)} is too small: {format_bytes(resident.total)} are resident, and the "
-            f"smallest feasible budget is {error.min_memory} bytes ({format_bytes(error.min_memory)})",
-            error.min_memory,
-        ) from error
 
 
 def _device_name(device: torch.device) -> str:

@@ -76,6 +76,7 @@ class Run:
         self._awaited = {step for action in script.actions for step in action.after}
         self._leaving: deque[tuple[torch.UntypedStorage, list[Any]]] = deque()
         self._held = 0
+        lanes.begin()
         self.position = 0
 
     @property

@@ -67,9 +67,12 @@ class Packer:
         Parameters, buffers and the like: tensors on their storages are kept as they are.
     slots : iterable of Slot
         Storages that have a slot already.
+    device_type : str
+        Tensors elsewhere are kept as they are: some CUDA kernels save their seed on the CPU.
     """
 
-    def __init__(self, outside: Iterable[torch.Tensor], slots: Iterable[Slot]) -> None:
+    def __init__(self, outside: Iterable[torch.Tensor], slots: Iterable[Slot], device_type: str) -> None:
+        self._device_type = device_type
         self._outside = {tensor.untyped_storage()._cdata for tensor in outside}
         self._slots: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
         for slot in slots:
@@ -77,6 +80,8 @@ class Packer:
             self._slots[slot.storage._cdata] = slot
 
     def pack(self, tensor: torch.Tensor) -> Any:
+        if tensor.device.type != self._device_type:
+            return tensor.detach()
         storage = tensor.untyped_storage()
         if storage._cdata in self._outside or storage.nbytes() == 0:
             return tensor.detach()

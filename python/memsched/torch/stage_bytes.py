@@ -104,12 +104,12 @@ def measure_bytes(
     fake = fake_mode([*leaves, *state.values()])
     fake_leaves = [fake_copy(fake, leaf) for leaf in leaves]
     fake_state = {name: fake_copy(fake, value) for name, value in state.items()}
-    with fake, Meter() as meter:
+    with fake, Meter(staged.device.type) as meter:
         stages, gradients = _dry(staged, Walk(staged, fake_leaves, fake_state), meter)
         scratch = scratch_bytes(fake_state, staged.stages)
     if on_device:
         devices = [staged.device] if staged.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), Meter() as meter:
+        with torch.random.fork_rng(devices), Meter(staged.device.type) as meter:
             stages = _one_by_one(staged, Walk(staged, leaves, state), gradients, meter)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     uses = [{ref.name for ref in stage.state} for stage in staged.stages]

@@ -117,7 +117,8 @@ def run_forward(
             leaves.append(value)
         arguments.append(value)
     fixed = [*environment, *(value for ref, value in zip(stage.state, state, strict=True) if not ref.influential)]
-    packer = Packer([value for value in fixed if isinstance(value, torch.Tensor)], [entry] if entry else [])
+    outside = [value for value in fixed if isinstance(value, torch.Tensor)]
+    packer = Packer(outside, [entry] if entry else [], autocast.device_type)
     hooks = saved_tensors_hooks(packer.pack, unpack) if saving else saved_tensors_hooks(pack_nothing, unpack_nothing)
     with torch.enable_grad(), autocast.context(), hooks:
         results = list(stage.module(*arguments))

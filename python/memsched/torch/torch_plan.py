@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,24 +14,26 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched._core import Chain, Timeline
-from memsched.documents import Source, check_keys, read_document, write_document
-from memsched.errors import MemschedError
+from memsched.documents import Document, Source, check_keys, read_document, write_document
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.result import Result
-from memsched.torch.capture import Autocast
+from memsched.torch.capture import Autocast, only_device
 from memsched.torch.lanes import EmulatedLanes, Lanes
 from memsched.torch.leaves import Leaf
+from memsched.torch.machines import Link
 from memsched.torch.measure import StepRecorder
 from memsched.torch.meter import Meter
 from memsched.torch.planned import PlannedForward
 from memsched.torch.report import describe_plan
 from memsched.torch.resident import Resident
 from memsched.torch.script import Script, compile_schedule
+from memsched.torch.solve import solve
 from memsched.torch.stage_bytes import measure_bytes
 from memsched.torch.stages import StagedModel, stage
 from memsched.torch.trial import Step, first_difference, trial_step, untouched
 
 FORMAT = "memsched-torch-plan/1"
-_KEYS = ("format", "result", "resident", "inputs", "leaves", "autocast", "device", "times")
+_KEYS = ("format", "kind", "result", "resident", "inputs", "leaves", "autocast", "device", "times")
 
 
 class TorchPlan:
@@ -54,6 +57,9 @@ class TorchPlan:
     times : str
         Where the times come from: measured, or a model.
     """
+
+    KIND = "stages"
+    KEYS: tuple[str, ...] = _KEYS
 
     def __init__(
         self,
@@ -91,6 +97,40 @@ class TorchPlan:
         """
         return describe_plan(self.result, self.resident, self.times, measured)
 
+    def at(
+        self,
+        budget: str | int,
+        *,
+        planner: str = "auto",
+        host_memory: str | int | None = None,
+        time_limit: float | None = None,
+    ) -> TorchPlan:
+        """A plan of the same model for another budget, from what was measured for this one.
+
+        Parameters
+        ----------
+        budget, planner, host_memory, time_limit
+            As `memsched.torch.plan` takes them.
+
+        Raises
+        ------
+        InfeasibleError
+            The budget is too small; `.min_memory` is the smallest feasible one.
+        """
+        device = self.result.device
+        link = Link(name=device.name or "link", bandwidth=min(device.d2h, device.h2d), duplex=device.duplex, source="")
+        other = copy.copy(self)
+        other.result = solve(
+            self.chain,
+            budget=budget,
+            link=link,
+            planner=planner,
+            host_memory=device.host_memory if host_memory is None else host_memory,
+            time_limit=time_limit,
+        )
+        other._applied = weakref.WeakSet()
+        return other
+
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:
         """Let the model's training forward follow the plan.
 
@@ -112,8 +152,16 @@ class TorchPlan:
         MemschedError
             The model has a plan already, or is not the model of the plan.
         """
-        if isinstance(model.__dict__.get("forward"), PlannedForward):
-            raise MemschedError("the model has a plan already; call remove() on that plan first")
+        if "forward" in model.__dict__:
+            raise MemschedError(
+                "the model has a plan already, or another forward of its own; call remove() on it first"
+            )
+        device = only_device(model, (), {})
+        if device.type != self.device.type:
+            raise MemschedError(
+                f"the plan is for {self.device.type} and the model is on {device}; move the model there"
+            )
+        self.device = device
         model.forward = self._planned(model, _lanes(self.device))
         self._applied.add(model)
         return model
@@ -127,8 +175,9 @@ class TorchPlan:
     def verify(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Timeline:
         """Compare a planned step with a plain one: results, gradients, buffers and random numbers, bit for bit.
 
-        On the CPU it does so with all copies at the earliest and at the latest legal moment, and with NaN in memory
-        that holds nothing. The model is left as it was. The plain step must fit the device.
+        On CUDA, tensors that differ between two plain steps are left out: atomic additions make them differ. On the CPU
+        all count, and the step runs with all copies at the earliest and at the latest legal moment, and with NaN in
+        memory that holds nothing. The model is left as it was. The plain step must fit the device.
 
         Parameters
         ----------
@@ -195,10 +244,8 @@ class TorchPlan:
         return step, recorder
 
     def _uncounted(self) -> int:
-        """Bytes that a meter does not see, since they are there before the step; CUDA's allocator knows them."""
+        """Bytes that are there before the step, or that no step shows."""
         kept = self.resident
-        if self.device.type == "cuda":
-            return 0
         return kept.parameters + kept.buffers + kept.inputs + kept.optimizer + kept.reserve
 
     def _planned(self, model: torch.nn.Module, lanes: Lanes) -> PlannedForward:
@@ -230,6 +277,7 @@ class TorchPlan:
         """The plan as a JSON document, memsched-torch-plan/1."""
         return {
             "format": FORMAT,
+            "kind": self.KIND,
             "result": self.result.to_json(),
             "resident": self.resident.parts(),
             "inputs": json.loads(pytree.treespec_dumps(self.inputs)),
@@ -257,21 +305,36 @@ class TorchPlan:
             It is not a plan, or one of another version.
         """
         document = read_document(source, FORMAT)
-        check_keys(document, FORMAT, _KEYS)
+        kinds: list[type[TorchPlan]] = [TorchPlan, *TorchPlan.__subclasses__()]
+        kind = next((kind for kind in kinds if document.get("kind") == kind.KIND), None)
+        if kind is None:
+            known = ", ".join(repr(kind.KIND) for kind in kinds)
+            raise InvalidInputError(f"the plan has the kind {document.get('kind')!r}; this version knows {known}")
+        check_keys(document, FORMAT, kind.KEYS)
+        try:
+            return kind(**kind._fields(document))
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"the plan cannot be read ({type(error).__name__}: {error}); is it damaged?"
+            ) from error
+
+    @classmethod
+    def _fields(cls, document: Document) -> dict[str, Any]:
+        """The arguments of the constructor, from a document whose keys are checked."""
         autocast = document["autocast"]
-        return cls(
-            result=Result.from_json(document["result"]),
-            resident=Resident(**document["resident"]),
-            inputs=pytree.treespec_loads(json.dumps(document["inputs"])),
-            leaves=tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
-            autocast=Autocast(
+        return {
+            "result": Result.from_json(document["result"]),
+            "resident": Resident(**document["resident"]),
+            "inputs": pytree.treespec_loads(json.dumps(document["inputs"])),
+            "leaves": tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
+            "autocast": Autocast(
                 device_type=autocast["device_type"],
                 enabled=autocast["enabled"],
                 dtype=getattr(torch, autocast["dtype"]),
             ),
-            device=torch.device(document["device"]),
-            times=document["times"],
-        )
+            "device": torch.device(document["device"]),
+            "times": document["times"],
+        }
 
 
 def _lanes(device: torch.device) -> Lanes:

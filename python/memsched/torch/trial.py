@@ -19,7 +19,8 @@ class Step:
 
     Attributes
     ----------
-    outputs : list of Tensor
+    outputs : list of (Tensor or None)
+        None where it is not to be compared.
     gradients : dict of str to (Tensor or None)
         Of the parameters that need one, and of the inputs that do ("input 0", ...).
     buffers : dict of str to Tensor
@@ -28,10 +29,19 @@ class Step:
         The states of the generators after the step.
     """
 
-    outputs: list[torch.Tensor]
+    outputs: list[torch.Tensor | None]
     gradients: dict[str, torch.Tensor | None]
     buffers: dict[str, torch.Tensor]
     random: list[torch.Tensor]
+
+    def without_noise(self, again: Step) -> Step:
+        """The step less what another run of the same step computed otherwise."""
+        return Step(
+            outputs=[a if _identical(a, b) else None for a, b in zip(self.outputs, again.outputs, strict=True)],
+            gradients={name: g for name, g in self.gradients.items() if _identical(g, again.gradients[name])},
+            buffers={name: b for name, b in self.buffers.items() if _identical(b, again.buffers[name])},
+            random=self.random,
+        )
 
 
 def generators(device: torch.device) -> list[torch.Tensor]:
@@ -105,8 +115,8 @@ def first_difference(expected: Step, found: Step) -> str | None:
     return None
 
 
-def _numbered(tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor | None]:
-    return {str(k): tensor for k, tensor in enumerate(tensors)}
+def _numbered(tensors: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    return {str(k): tensor for k, tensor in enumerate(tensors) if tensor is not None}
 
 
 def _identical(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:

@@ -1,0 +1,71 @@
+"""The plan of a model's chain for a budget."""
+
+from __future__ import annotations
+
+import os
+
+from memsched import checks
+from memsched._core import Chain, Device
+from memsched.compare import plan as plan_chain
+from memsched.errors import InfeasibleError
+from memsched.planners.registry import PLANNERS, planner_named
+from memsched.result import Result
+from memsched.torch.machines import Link
+from memsched.units import format_bytes, parse_bytes, parse_memory
+
+
+def solve(
+    chain: Chain,
+    *,
+    budget: str | int,
+    link: Link,
+    planner: str = "auto",
+    host_memory: str | int | None = None,
+    time_limit: float | None = None,
+) -> Result:
+    """Plan a chain whose storages move whole.
+
+    Parameters
+    ----------
+    chain : Chain
+        Its resident bytes are those of the whole process.
+    budget : str or int
+        Bytes, or a percentage as everywhere.
+    link : Link
+    planner : str
+        "auto" or a planner's name.
+    host_memory : str or int, optional
+        Half of the machine's by default.
+    time_limit : float, optional
+        Seconds for each planner that takes a limit.
+
+    Raises
+    ------
+    InfeasibleError
+        `.min_memory` is the smallest feasible budget.
+    InvalidInputError
+        An option cannot be right.
+    """
+    if planner != "auto":
+        planner_named(planner)
+    if time_limit is not None:
+        checks.non_negative("time_limit", time_limit, "seconds")
+    limit = parse_memory(budget, chain)
+    hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
+    device = Device(limit, bandwidth=link.bandwidth, duplex=link.duplex, host_memory=hosts, name=link.name)
+    try:
+        return plan_chain(chain, device=device, planner=planner, chunk="storage", time_limit=time_limit)
+    except InfeasibleError as error:
+        planners = PLANNERS.values() if planner == "auto" else [planner_named(planner)]
+        if any(entry.min_memory(chain) <= limit for entry in planners):  # it is the host's memory that lacks
+            raise
+        raise InfeasibleError(
+            f"the budget of {format_bytes(limit)} is too small: {format_bytes(chain.resident)} are resident, and the "
+            f"smallest feasible budget is {error.min_memory} bytes ({format_bytes(error.min_memory)})",
+            error.min_memory,
+        ) from error
+
+
+def default_host_memory() -> int:
+    """Half of the memory of this machine, bytes."""
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
