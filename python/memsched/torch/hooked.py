@@ -20,10 +20,8 @@ knows when that is.
 
 from __future__ import annotations
 
-import types
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,14 +34,13 @@ from memsched.torch.hooked_transfers import Transfers
 from memsched.torch.lanes import Lanes
 from memsched.torch.run import Observer
 from memsched.torch.script import Action, Key, Kind, Script
+from memsched.torch.stand_in import StandIn, waiting_for_backward
 
 _RUNS = ("forward", "loss", "backward")
 
 
-class HookedForward:
-    """Stands in for the `forward` of one model.
-
-    In eval mode, and where no gradients are recorded, it is the model's own forward.
+class HookedForward(StandIn):
+    """Stands in for the `forward` of a model that cannot be captured.
 
     Parameters
     ----------
@@ -57,20 +54,13 @@ class HookedForward:
     """
 
     def __init__(self, model: torch.nn.Module, flow: Flow, script: Script, device: torch.device, lanes: Lanes) -> None:
-        self._model = weakref.ref(model)
-        self._original = type(model).forward
+        super().__init__(model)
         self._active: weakref.ref[HookedStep] | None = None
         self._transfers = Transfers(lanes, lanes.host_memory(script.host_bytes))
         self._warned = False
         self.flow, self.script, self.device = flow, script, device
-        self.observe: Callable[[], Observer | None] = lambda: None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self._model()
-        assert model is not None, "the model is gone"
-        if not model.training or not torch.is_grad_enabled():
-            return self._original(model, *args, **kwargs)
-        self._transfers.lanes.begin()
+    def _step(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._end_step_before()
         inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         storages = SavedStorages([*model.parameters(), *model.buffers(), *inputs], self.device)
@@ -102,10 +92,7 @@ class HookedForward:
         active = self._active() if self._active is not None else None
         if active is not None:
             if active.waits_for_backward:
-                raise MemschedError(
-                    "a planned forward began while another one waits for its backward, and the budget covers one at a "
-                    "time; call backward() first, or run under torch.no_grad() where no gradient is needed"
-                )
+                raise waiting_for_backward()
             active.close()
         self._transfers.drain()
 
@@ -114,16 +101,6 @@ class HookedForward:
         transfers = getattr(self, "_transfers", None)
         if transfers is not None:
             transfers.drain()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the model has the model's own forward."""
-        copied = memo.get(id(self._model()))
-        return types.MethodType(self._original, copied) if copied is not None else self._original
-
-    def __reduce__(self) -> Any:
-        raise MemschedError(
-            "a model with a plan applied cannot be pickled; call remove() first, or save its state_dict"
-        )
 
 
 class HookedStep:

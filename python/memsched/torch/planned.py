@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,15 +12,14 @@ from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import Autocast
 from memsched.torch.lanes import Lanes
 from memsched.torch.leaves import Leaf
-from memsched.torch.run import Observer, Run
+from memsched.torch.run import Run
 from memsched.torch.script import Script
 from memsched.torch.stages import StagedModel
+from memsched.torch.stand_in import StandIn, waiting_for_backward
 
 
-class PlannedForward:
-    """Stands in for the `forward` of one model.
-
-    In eval mode, and where no gradients are recorded, it is the model's own forward.
+class PlannedForward(StandIn):
+    """Stands in for the `forward` of a model that was captured.
 
     Parameters
     ----------
@@ -32,19 +29,13 @@ class PlannedForward:
     """
 
     def __init__(self, model: torch.nn.Module, staged: StagedModel, script: Script, lanes: Lanes) -> None:
-        self._model = weakref.ref(model)
-        self._original = type(model).forward
+        super().__init__(model)
         self._signature = training_signature(model)
         self._host = lanes.host_memory(script.host_bytes)
         self._active: weakref.ref[Run] | None = None
         self.staged, self.script, self.lanes = staged, script, lanes
-        self.observe: Callable[[], Observer | None] = lambda: None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self._model()
-        assert model is not None, "the model is gone"
-        if not model.training or not torch.is_grad_enabled():
-            return self._original(model, *args, **kwargs)
+    def _step(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._check_model(model)
         leaves = self._check_inputs(args, kwargs)
         state = self.staged.fetch_state(model)
@@ -80,10 +71,7 @@ class PlannedForward:
         if active is not None and active.returning:
             active.give_up()  # an error has ended its backward, or only some gradients were asked for
         if active is not None and not active.done:
-            raise MemschedError(
-                "a planned forward began while another one waits for its backward, and the budget covers one at a "
-                "time; call backward() first, or run under torch.no_grad() where no gradient is needed"
-            )
+            raise waiting_for_backward()
 
     def _check_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The leaves of the inputs, which must be like those of the capture."""
@@ -103,16 +91,6 @@ class PlannedForward:
                     "smaller last batch (drop_last=True), or call remove() before"
                 )
         return leaves
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the model has the model's own forward."""
-        copied = memo.get(id(self._model()))
-        return types.MethodType(self._original, copied) if copied is not None else self._original
-
-    def __reduce__(self) -> Any:
-        raise MemschedError(
-            "a model with a plan applied cannot be pickled; call remove() first, or save its state_dict"
-        )
 
 
 def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:

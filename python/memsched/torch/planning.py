@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from memsched._core import Chain
+from memsched.errors import MemschedError
 from memsched.torch.capture import CaptureError
 from memsched.torch.hooked_plan import plan_with_hooks
 from memsched.torch.link import measure_link
@@ -89,6 +90,8 @@ def plan(
     >>> model(torch.randn(256, 64)).sum().backward()
     >>> plan.remove()
     """
+    if "forward" in model.__dict__:
+        raise MemschedError("the model has a plan already, or another forward of its own; call remove() on it first")
     try:
         staged = stage(model, args, kwargs)
     except CaptureError as error:
