@@ -106,13 +106,13 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         try:
             exported = torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
         except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            message = f"torch.export cannot capture {type(model).__name__}: {type(error).__name__}: {reason}"
+            message = f"torch.export cannot capture {type(model).__name__}: {type(error).__name__}: {_reason(error)}"
             raise CaptureError(message) from error
         module = exported.module(check_guards=False)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             _drop_checks(part.graph)
+            _name_state_directly(part.graph)
             part.recompile()
     return Program(
         graph_module=module,
@@ -158,6 +158,29 @@ def _drop_checks(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             graph.erase_node(node)
+
+
+def _name_state_directly(graph: fx.Graph) -> None:
+    """Let what reads a buffer after a write in place read the buffer, and not the result of the write: they are one.
+
+    The counter of a batch normalisation that is used twice would otherwise travel from the first use to the second.
+    """
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        source = node.args[0] if node.args else None
+        if schema is None or not isinstance(source, fx.Node) or source.op != "get_attr":
+            continue
+        written = schema.arguments[0].alias_info
+        returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+        if written is not None and written.is_write and returned is not None and returned.is_write:
+            node.replace_all_uses_with(source)
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error of torch.export, and what to do where that is known."""
+    text = str(error).strip()
+    first = text.split("\n")[0].split(". ")[0][:200]
+    return f"{first}; set model.config.use_cache = False" if "DynamicCache" in text else first
 
 
 def is_getitem(node: fx.Node) -> bool:

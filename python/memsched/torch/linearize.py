@@ -53,7 +53,7 @@ def share_concatenations(graph: fx.Graph, known: dict[fx.Node, Facts]) -> bool:
     gradients stay the same bit for bit: copies are copied, and sums keep their order.
     """
     order = {node: position for position, node in enumerate(graph.nodes)}
-    writes = [(position, fact.writes) for node, position in order.items() if (fact := known.get(node)) and fact.writes]
+    writes = _writes(graph, known)
     seen: dict[tuple[object, ...], fx.Node] = {}
     changed = False
     for node in graph.nodes:
@@ -66,13 +66,30 @@ def share_concatenations(graph: fx.Graph, known: dict[fx.Node, Facts]) -> bool:
             if prefix is None:
                 continue
             storages = known[prefix].storages.union(*(known[part].storages for part in parts[:shared]))
-            if not any(order[prefix] < at < order[node] and storages & written for at, written in writes):
+            if not _written_between(writes, order[prefix], order[node], storages):
                 node.args = ([prefix, *parts[shared:]], dim)
                 node.kwargs = {}
                 changed = True
                 break
         seen[key] = node
     return changed
+
+
+def _writes(graph: fx.Graph, known: dict[fx.Node, Facts]) -> list[tuple[int, frozenset[int]]]:
+    """Pairs (position of an operation, the storages that it changes)."""
+    return [(at, known[node].writes) for at, node in enumerate(graph.nodes) if node in known and known[node].writes]
+
+
+def _written_between(
+    writes: Sequence[tuple[int, frozenset[int]]], first: int, last: int, storages: frozenset[int]
+) -> bool:
+    """Whether an operation between two positions changes one of some storages."""
+    return any(first < at < last and storages & written for at, written in writes)
+
+
+def _touched(node: fx.Node, known: dict[fx.Node, Facts]) -> frozenset[int]:
+    """The storages that an operation reads or returns."""
+    return known[node].storages.union(*(known[source].storages for source in node.all_input_nodes))
 
 
 def sink_parameter_arithmetic(graph: fx.Graph, known: dict[fx.Node, Facts]) -> None:
@@ -82,6 +99,7 @@ def sink_parameter_arithmetic(graph: fx.Graph, known: dict[fx.Node, Facts]) -> N
     """
     first_use: dict[fx.Node, int] = {}
     order = {node: position for position, node in enumerate(graph.nodes)}
+    writes = _writes(graph, known)
     at = {position: node for node, position in order.items()}
     for node in reversed(list(graph.nodes)):
         fact = known.get(node)
@@ -89,6 +107,8 @@ def sink_parameter_arithmetic(graph: fx.Graph, known: dict[fx.Node, Facts]) -> N
         if node.op != "call_function" or fact is None or not users:
             continue
         movable = fact.requires_grad and not fact.batch and not fact.writes and not fact.random and not is_getitem(node)
+        if movable and _written_between(writes, order[node], min(users), _touched(node, known)):
+            continue
         if movable and min(users) > order[node] + 1 and not any(is_getitem(user) for user in node.users):
             first_use[node] = min(users)
     for node in list(graph.nodes):

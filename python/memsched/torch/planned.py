@@ -14,7 +14,7 @@ from memsched.torch.lanes import Lanes
 from memsched.torch.leaves import Leaf
 from memsched.torch.run import Run
 from memsched.torch.script import Script
-from memsched.torch.stages import StagedModel
+from memsched.torch.stages import StagedModel, training_signature
 from memsched.torch.stand_in import StandIn, waiting_for_backward
 
 
@@ -30,7 +30,6 @@ class PlannedForward(StandIn):
 
     def __init__(self, model: torch.nn.Module, staged: StagedModel, script: Script, lanes: Lanes) -> None:
         super().__init__(model)
-        self._signature = training_signature(model)
         self._host = lanes.host_memory(script.host_bytes)
         self._active: weakref.ref[Run] | None = None
         self.staged, self.script, self.lanes = staged, script, lanes
@@ -56,7 +55,7 @@ class PlannedForward(StandIn):
         return outputs
 
     def _check_model(self, model: torch.nn.Module) -> None:
-        if training_signature(model) != self._signature:
+        if training_signature(model) != self.staged.signature:
             raise MemschedError(
                 "the model has changed since it was planned: parts of it went to eval mode, or parameters were frozen "
                 "or unfrozen or got another dtype; call remove() and plan it again"
@@ -91,14 +90,6 @@ class PlannedForward(StandIn):
                     "smaller last batch (drop_last=True), or call remove() before"
                 )
         return leaves
-
-
-def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:
-    """What a capture depends on besides the inputs: the mode of every module, and what kind each parameter is of."""
-    return (
-        *(module.training for module in model.modules()),
-        *((name, parameter.requires_grad, parameter.dtype) for name, parameter in model.named_parameters()),
-    )
 
 
 class _StageFunction(torch.autograd.Function):

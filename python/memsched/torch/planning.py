@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from memsched._core import Chain
-from memsched.errors import MemschedError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import CaptureError
 from memsched.torch.hooked_plan import plan_with_hooks
 from memsched.torch.link import measure_link
@@ -90,6 +90,10 @@ def plan(
     >>> model(torch.randn(256, 64)).sum().backward()
     >>> plan.remove()
     """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    if isinstance(args, torch.Tensor):
+        raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")
     if "forward" in model.__dict__:
         raise MemschedError("the model has a plan already, or another forward of its own; call remove() on it first")
     try:
@@ -134,7 +138,8 @@ def plan(
         autocast=staged.autocast,
         device=staged.device,
         times=source,
-        staged=staged,
+        operations=staged.operations,
+        captured=(model, staged),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -95,6 +95,7 @@ class Run:
         self._arriving.clear()
         self._reserved.clear()
         self._tapes = [None] * len(self._tapes)
+        self.outputs, self.output_gradients, self.environment = {}, {}, {}
 
     def __del__(self) -> None:
         if not self.done:
@@ -130,6 +131,7 @@ class Run:
             self.advance(len(self.script.actions) if last else end)
             if last:
                 self.close()
+                self.outputs, self.output_gradients, self.environment = {}, {}, {}
         except BaseException:
             self.give_up()
             raise
@@ -352,10 +354,6 @@ class Run:
         """Wait for what is under way, so that its memory may be used again."""
         while self._leaving:
             self._wait_for_the_first_to_leave()
-
-    def planned_storages(self) -> Iterator[torch.UntypedStorage]:
-        """The storages that the schedule decides about and that are on the device."""
-        yield from (slot.storage for slot in self._slots.values() if slot.storage is not None)
 
 
 class _Untouched:

@@ -37,13 +37,13 @@ class Slot:
 class Handle:
     """A tensor as autograd keeps it: a view of a slot. It never holds the bytes themselves."""
 
-    __slots__ = ("__weakref__", "conjugate", "device", "dtype", "offset", "shape", "slot", "strides")
+    __slots__ = ("__weakref__", "conjugate", "device", "dtype", "negative", "offset", "shape", "slot", "strides")
 
     def __init__(self, tensor: torch.Tensor, slot: Slot) -> None:
         self.slot = slot
         self.dtype, self.device = tensor.dtype, tensor.device
         self.shape, self.strides, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-        self.conjugate = tensor.is_conj()
+        self.conjugate, self.negative = tensor.is_conj(), tensor.is_neg()
         slot.handles.add(self)
 
     def tensor(self) -> torch.Tensor:
@@ -53,6 +53,7 @@ class Handle:
         with torch.no_grad():
             view = torch.empty(0, dtype=self.dtype, device=self.device)
             view.set_(storage, self.offset, self.shape, self.strides)
+            view = torch._neg_view(view) if self.negative else view
             return view.conj() if self.conjugate else view
 
 

@@ -176,31 +176,31 @@ def _forward(walk: Walk, stage: Stage, meter: Meter) -> tuple[StageBytes, Forwar
     start = meter.live
     meter.start()
     forward = walk.forward(stage, saving=False)
-    transient = meter.peak - start - _kept(stage, forward)
+    transient = meter.peak - start - _kept(walk, stage, forward)
     del forward
     start = meter.live
     meter.start()
     forward = walk.forward(stage)
     pieces = [slot.nbytes for slot in forward.saved]
-    overhead = meter.peak - start - _kept(stage, forward) - sum(pieces)
+    overhead = meter.peak - start - _kept(walk, stage, forward) - sum(pieces)
     found = StageBytes(
         activation=forward.exit_slot.nbytes if forward.exit_slot else 0,
         pieces=pieces,
         forward_overhead=overhead,
         transient_overhead=transient,
         exports=distinct_bytes(forward.exports),
-        outputs=distinct_bytes(forward.outputs),
+        outputs=distinct_bytes(walk.own(forward.outputs)),
     )
     return found, forward
 
 
-def _kept(stage: Stage, forward: Forward) -> int:
+def _kept(walk: Walk, stage: Stage, forward: Forward) -> int:
     """Bytes of what a forward gives out that are counted elsewhere: its exit, or the results of the last stage.
 
     Results that are given out on the way are not among them. The caller holds those of the first run, and a repeated
     run makes them once more.
     """
-    return distinct_bytes([forward.exit] if stage.exit else forward.outputs)
+    return distinct_bytes([forward.exit] if stage.exit else walk.own(forward.outputs))
 
 
 def _backward(tape: Tape, gradients: _Gradients, found: StageBytes, meter: Meter) -> torch.Tensor | None:

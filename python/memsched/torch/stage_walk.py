@@ -37,6 +37,12 @@ class Walk:
         self._slot: Slot | None = None
         self._needs_grad = False
 
+    def own(self, values: Sequence[Any]) -> list[Any]:
+        """Those of some values that stages made: not on storages of the inputs or of the state."""
+        given = [*self._inherited.values(), *(self._environment[name] for name in self._staged.input_names)]
+        storages = {value.untyped_storage()._cdata for value in given if isinstance(value, torch.Tensor)}
+        return [v for v in values if isinstance(v, torch.Tensor) and v.untyped_storage()._cdata not in storages]
+
     def forward(self, stage: Stage, *, saving: bool = True) -> Forward:
         """Run the forward of a stage on the exit of the stage before it."""
         return run_forward(

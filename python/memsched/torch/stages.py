@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from memsched.torch.capture import Autocast, Program, capture
+from memsched.torch.capture import Autocast, CaptureError, Program, capture
 from memsched.torch.facts import Facts, facts, fake_copy, fake_mode
 from memsched.torch.leaves import Leaf
 from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic
@@ -87,6 +88,10 @@ class StagedModel:
     results : tuple
         Of each leaf of the result: None where a stage computes it, else ("environment", name), ("state", name) or
         ("constant", value).
+    signature : tuple
+        What the capture depends on besides the inputs (`training_signature`).
+    operations : tuple of str
+        A short hash of the operations of each stage.
     constants : dict
         Tensors of the program that are not state of the model, by name.
     autocast : Autocast
@@ -99,6 +104,8 @@ class StagedModel:
     input_names: tuple[str, ...]
     leaves: tuple[Leaf, ...]
     results: tuple[tuple[str, Any] | None, ...]
+    signature: tuple[Any, ...]
+    operations: tuple[str, ...]
     constants: dict[str, torch.Tensor]
     autocast: Autocast
     device: torch.device
@@ -178,10 +185,12 @@ def stage(
     flat = [fake_copy(fake, leaf) for leaf in leaves]
     graph = program.graph_module.graph
     known = facts(program, fake, flat)
+    _refuse_writes(graph, known)
     if share_concatenations(graph, known):
         known = facts(program, fake, flat)
     sink_parameter_arithmetic(graph, known)
     cuts = linearize(graph, known)
+    _refuse_shared_writes(cuts, known)
     output = next(node for node in graph.nodes if node.op == "output")
     returned = pytree.tree_leaves(output.args[0])
     shared = _shared_state(cuts)
@@ -194,10 +203,57 @@ def stage(
         input_names=tuple(node.name for node in graph.nodes if node.op == "placeholder"),
         leaves=tuple(Leaf.of(leaf) for leaf in leaves),
         results=tuple(_result(leaf) for leaf in returned),
+        signature=training_signature(model),
+        operations=tuple(_hash_of(cut) for cut in cuts),
         constants=constants,
         autocast=program.autocast,
         device=program.device,
     )
+
+
+def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:
+    """What a capture depends on besides the inputs: the mode of every module, and what kind each parameter is of."""
+    return (
+        *(module.training for module in model.modules()),
+        *((name, parameter.requires_grad, parameter.dtype) for name, parameter in model.named_parameters()),
+    )
+
+
+def _hash_of(cut: Cut) -> str:
+    return hashlib.sha256("\n".join(str(node.target) for node in cut.nodes).encode()).hexdigest()[:12]
+
+
+def _refuse_writes(graph: fx.Graph, known: dict[fx.Node, Facts]) -> None:
+    """Writes that a repeated run could not take back: to inputs, and to parameters that need a gradient."""
+    written = frozenset(s for fact in known.values() for s in fact.writes)
+    for node in graph.nodes:
+        if node in known and known[node].storages & written:
+            if node.op == "placeholder":
+                raise CaptureError(f"the model writes to its input {node.name!r} in place; let it write to a copy")
+            if node.op == "get_attr" and known[node].requires_grad:
+                raise CaptureError(f"the model writes to its parameter {str(node.target)!r} in its forward")
+
+
+def _refuse_shared_writes(cuts: Sequence[Cut], known: dict[fx.Node, Facts]) -> None:
+    """State that one stage writes and another one reads: a repeated run would read what came later.
+
+    Running statistics and counters that only count themselves are not read.
+    """
+    names = {s: str(node.target) for cut in cuts for node in cut.state for s in known[node].storages}
+    written = frozenset(s for cut in cuts for node in cut.nodes for s in known[node].writes) & frozenset(names)
+    stages: dict[int, set[int]] = {s: set() for s in written}
+    read: set[int] = set()
+    for k, cut in enumerate(cuts):
+        for node in cut.nodes:
+            fact = known[node]
+            touched = fact.writes.union(*(known[source].storages for source in node.all_input_nodes)) & written
+            for storage in touched:
+                stages[storage].add(k)
+            counts_itself = not node.users and len(fact.writes) == 1
+            read |= touched - fact.statistics - (fact.writes if counts_itself else frozenset())
+    for storage in sorted(read):
+        if len(stages[storage]) > 1:
+            raise CaptureError(f"the model's buffer {names[storage]!r} is changed in one stage and used in another")
 
 
 def _result(leaf: Any) -> tuple[str, Any] | None:

@@ -33,7 +33,7 @@ from memsched.torch.stages import StagedModel, stage
 from memsched.torch.trial import Step, first_difference, trial_step, untouched
 
 FORMAT = "memsched-torch-plan/1"
-_KEYS = ("format", "kind", "result", "resident", "inputs", "leaves", "autocast", "device", "times")
+_KEYS = ("format", "kind", "result", "resident", "inputs", "leaves", "autocast", "device", "times", "operations")
 
 
 class TorchPlan:
@@ -56,6 +56,8 @@ class TorchPlan:
         Where the model was.
     times : str
         Where the times come from: measured, or a model.
+    operations : tuple of str
+        What the operations of each stage are recognised by.
     """
 
     KIND = "stages"
@@ -71,11 +73,15 @@ class TorchPlan:
         autocast: Autocast,
         device: torch.device,
         times: str,
-        staged: StagedModel | None = None,
+        operations: tuple[str, ...] = (),
+        captured: tuple[torch.nn.Module, StagedModel] | None = None,
     ) -> None:
         self.result, self.resident = result, resident
         self.inputs, self.leaves, self.autocast, self.device, self.times = inputs, leaves, autocast, device, times
-        self._staged = staged
+        self.operations = operations
+        self._captured: weakref.WeakKeyDictionary[torch.nn.Module, StagedModel] = weakref.WeakKeyDictionary()
+        if captured is not None:
+            self._captured[captured[0]] = captured[1]
         self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -198,13 +204,19 @@ class TorchPlan:
         original = type(model).forward.__get__(model)
         with untouched(model, device):
             expected = trial_step(model, original, args, kwargs, device)
+        if device.type == "cuda":  # some of its kernels add in any order
+            with untouched(model, device):
+                expected = expected.without_noise(trial_step(model, original, args, kwargs, device))
         measured = None
         for name, lanes in _trial_lanes(device).items():
             found, recorder = self._trial(model, args, kwargs, lanes, counting=True)
-            measured = recorder.timeline(self._uncounted())
             different = first_difference(expected, found)
             if different is not None:
-                raise MemschedError(f"the plan changes the {different} (copies {name}); please report this as a bug")
+                raise MemschedError(
+                    f"the planned step changes the {different} (copies {name}): either the forward depends on what is "
+                    "no tensor, such as Python's random, or this is a bug to report"
+                )
+            measured = recorder.timeline(self._uncounted())
         assert measured is not None
         if measured.peak_memory > self.result.schedule.budget:
             raise MemschedError(
@@ -235,6 +247,8 @@ class TorchPlan:
         counting: bool,
     ) -> tuple[Step, StepRecorder]:
         """One planned step, and the record of it."""
+        if not model.training:
+            raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
         planned = self._planned(model, lanes)
         meter = Meter() if counting and self.device.type != "cuda" else None
         recorder = StepRecorder(planned.script, lanes, meter, self.device)
@@ -249,7 +263,10 @@ class TorchPlan:
         return kept.parameters + kept.buffers + kept.inputs + kept.optimizer + kept.reserve
 
     def _planned(self, model: torch.nn.Module, lanes: Lanes) -> PlannedForward:
-        return PlannedForward(model, self._staged or self._restage(model), self._script(), lanes)
+        staged = self._captured.get(model)
+        if staged is None or staged.device != self.device:
+            staged = self._captured[model] = self._restage(model)
+        return PlannedForward(model, staged, self._script(), lanes)
 
     def _script(self) -> Script:
         return compile_schedule(self.chain, self.result.schedule, self.chain.pieces or [[]] * self.chain.n)
@@ -265,12 +282,12 @@ class TorchPlan:
         pieces = [[size for size in one.pieces if size] for one in found]
         chain = self.chain
         known = [list(one) for one in chain.pieces or [[]] * chain.n]
-        if names != list(chain.names or ()) or activations != chain.activation.tolist() or pieces != known:
+        same = self.operations == staged.operations and names == list(chain.names or ())
+        if not same or activations != chain.activation.tolist() or pieces != known:
             raise MemschedError(
                 f"the plan was made for a model of {chain.n} stages, and this one differs in its stages or in their "
                 "bytes; plan this model: memsched.torch.plan(model, ...)"
             )
-        self._staged = staged
         return staged
 
     def to_json(self) -> dict[str, Any]:
@@ -289,6 +306,7 @@ class TorchPlan:
             },
             "device": str(self.device),
             "times": self.times,
+            "operations": list(self.operations),
         }
 
     def save(self, path: str | Path) -> None:
@@ -334,6 +352,7 @@ class TorchPlan:
             ),
             "device": torch.device(document["device"]),
             "times": document["times"],
+            "operations": tuple(document["operations"]),
         }
 
 
