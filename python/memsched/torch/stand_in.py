@@ -58,5 +58,5 @@ def waiting_for_backward() -> MemschedError:
     """The error for a second forward at once."""
     return MemschedError(
         "a planned forward began while another one waits for its backward, and the budget covers one at a time; call "
-        "backward() first, or run under torch.no_grad() where no gradient is needed"
+        "backward() first, drop its results (del loss), or run under torch.no_grad() where no gradient is needed"
     )
