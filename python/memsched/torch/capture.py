@@ -46,7 +46,8 @@ class Autocast:
         same = self.device_type == other.device_type and self.enabled == other.enabled
         return same and (not self.enabled or self.dtype == other.dtype)
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash((self.device_type, self.enabled, self.dtype if self.enabled else None))
 
     def context(self) -> torch.autocast:
         """Enters it again. Casts of weights are not cached: a cache outlives the stage that filled it."""
