@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from memsched.torch.planned import PlannedForward
 from pytorch.models import CASES
 from pytorch.steps import (
     Noting,
+    Outcome,
     Prepared,
     buffers_restored,
     copies,
@@ -405,6 +407,16 @@ def test_copies_are_plain_and_pickles_are_refused(planner: str) -> None:
     assert pickle.loads(pickle.dumps(p.model)).training
 
 
+def in_parallel(p: Prepared) -> list[Outcome]:
+    """Two steps. The process group must outlive its users: whoever frees it last waits for its threads, forever."""
+    parallel = nn.parallel.DistributedDataParallel(p.model)
+    try:
+        return [train_step(p, model=parallel, seed=seed) for seed in range(2)]
+    finally:
+        del parallel
+        gc.collect()
+
+
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 def test_distributed_data_parallel(planner: str, tmp_path: Any) -> None:
     p = own(prepared(NAMED["in_place_batch_norm"]))
@@ -413,11 +425,9 @@ def test_distributed_data_parallel(planner: str, tmp_path: Any) -> None:
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         with buffers_restored(p.model):
-            parallel = nn.parallel.DistributedDataParallel(p.model)
-            want = [train_step(p, model=parallel, seed=seed) for seed in range(2)]
+            want = in_parallel(p)
         with buffers_restored(p.model), installed(p, schedule, early=copies(1)):
-            parallel = nn.parallel.DistributedDataParallel(p.model)
-            got = [train_step(p, model=parallel, seed=seed) for seed in range(2)]
+            got = in_parallel(p)
         assert [differences(a, b) for a, b in zip(want, got, strict=True)] == [[], []]
     finally:
         torch.distributed.destroy_process_group()

@@ -213,6 +213,33 @@ def test_a_model_that_looks_at_values_is_refused() -> None:
         stage(model, args)
 
 
+class AsksForCompiler(nn.Module):
+    """Computes otherwise while it is compiled, as some libraries do; `strict` ones look at values if it is not."""
+
+    def __init__(self, *, strict: bool) -> None:
+        super().__init__()
+        self.strict = strict
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            return self.layer(x).sin()
+        if self.strict and bool((x > 100).any()):
+            raise ValueError("x is too large")
+        return self.layer(x).cos()
+
+
+@pytest.mark.parametrize(("strict", "kind"), [(False, "cos"), (True, "sin")])
+def test_what_is_captured_is_what_training_computes_where_that_can_be_recorded(strict: bool, kind: str) -> None:
+    model = AsksForCompiler(strict=strict)
+    found = capture(model, (torch.ones(2, 4),)).graph_module.code
+    assert f"aten.{kind}." in found
+    assert not torch.compiler.is_compiling()
+    assert not torch.compiler.is_exporting()
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
 def test_a_model_in_eval_mode_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"call model\.train\(\)"):
         stage(nn.Linear(2, 2).eval(), (torch.ones(1, 2),))

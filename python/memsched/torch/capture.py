@@ -104,11 +104,7 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         raise InvalidInputError("the model is in eval mode; call model.train() before it is captured for training")
     device = only_device(model, args, kwargs or {})
     with _in_silence(), torch.enable_grad():
-        try:
-            exported = torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
-        except Exception as error:
-            message = f"torch.export cannot capture {type(model).__name__}: {type(error).__name__}: {_reason(error)}"
-            raise CaptureError(message) from error
+        exported = _export(model, tuple(args), dict(kwargs or {}))
         module = exported.module(check_guards=False)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
@@ -122,6 +118,42 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         autocast=Autocast.ambient(device.type),
         device=device,
     )
+
+
+def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
+    """Preferably what the model computes in training. Some models can be recorded only as they are for a compiler."""
+    for setting in (_as_in_training(model), contextlib.nullcontext()):
+        try:
+            with setting:
+                return torch.export.export(model, args, kwargs, strict=False)
+        except Exception as error:  # the model's own code runs in there, so anything may be raised
+            reason = error
+    message = f"torch.export cannot capture {type(model).__name__}: {type(reason).__name__}: {_reason(reason)}"
+    raise CaptureError(message) from reason
+
+
+@contextlib.contextmanager
+def _as_in_training(model: torch.nn.Module) -> Iterator[None]:
+    """Let the model's forward find `torch.compiler.is_compiling()` false, as in training.
+
+    transformers, for one, hands attention a mask where that is true, and computes otherwise in the last bits.
+    """
+    flags = torch.compiler.__dict__  # torch.export puts them back when it is done or fails
+    found = {name: flags[name] for name in ("_is_compiling_flag", "_is_exporting_flag") if name in flags}
+
+    def enter(*_: Any) -> None:
+        found.update((name, flags[name]) for name in found)
+        flags.update(dict.fromkeys(found, False))
+
+    def leave(*_: Any) -> None:
+        flags.update(found)
+
+    hooks = [model.register_forward_pre_hook(enter, prepend=True), model.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextlib.contextmanager

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memsched.torch.fan_in import current_node, is_fan_in, taker
+
 
 class Meter(TorchDispatchMode):
     """Follows the storages that are born while it is entered, until they die.
 
-    A storage that an operation reads before any operation made it existed already: it counts nothing.
+    A storage that an operation reads before any operation made it existed already: it counts nothing. Gradients that
+    autograd adds up count as it does when nobody watches: in place (see `memsched.torch.fan_in`).
 
     Parameters
     ----------
@@ -42,12 +46,20 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self._device_type = device_type
         self.live = 0
-        self.peak = 0
+        self._peak = 0
         self._sizes: dict[int, int] = {}
+        self._makers: dict[int, int | None] = {}  # the autograd nodes in which storages were born
+        self._sum: _Sum | None = None
+
+    @property
+    def peak(self) -> int:
+        self._settle()
+        return self._peak
 
     def start(self) -> None:
         """Measure the peak from here on."""
-        self.peak = self.live
+        self._sum = None
+        self._peak = self.live
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count these storages no longer: somebody else holds them."""
@@ -60,19 +72,37 @@ class Meter(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self._settle()
         for leaf in pytree.tree_leaves((args, kwargs)):
             if self._counts(leaf):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._sizes:
                     self._follow(storage, 0)
         out = func(*args, **kwargs)
+        node = current_node()
         for leaf in pytree.tree_leaves(out):
             if self._counts(leaf):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in self._sizes:
                     self._follow(storage, storage.nbytes())
-        self.peak = max(self.peak, self.live)
+                    self._makers[storage._cdata] = node
+        sum_so_far = taker(func, args, kwargs)
+        if sum_so_far is not None and self._counts(sum_so_far) and is_fan_in(node, self._makers_of(args)):
+            self._sum = _Sum(sum_so_far.untyped_storage()._cdata, self.live, out.untyped_storage().nbytes())
+        else:
+            self._peak = max(self._peak, self.live)
         return out
+
+    def _makers_of(self, tensors: Iterable[torch.Tensor]) -> list[int | None]:
+        keys = [tensor.untyped_storage()._cdata for tensor in tensors]
+        return [self._makers[key] for key in keys if key in self._makers]
+
+    def _settle(self) -> None:
+        """Count the last sum of gradients, now that it shows whether somebody else holds the sum before it."""
+        if self._sum is not None:
+            in_place = self._sum.so_far not in self._sizes
+            self._peak = max(self._peak, self._sum.live - (self._sum.result if in_place else 0))
+            self._sum = None
 
     def _counts(self, value: Any) -> bool:
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -91,3 +121,13 @@ class Meter(TorchDispatchMode):
         alive = meter()
         if alive is not None:
             alive.live -= alive._sizes.pop(key)
+            alive._makers.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """An addition of two gradients: the storage that could take it, the bytes alive after it and those it made."""
+
+    so_far: int
+    live: int
+    result: int

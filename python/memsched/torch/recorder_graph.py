@@ -57,8 +57,8 @@ class Event:
         Whether an optimiser did it.
     node : int or None
         The autograd node that ran when it happened.
-    sums : list of int
-        Storages that `sum_in_place` may write the result to.
+    sum_so_far : int or None
+        The storage that `sum_in_place` may write the result to.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Event:
     parts: list[tuple[list[int], list[int]]] = field(default_factory=list)
     optimizer: bool = False
     node: int | None = None
-    sums: list[int] = field(default_factory=list)
+    sum_so_far: int | None = None
 
 
 @dataclass(slots=True)

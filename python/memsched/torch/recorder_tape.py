@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InvalidInputError
+from memsched.torch.fan_in import current_node, is_fan_in, taker
 from memsched.torch.recorder_graph import Event, Storage, Tape
 
 __all__ = ["Recorder", "sum_in_place"]
@@ -136,8 +136,9 @@ class Recorder(TorchDispatchMode):
         if len(event.changes) > 1 and kind.startswith("_foreach"):
             event.parts = self.parts(named, event.changes)
         self.locate(event)
-        if event.node is not None and kind == "add":
-            event.sums = self.sums(named, makes)
+        sum_so_far = taker(func, args, kwargs)
+        if sum_so_far is not None:
+            event.sum_so_far = next(iter(self.movable([self.number(sum_so_far, -1)])), None)
         self.tape.events.append(event)
 
     def movable(self, numbers: Iterable[int]) -> list[int]:
@@ -157,16 +158,6 @@ class Recorder(TorchDispatchMode):
         found = [number for changed, _ in parts for number in changed]
         return parts if sorted(found) == sorted(changes) else []  # lists of which two elements share a storage: no
 
-    def sums(self, named: dict[str, Any], makes: list[int]) -> list[int]:
-        """The operands of an addition that could take the result, if it may be autograd's own of two gradients."""
-        operands = [named["self"], named["other"]]
-        same = len({(t.shape, t.dtype) if isinstance(t, torch.Tensor) else None for t in operands}) == 1
-        if not (same and named["alpha"] == 1 and len(makes) == 1):
-            return []
-        return self.movable(
-            self.number(tensor, -1) for tensor in operands if is_non_overlapping_and_dense_or_false(tensor)
-        )
-
     def locate(self, event: Event) -> None:
         """Phase, layer and module of an operation that has just run."""
         if not self.backward and torch._C._current_graph_task_id() != -1:
@@ -175,8 +166,7 @@ class Recorder(TorchDispatchMode):
                 self.tape.events[-1].backward = True  # the gradient of the loss, which backward() makes first
         node = torch._C._current_autograd_node()
         number = torch._C._autograd._get_sequence_nr() - 1 if node is None else node._sequence_nr()
-        if node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
-            event.node = number
+        event.node = current_node()
         if event.optimizer:
             event.layer, event.path = self.layers.setdefault("optimizer", len(self.layers)), "optimizer"
             return
@@ -192,10 +182,7 @@ class Recorder(TorchDispatchMode):
 def sum_in_place(tape: Tape) -> None:
     """Let autograd add up gradients as it does when nothing is recorded, and change the tape so.
 
-    Where a tensor gets gradients from several users, autograd adds each to the sum so far: in place if nobody else
-    holds the sum or what is added to it, but never under a dispatch mode. Nobody else held it if it died right after.
-    An addition of two tensors that the same node made is one of that node's own. So is, to be careful, any addition
-    in a node written in Python.
+    See `memsched.torch.fan_in`.
     """
     storages, moved = tape.storages, dict[int, int]()
 
@@ -203,11 +190,13 @@ def sum_in_place(tape: Tape) -> None:
         return list(dict.fromkeys(moved.get(number, number) for number in numbers))
 
     for index, event in enumerate(tape.events):
-        event.reads, event.changes, event.sums = now(event.reads), now(event.changes), now(event.sums)
+        event.reads, event.changes = now(event.reads), now(event.changes)
         event.parts = [(now(changes), now(reads)) for changes, reads in event.parts]
-        makers = [tape.events[storages[number].born] for number in event.reads if storages[number].born >= 0]
-        target = next((number for number in event.sums if storages[number].died == index + 1), None)
-        if target is None or all(maker.node == event.node for maker in makers):
+        makers = [tape.events[storages[number].born].node for number in event.reads if storages[number].born >= 0]
+        if event.sum_so_far is None or not is_fan_in(event.node, makers):
+            continue
+        target = moved.get(event.sum_so_far, event.sum_so_far)
+        if storages[target].died != index + 1:
             continue
         result = event.makes.pop()
         storages[target].died = storages[result].died

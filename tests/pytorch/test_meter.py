@@ -1,0 +1,106 @@
+"""The bytes that Meter counts under its dispatch mode against those that the allocator gives out without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from memsched.torch.meter import Meter
+
+WIDE = (64, 1024)
+
+
+def peak_of_allocator(step: Callable[[], object]) -> int:
+    """The most that a step had allocated beyond what was there before, by PyTorch's own log of its allocator."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as log:
+        result = step()
+    events = [event for event in log.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    del result
+    held = peak = 0
+    for event in events:
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def both_peaks(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, int]:
+    """Of the backward of a function: as counted, and as allocated."""
+
+    def backward() -> Callable[[], object]:
+        x = torch.rand(WIDE, requires_grad=True)
+        entered = x * 1
+        out = function(entered)
+        gradient = torch.rand_like(out)
+        return lambda: torch.autograd.grad(out, entered, gradient)
+
+    real = peak_of_allocator(backward())
+    step = backward()
+    with Meter() as meter:
+        kept = step()
+        counted = meter.peak
+    del kept
+    return counted, real
+
+
+def residual(x: torch.Tensor) -> torch.Tensor:
+    return x.tanh() + x.sigmoid()
+
+
+def four_users(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() + x.sigmoid() + x.tanh() + x.softmax(-1)
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    return x.tanh().sum() + x.sum() + x.sigmoid().mean()
+
+
+def columns(x: torch.Tensor) -> torch.Tensor:
+    return x[:, :512].tanh().sum() + x.t().sigmoid().sum()
+
+
+def reshaped(x: torch.Tensor) -> torch.Tensor:
+    return x.tanh() + x.view(-1).sigmoid().view(WIDE)
+
+
+def both_reshaped(x: torch.Tensor) -> torch.Tensor:
+    return x.t().tanh() + x.t().sigmoid()
+
+
+def deep(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(5):
+        x = x + (x.tanh() + x.relu()).sigmoid()
+    return x
+
+
+def held_by_the_caller(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    y.retain_grad()
+    return y.cos() + y * 3
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+@pytest.mark.parametrize(
+    "function", [residual, four_users, expanded, columns, reshaped, both_reshaped, deep, held_by_the_caller]
+)
+def test_gradients_are_summed_as_without_a_watcher(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    counted, real = both_peaks(function)
+    assert abs(counted - real) <= 256, (counted, real)
+
+
+def test_a_sum_of_two_gradients_of_one_operation_counts_whole() -> None:
+    counted, real = both_peaks(squared)
+    assert real < counted <= real + 4 * WIDE[0] * WIDE[1]
+
+
+def test_an_addition_in_the_forward_counts_whole() -> None:
+    with Meter() as meter:
+        total = torch.ones(1024) + torch.ones(1024)
+        assert meter.peak == 3 * 4096
+        assert meter.live == 4096
+    del total
