@@ -42,11 +42,13 @@ def test_profiles_load(name: str) -> None:
     assert chain == ms.Chain.from_json(document)
     assert chain.name == document["name"]
     assert chain.n == document["n"] == len(chain.names)
-    assert chain.resident == 2 * document["parameters"] > 0
+    resident = chain.provenance["resident"]
+    assert chain.resident == sum(resident.values())
+    assert resident["parameters"] == resident["gradients"] == document["parameters"] > 0
     assert chain.provenance == document["provenance"]
     assert {"source", "times", "gpu", "link_bandwidth"} <= set(chain.provenance)
     assert chain.provenance["link_bandwidth"] == 12.2e9
-    assert (chain.saved >= chain.activation[1:]).all()
+    assert [sum(sizes) for sizes in chain.pieces] == (chain.saved - chain.activation[1:]).tolist()
     assert (chain.forward_time > 0).all()
     least, peak = ms.min_memory(chain), ms.peak_memory(chain)
     assert chain.resident < least <= ms.min_memory(chain, "dynprog") < peak

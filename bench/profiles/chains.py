@@ -30,6 +30,7 @@ def chain_document(name: str, source: Source) -> dict[str, Any]:
         "n": chain.n,
         "names": list(chain.names),
         **{column: _plain(chain, column) for column in COLUMNS},
+        "pieces": chain.pieces,
         "parameters": found["resident"]["parameters"],
         "resident": chain.resident,
         "provenance": {

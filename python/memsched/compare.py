@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from memsched._core import Device
 from memsched.bounds import recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.planners.registry import PLANNERS, planner_named, takes
+from memsched.planners.registry import PLANNERS, check_planner, planner_named, takes
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
@@ -131,6 +131,7 @@ def plan(
     >>> ms.plan(chain, M=20, beta=8).planner
     'offload'
     """
+    check_planner(planner)
     auto = planner == "auto"
     names = [name for name in PLANNERS if name != "pofo"] if auto else [planner]
     device = make_device(M, beta, device)

@@ -107,7 +107,7 @@ def parse_bytes(value: str | float, what: str = "the size") -> int:
     return _number_of_bytes(value, what, _BYTES_FORMS)
 
 
-def parse_memory(value: str | float, problem: Problem) -> int:
+def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> int:
     """A memory budget M in bytes, resident included, from a size or a percentage.
 
     Parameters
@@ -117,6 +117,8 @@ def parse_memory(value: str | float, problem: Problem) -> int:
         the least that any plan without recomputation needs; at 100% the plain run fits; more is allowed.
     problem : Chain or Graph
         What the percentage is of.
+    what : str
+        The option's name for errors.
 
     Raises
     ------
@@ -132,7 +134,6 @@ def parse_memory(value: str | float, problem: Problem) -> int:
     >>> parse_memory("0%", chain), parse_memory("50%", chain), parse_memory("100 B", chain)
     (16, 18, 100)
     """
-    what = "the memory"
     if not isinstance(value, str):
         return _number_of_bytes(value, what, _MEMORY_FORMS)
     if not value.rstrip().endswith("%"):

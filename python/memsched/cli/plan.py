@@ -13,7 +13,7 @@ from memsched.cli.inputs import Machine, check_writable, json_option, load_probl
 from memsched.cli.show import print_json, print_rich, report, working
 from memsched.compare import plan as best_plan
 from memsched.documents import write_document
-from memsched.planners.registry import PLANNERS, planner_named
+from memsched.planners.registry import PLANNERS, check_planner
 from memsched.problem import Problem
 from memsched.result import Result
 from memsched.units import parse_chunk, parse_seconds
@@ -40,8 +40,7 @@ class Planning:
         InvalidInputError
             Naming the option and what it may be.
         """
-        if self.planner not in (None, "auto"):
-            planner_named(str(self.planner))
+        check_planner(self.planner or "auto")
         chunk_and_limit(self.chunk, self.time_limit)
 
     def run(self, problem: Problem, machine: Machine) -> tuple[Result, str]:

@@ -80,6 +80,18 @@ PLANNERS: dict[str, Planner] = {
 }
 
 
+def check_planner(name: str) -> None:
+    """Refuse what `plan` does not know: neither "auto" nor a planner.
+
+    Raises
+    ------
+    InvalidInputError
+        Listing what there is.
+    """
+    if name != "auto" and name not in PLANNERS:
+        raise InvalidInputError(f"planner is {name!r}; it must be auto or one of {', '.join(PLANNERS)}")
+
+
 def planner_named(name: str) -> Planner:
     """Look a planner up.
 

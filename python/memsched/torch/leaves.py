@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leaf:
-    """One leaf of the arguments of a model.
+    """One leaf of the arguments of a model. Equal leaves run the same kernels.
 
     Attributes
     ----------
     dtype : str or None
         Of a tensor, such as "float32"; None for a value that is no tensor.
-    shape : tuple of int
+    shape, strides : tuple of int
     needs_grad : bool
     value : object
         What is no tensor.
@@ -26,6 +27,7 @@ class Leaf:
 
     dtype: str | None = None
     shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
     needs_grad: bool = False
     value: Any = None
 
@@ -35,20 +37,35 @@ class Leaf:
         if not isinstance(value, torch.Tensor):
             return cls(value=value)
         name = str(value.dtype).removeprefix("torch.")
-        return cls(dtype=name, shape=tuple(value.shape), needs_grad=value.requires_grad)
+        return cls(dtype=name, shape=tuple(value.shape), strides=value.stride(), needs_grad=value.requires_grad)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Leaf) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        strides = tuple(stride for stride, size in zip(self.strides, self.shape, strict=True) if size > 1)
+        return self.dtype, self.shape, strides, self.needs_grad, self.value
 
     def example(self, device: torch.device) -> Any:
         """Such a leaf, filled with zeros."""
         if self.dtype is None:
             return self.value
         dtype = getattr(torch, self.dtype)
-        return torch.zeros(self.shape, dtype=dtype, device=device, requires_grad=self.needs_grad)
+        made = torch.empty_strided(self.shape, self.strides, dtype=dtype, device=device)
+        return made.zero_().requires_grad_(self.needs_grad)
 
     def __str__(self) -> str:
         if self.dtype is None:
             return repr(self.value)
         shape = "x".join(map(str, self.shape)) or "scalar"
-        return f"{self.dtype} {shape}{' that needs a gradient' if self.needs_grad else ''}"
+        like = torch.empty_strided(self.shape, self.strides, device="meta")
+        layout = "" if like.is_contiguous() else f" with strides {', '.join(map(str, self.strides))}"
+        if layout and like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last):
+            layout = " in channels_last"
+        return f"{self.dtype} {shape}{layout}{' that needs a gradient' if self.needs_grad else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object.
@@ -59,7 +76,8 @@ class Leaf:
             A value that JSON does not have.
         """
         if self.dtype is not None:
-            return {"dtype": self.dtype, "shape": list(self.shape), "needs_grad": self.needs_grad}
+            shape, strides = list(self.shape), list(self.strides)
+            return {"dtype": self.dtype, "shape": shape, "strides": strides, "needs_grad": self.needs_grad}
         if not isinstance(self.value, None | bool | int | float | str):
             raise InvalidInputError(
                 f"an input is a {type(self.value).__name__}, which cannot be saved; pass tensors and plain values"
@@ -72,5 +90,21 @@ class Leaf:
         if "value" in document:
             return cls(value=document["value"])
         return cls(
-            dtype=str(document["dtype"]), shape=tuple(document["shape"]), needs_grad=bool(document["needs_grad"])
+            dtype=str(document["dtype"]),
+            shape=tuple(document["shape"]),
+            strides=tuple(document["strides"]),
+            needs_grad=bool(document["needs_grad"]),
         )
+
+
+def nesting(spec: pytree.TreeSpec) -> str:
+    """How arguments or results nest, with a star for each leaf: "(*, {'mask': *})"."""
+    return repr(pytree.tree_unflatten([_STAR] * spec.num_leaves, spec))
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+_STAR = _Star()

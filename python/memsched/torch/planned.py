@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import Autocast
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, nesting
 from memsched.torch.run import Run
 from memsched.torch.script import Script
 from memsched.torch.stages import StagedModel, training_signature
@@ -80,7 +80,8 @@ class PlannedForward(StandIn):
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self.staged.inputs:
             raise InvalidInputError(
-                f"the model was planned for inputs nested as {self.staged.inputs} and got {spec}; pass them alike"
+                f"the model was planned for (args, kwargs) nested as {nesting(self.staged.inputs)} and got "
+                f"{nesting(spec)}; pass them alike"
             )
         for name, leaf, expected in zip(self.staged.input_names, leaves, self.staged.leaves, strict=True):
             found = Leaf.of(leaf)

@@ -103,6 +103,10 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
     """
     if optimizer is None:
         return 0
+    if not isinstance(optimizer, torch.optim.Optimizer | int):
+        raise InvalidInputError(
+            f"optimizer is {optimizer!r}; give a torch.optim.Optimizer, or the bytes of its state as a number"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         return checks.count("optimizer", optimizer, 0, 2**63 - 1)
     state = [leaf for leaf in pytree.tree_leaves(dict(optimizer.state)) if isinstance(leaf, torch.Tensor)]

@@ -15,6 +15,7 @@ from memsched.torch.slots import Handle, Slot
 from memsched.torch.stage_run import Forward, Tape, run_backward, run_forward
 from memsched.torch.stage_state import StageState
 from memsched.torch.stages import Stage, StagedModel
+from memsched.torch.versions import Versions
 
 
 class Observer(Protocol):
@@ -68,6 +69,8 @@ class Run:
         self._needs_grad = [False] * n
         self._tapes: list[Tape | None] = [None] * n
         self._random: list[_Random | None] = [None] * n
+        self._versions = Versions()
+        self._output_versions: dict[int, int] = {}  # after the first run
         self._made: dict[Key, Any] = {}  # when the bytes on the device are complete
         self._arriving: set[Key] = set()  # copied in, and the computation does not wait for it yet
         self._copied: dict[Key, Any] = {}  # when the host has them
@@ -95,7 +98,11 @@ class Run:
         self._arriving.clear()
         self._reserved.clear()
         self._tapes = [None] * len(self._tapes)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self.outputs, self.output_gradients, self.environment = {}, {}, {}
+        self._versions.clear()
 
     def __del__(self) -> None:
         if not self.done:
@@ -131,7 +138,7 @@ class Run:
             self.advance(len(self.script.actions) if last else end)
             if last:
                 self.close()
-                self.outputs, self.output_gradients, self.environment = {}, {}, {}
+                self._let_go()
         except BaseException:
             self.give_up()
             raise
@@ -190,6 +197,10 @@ class Run:
     def _forward(self, action: Action) -> None:
         k, stage = action.stage, self.staged.stages[action.stage]
         entry = self._exits[k - 1] if stage.entry else None
+        if action.first:
+            self._note_what_it_reads(k, stage)
+        else:
+            self._versions.check(k)
         state = self.state.first(stage) if action.first else self.state.again(stage)
         with self._random_numbers(k, stage, action.first):
             forward = run_forward(
@@ -207,8 +218,18 @@ class Run:
             self._needs_grad[k] = forward.needs_grad
             self.environment.update(zip(stage.exports, forward.exports, strict=True))
             self.outputs.update(zip(stage.outputs, forward.outputs, strict=True))
+            tensors = [p for p in stage.outputs if isinstance(self.outputs[p], torch.Tensor)]
+            self._output_versions.update((position, self.outputs[position]._version) for position in tensors)
             self.result_needs_grad[k] = forward.output_needs_grad
         self._adopt(action, stage, forward)
+
+    def _note_what_it_reads(self, k: int, stage: Stage) -> None:
+        for name in stage.environment:
+            if name in self.staged.input_names:
+                self._versions.note(k, f"input {name!r}", self.environment[name])
+        for ref, value in zip(stage.state, self.state.values(stage), strict=True):
+            if not ref.written:
+                self._versions.note(k, f"{ref.name!r} of the model", value)
 
     def _adopt(self, action: Action, stage: Stage, forward: Forward) -> None:
         """Put what a forward gave where the schedule looks for it."""
@@ -223,6 +244,9 @@ class Run:
         beside = [*(self.environment[name] for name in stage.exports), *(self.outputs[p] for p in stage.outputs)]
         for position, slot in forward.beside:  # a repeated run made them anew: read those of the first run
             slot.storage = beside[position].untyped_storage()
+            if position >= len(stage.exports):
+                output = stage.outputs[position - len(stage.exports)]
+                self._versions.note(k, f"output {output} of the model", beside[position], self._output_versions[output])
         keys = [key for key in action.writes if key[0] == "tape"]
         self._check(k, "saved storages", [s.nbytes for s in forward.saved], [self.script.sizes[key] for key in keys])
         for key, slot in zip(keys, forward.saved, strict=True):
@@ -238,6 +262,7 @@ class Run:
 
     def _backward(self, action: Action) -> None:
         k = action.stage
+        self._versions.check(k)
         tape, self._tapes[k] = self._tapes[k], None
         own = self._gradients[k]
         self._gradients[k] = None

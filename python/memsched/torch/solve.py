@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from memsched import checks
 from memsched._core import Chain, Device
 from memsched.compare import plan as plan_chain
 from memsched.errors import InfeasibleError
-from memsched.planners.registry import PLANNERS, planner_named
+from memsched.planners.registry import PLANNERS, check_planner, planner_named
 from memsched.result import Result
 from memsched.torch.machines import Link
 from memsched.units import format_bytes, parse_bytes, parse_memory
@@ -46,11 +47,10 @@ def solve(
     InvalidInputError
         An option cannot be right.
     """
-    if planner != "auto":
-        planner_named(planner)
+    check_planner(planner)
     if time_limit is not None:
         checks.non_negative("time_limit", time_limit, "seconds")
-    limit = parse_memory(budget, chain)
+    limit = parse_memory(budget, chain, "the budget")
     hosts = parse_bytes(host_memory, "host_memory") if host_memory is not None else default_host_memory()
     device = Device(limit, bandwidth=link.bandwidth, duplex=link.duplex, host_memory=hosts, name=link.name)
     try:
@@ -63,9 +63,14 @@ def solve(
             f"the budget of {format_bytes(limit)} is too small: {format_bytes(chain.resident)} are resident, and the "
             f"smallest feasible budget is {error.min_memory} bytes ({format_bytes(error.min_memory)})",
             error.min_memory,
-        ) from error
+        ) from None
+
+
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
 
 
 def default_host_memory() -> int:
-    """Half of the memory of this machine, bytes."""
-    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
+    """Half of the memory of this machine, or of the container that this process is in, bytes."""
+    machine = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    texts = [path.read_text(encoding="ascii").strip() for path in map(Path, _CGROUP_LIMITS) if path.is_file()]
+    return min([machine, *(int(text) for text in texts if text.isdigit())]) // 2

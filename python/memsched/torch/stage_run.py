@@ -194,6 +194,7 @@ def run_backward(
 
 def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
     """The same view on a copy of the whole storage: kernels choose their order of summation by strides."""
+    tensor = tensor.resolve_conj().resolve_neg()
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
     copy = whole.clone()
