@@ -39,8 +39,7 @@ def check(name: str) -> None:
     own = chain.forward_time.sum() + chain.backward_time.sum()
     assert 0.97 < sum(op["choices"][0]["time"] for op in ops) / own < 1.06
     # A chain holds all gradients of parameters from the start; a graph holds as many bytes of momentum, and gradients
-    # as they come. A chain never sums gradients in place. GPT-2's loss holds one tensor of the size of all scores that
-    # the chain does not count.
+    # as they come. GPT-2's loss holds one tensor of the size of all scores that the chain does not count.
     peak = ms.peak_memory(graph) - (chain.activation[-1] if name.startswith("gpt2") else 0)
     assert peak < ms.peak_memory(chain) + parameters
     assert 0.97 < peak / ms.peak_memory(chain) < 1.035

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import memsched as ms
 from memsched.torch import zoo
 from memsched.torch.machines import machine
-from memsched.torch.recorder import graph_all
+from memsched.torch.recorder.record import graph_all
 from memsched.torch.roofline import Roofline, describe
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)

@@ -12,3 +12,9 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=["rotor", "greedy"])
+def planner(request: pytest.FixtureRequest) -> str:
+    """One that recomputes and one that offloads."""
+    return str(request.param)

@@ -19,7 +19,7 @@ from memsched.torch.planned import PlannedForward
 from memsched.torch.script import Script, compile_schedule
 from memsched.torch.stage_bytes import ModelBytes, measure_bytes
 from memsched.torch.stages import StagedModel, stage
-from pytorch.models import Case
+from pytorch.models import CASES, Case
 
 Loss = Callable[[Any], Any]
 Observed = Callable[[int, str], None]
@@ -157,6 +157,11 @@ def installed(
         yield forward
     finally:
         del p.model.forward
+
+
+def mlp() -> Prepared:
+    """A small network with dropout."""
+    return prepared(next(case for case in CASES if case.name == "dropout_mlp"))
 
 
 def plain_step(p: Prepared, **options: Any) -> Outcome:

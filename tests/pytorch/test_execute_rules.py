@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from pytorch.steps import (
     copies,
     differences,
     installed,
+    mlp,
     outcome,
     own,
     plain_step,
@@ -36,15 +36,6 @@ from pytorch.steps import (
 )
 
 NAMED = {case.name: case for case in CASES}
-
-
-@pytest.fixture(params=["rotor", "greedy"])
-def planner(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def mlp() -> Prepared:
-    return prepared(NAMED["dropout_mlp"])
 
 
 # Steps in a row
@@ -296,86 +287,7 @@ def test_arguments_by_name(planner: str) -> None:
         p.model(*p.args, scale=3.0, shift=shift)
 
 
-# What is refused
-
-
-def test_other_inputs_are_refused(planner: str) -> None:
-    p = mlp()
-    with installed(p, tight(p, planner)):
-        for x, words in [
-            (torch.randn(3, 32), "float32 3x32, and the plan is for float32 8x32"),
-            (torch.randn(8, 32, dtype=torch.float64), "float64 8x32, and"),
-            (torch.randn(8, 32, requires_grad=True), "float32 8x32 that needs a gradient, and"),
-        ]:
-            with pytest.raises(InvalidInputError, match=words):
-                p.model(x)
-        assert differences(plain_step_of(p), train_step(p)) == []
-
-
-def plain_step_of(p: Prepared) -> Any:
-    """The plain step of a model that has a plan just now."""
-    forward = p.model.__dict__.pop("forward")
-    try:
-        return plain_step(p)
-    finally:
-        p.model.forward = forward
-
-
-def test_a_changed_model_is_refused(planner: str) -> None:
-    p = own(mlp())
-    with installed(p, tight(p, planner)):
-        p.model[2].eval()
-        with pytest.raises(MemschedError, match="parts of it went to eval mode"):
-            p.model(*p.args)
-        p.model.train()
-        p.model[0].weight.requires_grad_(False)
-        with pytest.raises(MemschedError, match="frozen"):
-            p.model(*p.args)
-        p.model[0].weight.requires_grad_(True)
-        with (
-            torch.autocast("cpu", dtype=torch.bfloat16),
-            pytest.raises(MemschedError, match="planned with no autocast"),
-        ):
-            p.model(*p.args)
-        p.model.to(torch.float64)
-        with pytest.raises(MemschedError, match="another dtype"):
-            p.model(p.args[0])
-        p.model.to(torch.float32)
-        assert differences(plain_step_of(p), train_step(p)) == []
-
-
-def test_a_second_backward_is_refused(planner: str) -> None:
-    p = mlp()
-    with installed(p, tight(p, planner)):
-        loss = sum_of_squares(p.model(*p.args))
-        loss.backward(retain_graph=True)
-        with pytest.raises(MemschedError, match="one backward, and it has run"):
-            loss.backward()
-        assert differences(plain_step_of(p), train_step(p)) == []
-
-
-def test_second_derivatives_are_refused(planner: str) -> None:
-    p = mlp()
-    with installed(p, tight(p, planner)):
-        loss = sum_of_squares(p.model(*p.args))
-        with pytest.raises(MemschedError, match="create_graph"):
-            torch.autograd.grad(loss, list(p.model.parameters()), create_graph=True)
-        assert differences(plain_step_of(p), train_step(p)) == []
-
-
-def test_a_forward_while_another_waits_is_refused(planner: str) -> None:
-    p = mlp()
-    want = plain_step(p)
-    with installed(p, tight(p, planner)):
-        torch.manual_seed(0)
-        result = p.model(*p.args)
-        with pytest.raises(MemschedError, match="waits for its backward"):
-            p.model(*p.args)
-        sum_of_squares(result).backward()
-        assert all(torch.equal(q.grad, want.gradients[name]) for name, q in p.model.named_parameters())
-        result = p.model(*p.args)
-        del result  # never followed by a backward
-        assert differences(want, train_step(p)) == []
+# Several models
 
 
 def test_two_planned_models_take_turns(planner: str) -> None:
@@ -393,18 +305,6 @@ def test_two_planned_models_take_turns(planner: str) -> None:
     for model, result in ((first, one), (second, two)):
         got = outcome(model, result)
         assert [name for name in differences(want, got) if not name.startswith("random")] == []
-
-
-def test_copies_are_plain_and_pickles_are_refused(planner: str) -> None:
-    p = mlp()
-    with installed(p, tight(p, planner)):
-        copied = copy.deepcopy(p.model)
-        assert not isinstance(copied.forward, PlannedForward)
-        assert copied.forward.__self__ is copied
-        assert copied(torch.randn(2, 32)).shape == (2, 4)
-        with pytest.raises(MemschedError, match="cannot be pickled; call remove"):
-            pickle.dumps(p.model)
-    assert pickle.loads(pickle.dumps(p.model)).training
 
 
 def in_parallel(p: Prepared) -> list[Outcome]:

@@ -22,8 +22,8 @@ import memsched as ms
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.testing import schedules_of
 from memsched.torch.cuda_lanes import CudaLanes
-from memsched.torch.hooked import HookedForward, Transfers
-from memsched.torch.hooked_plan import HookedPlan, plan_with_hooks
+from memsched.torch.hooked.forward import HookedForward, Transfers
+from memsched.torch.hooked.plan import HookedPlan, plan_with_hooks
 from memsched.torch.lanes import EmulatedLanes
 from memsched.torch.measure import StepRecorder
 from memsched.torch.meter import Meter

@@ -209,6 +209,8 @@ def test_a_loss_outside_of_the_model_is_reserved(model: nn.Sequential, x: torch.
     assert with_loss.resident.loss >= x.numel() * 4  # the log-probabilities
     with pytest.raises(InvalidInputError, match="must return one number"):
         make(model, x, loss=lambda y: y)
+    with pytest.raises(InvalidInputError, match=r"loss reads values of tensors.*reserve="):
+        make(model, x, loss=lambda y: y.sum() * float(y.mean()))
 
 
 def test_too_small_a_budget_names_the_smallest(model: nn.Sequential, x: torch.Tensor) -> None:
@@ -228,9 +230,13 @@ def test_too_little_host_memory_is_an_error_before_the_step(model: nn.Sequential
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"budget": "6 apples"}, "6 apples"),
+        ({"budget": "6 apples"}, "the budget is '6 apples'"),
+        ({"budget": -5}, "the budget is -5"),
         ({"device": "abacus"}, "abacus"),
-        ({"planner": "oracle"}, "oracle"),
+        ({"planner": "oracle"}, "'oracle'; it must be auto or one of offload"),
+        ({"optimizer": "adam"}, "'adam'; give a torch.optim.Optimizer"),
+        ({"optimizer": -1}, "optimizer is -1"),
+        ({"loss": 5}, "loss is 5; it must be a function"),
         ({"host_memory": "-1"}, "host_memory"),
         ({"reserve": "much"}, "reserve"),
         ({"time_limit": -1}, "time_limit"),

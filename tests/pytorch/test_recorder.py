@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import memsched as ms
 from memsched.torch import weightless
-from memsched.torch.recorder import graph, graph_all, record, record_all
-from memsched.torch.recorder_graph import Tape, assemble
-from memsched.torch.recorder_tape import Recorder
+from memsched.torch.recorder.assemble import Tape, assemble
+from memsched.torch.recorder.record import graph, graph_all, record, record_all
+from memsched.torch.recorder.tape import Recorder
 from pytorch.recorder_reference import SlowMeter
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)

@@ -10,7 +10,7 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError("memsched.torch needs PyTorch: pip install 'memsched[torch]'", name="torch") from _error
 
 from memsched.torch.capture import CaptureError
-from memsched.torch.hooked_plan import HookedPlan
+from memsched.torch.hooked.plan import HookedPlan
 from memsched.torch.planning import plan
 from memsched.torch.profile import profile
 from memsched.torch.resident import Resident

@@ -128,12 +128,13 @@ def subgraphs(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]
     """The regions that a node runs, such as a block under torch.no_grad()."""
     for argument in node.all_input_nodes:
         if argument.op == "get_attr":
-            value = _attribute(module, str(argument.target))
+            value = attribute(module, str(argument.target))
             if isinstance(value, fx.GraphModule):
                 yield value
 
 
-def _attribute(module: torch.nn.Module, name: str) -> Any:
+def attribute(module: torch.nn.Module, name: str) -> Any:
+    """What a dotted name refers to."""
     value: Any = module
     for part in name.split("."):
         value = getattr(value, part)

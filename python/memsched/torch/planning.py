@@ -10,7 +10,7 @@ import torch
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import CaptureError
-from memsched.torch.hooked_plan import plan_with_hooks
+from memsched.torch.hooked.plan import plan_with_hooks
 from memsched.torch.link import measure_link
 from memsched.torch.machines import machine
 from memsched.torch.resident import Resident, loss_bytes, optimizer_bytes, resident_of

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils import _pytree as pytree
 
 from memsched import checks
@@ -155,7 +159,7 @@ def loss_bytes(
     Raises
     ------
     InvalidInputError
-        The loss does not return one number.
+        The loss does not return one number, or reads values of tensors.
     """
     if loss is None:
         return 0
@@ -169,14 +173,33 @@ def loss_bytes(
         )
         for stage in staged.stages:
             walk.leave(stage, walk.forward(stage, saving=False))
-        result = pytree.tree_map(_as_leaf, walk.result())
-        sources = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        with Meter() as meter:
-            value = loss(result)
-            if not isinstance(value, torch.Tensor) or value.numel() != 1:
-                raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
-            gradients = torch.autograd.grad(value, sources, allow_unused=True)
-            return max(0, meter.peak - distinct_bytes(gradients))
+        try:
+            return count_loss(loss, walk.result())
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise InvalidInputError(
+                f"loss reads values of tensors ({error.func}), which are not known while its bytes are counted; "
+                "compute with tensors only, or leave loss out and add what it needs to reserve=..."
+            ) from None
+
+
+def count_loss(loss: Callable[[Any], torch.Tensor], result: Any) -> int:
+    """Bytes that a loss needs beside a result of the model and its gradients.
+
+    Raises
+    ------
+    InvalidInputError
+        The loss does not return one number.
+    """
+    if not callable(loss):
+        raise InvalidInputError(f"loss is {loss!r}; it must be a function that takes the model's result")
+    result = pytree.tree_map(_as_leaf, result)
+    sources = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    with Meter() as meter, torch.enable_grad():
+        value = loss(result)
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
+        gradients = torch.autograd.grad(value, sources, allow_unused=True)
+        return max(0, meter.peak - distinct_bytes(gradients))
 
 
 def _as_leaf(value: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from memsched.errors import MemschedError
 from memsched.torch.lanes import Lanes
+from memsched.torch.random_state import random_state, set_random_state
 from memsched.torch.script import Action, Key, Script
 from memsched.torch.slots import Handle, Slot
 from memsched.torch.stage_run import Forward, Tape, run_backward, run_forward
@@ -392,22 +393,11 @@ class _Random:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._then = self._get()
-
-    def _get(self) -> list[torch.Tensor]:
-        states = [torch.get_rng_state()]
-        if self._device.type == "cuda":
-            states.append(torch.cuda.get_rng_state(self._device))
-        return states
-
-    def _set(self, states: list[torch.Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if self._device.type == "cuda":
-            torch.cuda.set_rng_state(states[1], self._device)
+        self._then = random_state(device)
 
     def __enter__(self) -> None:
-        self._now = self._get()
-        self._set(self._then)
+        self._now = random_state(self._device)
+        set_random_state(self._device, self._then)
 
     def __exit__(self, *error: object) -> None:
-        self._set(self._now)
+        set_random_state(self._device, self._now)

@@ -13,7 +13,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from memsched.torch.capture import Autocast, CaptureError, Program, capture
-from memsched.torch.facts import Facts, facts, fake_copy, fake_mode
+from memsched.torch.facts import Facts, attribute, facts, fake_copy, fake_mode
 from memsched.torch.leaves import Leaf
 from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic
 
@@ -114,7 +114,7 @@ class StagedModel:
         """The present parameters, buffers and constants by name: `.to()` and others replace them between steps."""
         names = dict.fromkeys(ref.name for stage in self.stages for ref in stage.state)
         names.update(dict.fromkeys(result[1] for result in self.results if result and result[0] == "state"))
-        return {name: self.constants[name] if name in self.constants else _fetch(model, name) for name in names}
+        return {name: self.constants[name] if name in self.constants else attribute(model, name) for name in names}
 
     def result(
         self, computed: Mapping[int, Any], environment: Mapping[str, Any], state: Mapping[str, torch.Tensor]
@@ -273,23 +273,16 @@ def _shared_state(cuts: Sequence[Cut]) -> frozenset[str]:
     return frozenset(name for name, number in readers.items() if number > 1)
 
 
-def _fetch(model: torch.nn.Module, name: str) -> Any:
-    value: Any = model
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def _constants(model: torch.nn.Module, program: Program, stages: Sequence[Stage]) -> dict[str, torch.Tensor]:
     """What the stages read as state and the model does not have under that name: tensors made while capturing."""
     found = {}
     for name in dict.fromkeys(ref.name for stage in stages for ref in stage.state):
         try:
-            missing = not isinstance(_fetch(model, name), torch.Tensor)
+            missing = not isinstance(attribute(model, name), torch.Tensor)
         except AttributeError:
             missing = True
         if missing:
-            found[name] = _fetch(program.graph_module, name)
+            found[name] = attribute(program.graph_module, name)
     return found
 
 
@@ -335,7 +328,7 @@ class _StateArguments:
         written = frozenset(s for node in cut.nodes for s in known[node].writes)
         influential = _influential(cut, known)
         for node in cut.state:
-            if not isinstance(_fetch(module, str(node.target)), torch.Tensor):
+            if not isinstance(attribute(module, str(node.target)), torch.Tensor):
                 continue
             storages = known[node].storages
             ref = State(
@@ -366,7 +359,7 @@ class _StateArguments:
         """
         if node in self.made:
             return self.made[node]
-        if not isinstance(_fetch(self.module, str(node.target)), torch.Tensor):
+        if not isinstance(attribute(self.module, str(node.target)), torch.Tensor):
             return self.graph.get_attr(str(node.target))
         return self._argument(State(name=str(node.target)))
 

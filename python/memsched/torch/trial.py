@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched.errors import MemschedError
+from memsched.torch.random_state import random_state, set_random_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +45,18 @@ class Step:
         )
 
 
-def generators(device: torch.device) -> list[torch.Tensor]:
-    """The states of the generators of random numbers."""
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return states
-
-
 @contextlib.contextmanager
 def untouched(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
     """Puts the model's buffers and the generators back at the end."""
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    states = generators(device)
+    states = random_state(device)
     try:
         yield
     finally:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
-        torch.set_rng_state(states[0])
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(states[1], device)
+        set_random_state(device, states)
 
 
 def trial_step(
@@ -96,7 +87,7 @@ def trial_step(
         outputs=[value.detach() for value in outputs],
         gradients=dict(zip(sources, found, strict=True)),
         buffers={name: buffer.detach().clone() for name, buffer in model.named_buffers()},
-        random=generators(device),
+        random=random_state(device),
     )
 
 

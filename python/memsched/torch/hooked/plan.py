@@ -1,4 +1,4 @@
-"""Plans for models that torch.export cannot capture: their own forward runs, and what autograd saves is offloaded."""
+"""From a model, one recorded step and a budget to a plan that offloads, and the plan itself."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from memsched.documents import Document
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import planner_named
 from memsched.torch.capture import Autocast, only_device
-from memsched.torch.hooked import HookedForward
-from memsched.torch.hooked_chain import Flow, Stages
-from memsched.torch.hooked_record import RecordedStep, record_step
+from memsched.torch.hooked.chain import Flow, Stages
+from memsched.torch.hooked.forward import HookedForward
+from memsched.torch.hooked.record import RecordedStep, record_step
 from memsched.torch.lanes import Lanes
 from memsched.torch.leaves import Leaf
 from memsched.torch.link import measure_link
 from memsched.torch.machines import machine
-from memsched.torch.meter import Meter
-from memsched.torch.resident import Resident, optimizer_bytes
+from memsched.torch.resident import Resident, count_loss, optimizer_bytes
 from memsched.torch.roofline import Roofline, describe
 from memsched.torch.solve import solve
-from memsched.torch.stage_bytes import distinct_bytes
+from memsched.torch.stage_bytes import distinct_bytes, needs_gradient
 from memsched.torch.torch_plan import TorchPlan
 from memsched.torch.trial import untouched
 from memsched.units import parse_bytes
@@ -145,7 +144,7 @@ def plan_with_hooks(
     Examples
     --------
     >>> import torch, warnings
-    >>> from memsched.torch.hooked_plan import plan_with_hooks
+    >>> from memsched.torch.hooked.plan import plan_with_hooks
     >>> warnings.simplefilter("ignore")
     >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
     >>> plan = plan_with_hooks(model, (torch.randn(256, 64),), reason="a try", budget="50%", device="v100:pcie3")
@@ -174,7 +173,7 @@ def plan_with_hooks(
         gradients=sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad),
         optimizer=optimizer_bytes(optimizer, where),
         inputs=distinct_bytes(leaves),
-        input_gradients=sum(leaf.numel() * leaf.element_size() for leaf in leaves if _needs_gradient(leaf)),
+        input_gradients=sum(leaf.numel() * leaf.element_size() for leaf in leaves if needs_gradient(leaf)),
         outputs=step.outputs + step.output_gradients,
         environment=stages.environment,
         loss=_loss_bytes(model, args, kwargs, loss, where),
@@ -219,24 +218,7 @@ def _loss_bytes(
         return 0
     with untouched(model, device), torch.no_grad():
         result = type(model).forward(model, *args, **(kwargs or {}))
-    leaves, spec = pytree.tree_flatten(result)
-    leaves = [_as_leaf(leaf) for leaf in leaves]
-    sources = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    with Meter(device.type) as meter, torch.enable_grad():
-        value = loss(pytree.tree_unflatten(leaves, spec))
-        if not isinstance(value, torch.Tensor) or value.numel() != 1:
-            raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
-        gradients = torch.autograd.grad(value, sources, allow_unused=True)
-        return max(0, meter.peak - distinct_bytes(gradients))
-
-
-def _needs_gradient(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-def _as_leaf(value: Any) -> Any:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.detach().requires_grad_() if floating else value
+    return count_loss(loss, result)
 
 
 def _offloading(planner: str, reason: str) -> str:

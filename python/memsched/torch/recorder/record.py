@@ -16,8 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memsched import checks
 from memsched._core import Graph
 from memsched.errors import InvalidInputError
-from memsched.torch.recorder_graph import assemble
-from memsched.torch.recorder_tape import Recorder, sum_in_place
+from memsched.torch.recorder.assemble import assemble
+from memsched.torch.recorder.tape import Recorder, sum_in_place
 from memsched.torch.weightless import fake_like
 
 __all__ = ["Recording", "graph", "graph_all", "record", "record_all"]
@@ -91,7 +91,7 @@ def record(
     Examples
     --------
     >>> import memsched, torch
-    >>> from memsched.torch.recorder import record
+    >>> from memsched.torch.recorder.record import record
     >>> model, x = torch.nn.Linear(256, 64), torch.ones(16, 256)
     >>> step = record(lambda: model(x).relu().sum().backward(), resident=model.parameters())
     >>> [op["name"] for op in step.ops][:3], step.resident, memsched.peak_memory(step)
@@ -195,7 +195,7 @@ def graph(
     Examples
     --------
     >>> import functools, torch
-    >>> from memsched.torch.recorder import graph
+    >>> from memsched.torch.recorder.record import graph
     >>> with torch.device("meta"):  # weights that would take 4 TB
     ...     model, x = torch.nn.Linear(10**6, 10**6), torch.empty(8, 10**6)
     >>> step = graph(model, (x,), optimizer=functools.partial(torch.optim.SGD, lr=0.1))

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import InvalidInputError
 from memsched.torch.fan_in import current_node, is_fan_in, taker
-from memsched.torch.recorder_graph import Event, Storage, Tape
+from memsched.torch.recorder.assemble import Event, Storage, Tape
 
 __all__ = ["Recorder", "sum_in_place"]
 

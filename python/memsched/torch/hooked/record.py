@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched.torch.hooked_saved import Saved, SavedSlot, SavedStorages, only_saved, unpack
+from memsched.torch.hooked.saved import Saved, SavedSlot, SavedStorages, only_saved, unpack
 from memsched.torch.lanes import as_bytes
 from memsched.torch.meter import Meter
 from memsched.torch.trial import trial_step, untouched

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from memsched.torch.hooked_saved import SavedSlot
+from memsched.torch.hooked.saved import SavedSlot
 from memsched.torch.lanes import Lanes
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched._core import Chain
-from memsched.torch.hooked_record import RecordedStep
+from memsched.torch.hooked.record import RecordedStep
 
 _STAYS = 0.01
 """The smallest storages stay on the device, up to this share of all bytes: moving them costs more than it frees."""

@@ -28,9 +28,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched.errors import MemschedError
-from memsched.torch.hooked_chain import Flow
-from memsched.torch.hooked_saved import Saved, SavedSlot, SavedStorages, only_saved, unpack
-from memsched.torch.hooked_transfers import Transfers
+from memsched.torch.hooked.chain import Flow
+from memsched.torch.hooked.saved import Saved, SavedSlot, SavedStorages, only_saved, unpack
+from memsched.torch.hooked.transfers import Transfers
 from memsched.torch.lanes import Lanes
 from memsched.torch.run import Observer
 from memsched.torch.script import Action, Key, Kind, Script

@@ -1,0 +1,1 @@
+"""Plans for models that torch.export cannot capture: their own forward runs, and what autograd saves is offloaded."""

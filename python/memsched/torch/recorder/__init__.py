@@ -1,0 +1,1 @@
+"""Any training step as a `Graph`, operation by operation."""
