@@ -8,22 +8,9 @@ import pytest
 import torch
 
 from memsched.torch.meter import Meter
+from pytorch.allocator import allocator_peak
 
 WIDE = (64, 1024)
-
-
-def peak_of_allocator(step: Callable[[], object]) -> int:
-    """The most that a step had allocated beyond what was there before, by PyTorch's own log of its allocator."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as log:
-        result = step()
-    events = [event for event in log.profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    del result
-    held = peak = 0
-    for event in events:
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 def both_peaks(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, int]:
@@ -36,7 +23,7 @@ def both_peaks(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, i
         gradient = torch.rand_like(out)
         return lambda: torch.autograd.grad(out, entered, gradient)
 
-    real = peak_of_allocator(backward())
+    real = allocator_peak(backward())
     step = backward()
     with Meter() as meter:
         kept = step()
