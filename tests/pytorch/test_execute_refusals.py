@@ -137,6 +137,81 @@ def test_changes_in_place_of_what_the_backward_reads_are_errors_as_in_autograd(
         assert differences(plain_step_of(p), train_step(p)) == []
 
 
+class GivesMask(nn.Module):
+    """Returns what later stages read, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any, pad: Any) -> Any:
+        mask = (~pad).float()
+        for layer in self.layers:
+            x = (layer(x) * mask).tanh()
+        return x, mask
+
+
+def test_changes_of_a_result_that_later_stages_read_are_errors_as_in_autograd(planner: str) -> None:
+    p = prepare(GivesMask().train(), (torch.randn(4, 8), torch.zeros(4, 8, dtype=torch.bool)))
+    with installed(p, tight(p, planner)):
+        result, mask = p.model(*p.args)
+        mask.zero_()
+        with pytest.raises(MemschedError, match="output 1 of the model was changed in place"):
+            result.sum().backward()
+        assert differences(plain_step_of(p), train_step(p)) == []
+
+
+class GivesHidden(nn.Module):
+    """Returns an activation on its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        hidden = []
+        for layer in self.layers:
+            x = layer(x).tanh()
+            hidden.append(x)
+        return hidden
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_changes_of_returned_activations_are_errors_as_in_autograd(which: int, planner: str) -> None:
+    p = prepare(GivesHidden().train(), (torch.randn(4, 8),))
+    with installed(p, tight(p, planner)):
+        hidden = p.model(*p.args)
+        hidden[which].detach().zero_()
+        with pytest.raises(MemschedError, match=f"output {which} of the model was changed in place"):
+            hidden[-1].sum().backward()
+        assert differences(plain_step_of(p), train_step(p)) == []
+
+
+def test_changes_of_what_only_the_forward_read_are_refused_only_where_it_is_repeated(planner: str) -> None:
+    p = own(tanh_mlp())
+    result = p.model(*p.args)
+    bias = p.model[0].bias
+    before = bias.detach().clone()
+    with torch.no_grad():
+        bias.add_(1)
+    result.sum().backward()
+    want = {name: q.grad.clone() for name, q in p.model.named_parameters()}
+    with torch.no_grad():
+        bias.copy_(before)
+    p.model.zero_grad()
+    schedule = tight(p, planner)
+    with installed(p, schedule):
+        result = p.model(*p.args)
+        with torch.no_grad():
+            bias.add_(1)
+        if 0 in p.script(schedule).repeated:
+            with pytest.raises(MemschedError, match=r"'0.bias' of the model was changed.*the plan repeats reads it"):
+                result.sum().backward()
+        else:
+            result.sum().backward()
+            assert all(torch.equal(q.grad, want[name]) for name, q in p.model.named_parameters())
+
+
 def test_changes_in_place_of_what_no_backward_reads_are_allowed(planner: str) -> None:
     p = mlp()
     want = plain_step(p)
@@ -169,7 +244,22 @@ def test_another_memory_format_is_refused(planner: str) -> None:
             p.model(x.to(memory_format=torch.channels_last))
         with pytest.raises(InvalidInputError, match="2x3x16x16 with strides 768, 256, 1, 16, and"):
             p.model(x.transpose(2, 3))
+        with pytest.raises(InvalidInputError, match="lay it out alike"):
+            p.model(x.transpose(2, 3))
         assert differences(plain_step_of(p), train_step(p)) == []
+
+
+def test_slices_of_whole_numbers_are_like_dense_ones(planner: str) -> None:
+    model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 11)).train()
+    p = prepare(model, (torch.zeros(4, 6, dtype=torch.long),))
+    tokens = torch.randint(0, 11, (4, 7))[:, :-1]
+    p.model.zero_grad()
+    p.model(tokens).square().sum().backward()
+    want = [q.grad for q in p.model.parameters()]
+    p.model.zero_grad()
+    with installed(p, tight(p, planner)):
+        p.model(tokens).square().sum().backward()
+    assert all(torch.equal(a, q.grad) for a, q in zip(want, p.model.parameters(), strict=True))
 
 
 def test_copies_are_plain_and_pickles_are_refused(planner: str) -> None:

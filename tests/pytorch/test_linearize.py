@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -213,16 +215,16 @@ def test_a_model_that_looks_at_values_is_refused() -> None:
         stage(model, args)
 
 
-class AsksForCompiler(nn.Module):
-    """Computes otherwise while it is compiled, as some libraries do; `strict` ones look at values if it is not."""
+class AsksTransformers(nn.Module):
+    """Computes otherwise for compilers, by what transformers answers. `strict` ones look at values if for none."""
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, asks: Any, *, strict: bool) -> None:
         super().__init__()
-        self.strict = strict
+        self.asks, self.strict = asks, strict
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x: Any) -> Any:
-        if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        if self.asks.is_torchdynamo_compiling():
             return self.layer(x).sin()
         if self.strict and bool((x > 100).any()):
             raise ValueError("x is too large")
@@ -230,14 +232,37 @@ class AsksForCompiler(nn.Module):
 
 
 @pytest.mark.parametrize(("strict", "kind"), [(False, "cos"), (True, "sin")])
-def test_what_is_captured_is_what_training_computes_where_that_can_be_recorded(strict: bool, kind: str) -> None:
-    model = AsksForCompiler(strict=strict)
-    found = capture(model, (torch.ones(2, 4),)).graph_module.code
+def test_what_is_captured_is_what_training_computes_where_that_can_be_recorded(
+    strict: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = types.SimpleNamespace(is_torchdynamo_compiling=torch.compiler.is_compiling)
+    monkeypatch.setitem(sys.modules, "transformers.utils.import_utils", asks)
+    found = capture(AsksTransformers(asks, strict=strict), (torch.ones(2, 4),)).graph_module.code
     assert f"aten.{kind}." in found
-    assert not torch.compiler.is_compiling()
-    assert not torch.compiler.is_exporting()
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
+    assert asks.is_torchdynamo_compiling is torch.compiler.is_compiling
+
+
+KEPT: dict[int, torch.Tensor] = {}
+
+
+class KeepsPositions(nn.Module):
+    """Keeps what it computed once in a place that torch.export does not know, unless it is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        positions = torch.arange(4.0)
+        if not torch.compiler.is_compiling():
+            positions = KEPT.setdefault(4, positions)
+        return self.layer(x + positions)
+
+
+def test_capturing_leaves_no_tensors_without_data_behind() -> None:
+    KEPT.clear()
+    capture(KeepsPositions(), (torch.ones(2, 4),))
+    assert not KEPT
 
 
 def test_a_model_in_eval_mode_is_refused() -> None:

@@ -56,6 +56,15 @@ def both_reshaped(x: torch.Tensor) -> torch.Tensor:
     return x.t().tanh() + x.t().sigmoid()
 
 
+def twice_the_same(x: torch.Tensor) -> torch.Tensor:
+    return x + x
+
+
+def with_its_transpose(x: torch.Tensor) -> torch.Tensor:
+    y = x[:, :64]
+    return (y + y.t()).tanh()
+
+
 def deep(x: torch.Tensor) -> torch.Tensor:
     for _ in range(5):
         x = x + (x.tanh() + x.relu()).sigmoid()
@@ -73,7 +82,19 @@ def squared(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [residual, four_users, expanded, columns, reshaped, both_reshaped, deep, held_by_the_caller]
+    "function",
+    [
+        residual,
+        four_users,
+        expanded,
+        columns,
+        reshaped,
+        both_reshaped,
+        twice_the_same,
+        with_its_transpose,
+        deep,
+        held_by_the_caller,
+    ],
 )
 def test_gradients_are_summed_as_without_a_watcher(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     counted, real = both_peaks(function)
@@ -83,6 +104,20 @@ def test_gradients_are_summed_as_without_a_watcher(function: Callable[[torch.Ten
 def test_a_sum_of_two_gradients_of_one_operation_counts_whole() -> None:
     counted, real = both_peaks(squared)
     assert real < counted <= real + 4 * WIDE[0] * WIDE[1]
+
+
+def test_gradients_of_gradients_are_not_summed_in_place() -> None:
+    def step() -> object:
+        h = torch.ones(WIDE, requires_grad=True) * 1
+        (gradient,) = torch.autograd.grad((h.tanh() + h.sigmoid()).sum(), h, create_graph=True)
+        return (gradient * gradient).sum()
+
+    real = allocator_peak(step)
+    with Meter() as meter:
+        kept = step()
+        counted = meter.peak
+    del kept
+    assert abs(counted - real) <= 256, (counted, real)
 
 
 def test_an_addition_in_the_forward_counts_whole() -> None:

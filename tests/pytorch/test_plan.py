@@ -207,6 +207,8 @@ def test_a_loss_outside_of_the_model_is_reserved(model: nn.Sequential, x: torch.
     labels = torch.zeros(64, dtype=torch.long)
     with_loss = make(model, x, loss=lambda y: functional.cross_entropy(y, labels))
     assert with_loss.resident.loss >= x.numel() * 4  # the log-probabilities
+    in_place = make(model, x, loss=lambda y: y.div_(2).square().mean())
+    assert 0 < in_place.resident.loss <= 4 * x.numel() * 4
     with pytest.raises(InvalidInputError, match="must return one number"):
         make(model, x, loss=lambda y: y)
     with pytest.raises(InvalidInputError, match=r"loss reads values of tensors.*reserve="):

@@ -26,7 +26,7 @@ NETWORKS = [
     for case in CASES
     if case.exportable
 ]
-COLUMNS = ("activation", "saved", "gradient", "forward_overhead", "transient_overhead")
+COLUMNS = ("activation", "saved", "gradient", "forward_overhead", "transient_overhead", "backward_overhead")
 
 
 class TwoHeads(nn.Module):
@@ -43,13 +43,6 @@ class TwoHeads(nn.Module):
         return self.tail(hidden), side
 
 
-def gradient_bytes(model: Any, args: tuple[Any, ...]) -> list[int]:
-    """Of the parameters of each stage."""
-    staged = stage(model, args)
-    state = staged.fetch_state(model)
-    return [sum(state[ref.name].nbytes for ref in one.state if state[ref.name].requires_grad) for one in staged.stages]
-
-
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
 @pytest.mark.parametrize(
     ("spec", "input", "name"),
@@ -60,22 +53,15 @@ def gradient_bytes(model: Any, args: tuple[Any, ...]) -> list[int]:
     ],
 )
 def test_the_shipped_profiles(spec: str, input: str, name: str) -> None:
-    """Bytes are the same; times are, but for the kernels that the shipped ones count beside ours."""
-    from memsched.torch import zoo
-
+    """Equal: what ships was made so, with seconds of six digits."""
     found, shipped = profile_spec(spec, input, device="v100:pcie3"), ms.profiles.load(name)
-    assert found.n == shipped.n
+    assert found.names == shipped.names
+    assert found.pieces == shipped.pieces
+    assert found.resident == shipped.resident
     for column in COLUMNS:
         assert getattr(found, column).tolist() == getattr(shipped, column).tolist(), column
-    # A stage gives all gradients of its parameters at once; the shipped ones count them in no overhead.
-    built = zoo.build(spec, input, fake=FakeTensorMode())
-    more = found.backward_overhead - shipped.backward_overhead
-    assert min(more) >= 0
-    assert all(more <= gradient_bytes(built.model, built.args))
-    assert found.resident >= shipped.resident
-    # The counter of each batch normalisation is one kernel more there, and so is the sum of each gradient into .grad.
-    for ours, theirs in ((found.forward_time, shipped.forward_time), (found.backward_time, shipped.backward_time)):
-        assert 0.97 * theirs.sum() < ours.sum() <= theirs.sum()
+    for column in ("forward_time", "backward_time"):
+        assert getattr(found, column) == pytest.approx(getattr(shipped, column), rel=1e-5), column
     assert found.provenance is not None
     assert found.provenance["link_bandwidth"] == 12.2e9
     assert "not a measurement" in found.provenance["times"]

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import operator
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
     """Preferably what the model computes in training. Some models can be recorded only as they are for a compiler."""
-    for setting in (_as_in_training(model), contextlib.nullcontext()):
+    for setting in (_as_in_training(), contextlib.nullcontext()):
         try:
             with setting:
                 return torch.export.export(model, args, kwargs, strict=False)
@@ -133,27 +134,24 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 @contextlib.contextmanager
-def _as_in_training(model: torch.nn.Module) -> Iterator[None]:
-    """Let the model's forward find `torch.compiler.is_compiling()` false, as in training.
+def _as_in_training() -> Iterator[None]:
+    """Let transformers make no masks that it makes for compilers only.
 
-    transformers, for one, hands attention a mask where that is true, and computes otherwise in the last bits.
+    Where nothing is masked it hands attention a mask while `is_torchdynamo_compiling()` is true, and none in training,
+    which differs in the last bits of gradients. The flags of torch itself must stay: other code keeps what it computes
+    from one call to the next where they are down, and would keep tensors without data.
     """
-    flags = torch.compiler.__dict__  # torch.export puts them back when it is done or fails
-    found = {name: flags[name] for name in ("_is_compiling_flag", "_is_exporting_flag") if name in flags}
-
-    def enter(*_: Any) -> None:
-        found.update((name, flags[name]) for name in found)
-        flags.update(dict.fromkeys(found, False))
-
-    def leave(*_: Any) -> None:
-        flags.update(found)
-
-    hooks = [model.register_forward_pre_hook(enter, prepend=True), model.register_forward_hook(leave)]
+    asks = sys.modules.get("transformers.utils.import_utils")
+    name = "is_torchdynamo_compiling"
+    if asks is None or not hasattr(asks, name):
+        yield
+        return
+    own = getattr(asks, name)
+    setattr(asks, name, lambda: False)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        setattr(asks, name, own)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ from memsched.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leaf:
-    """One leaf of the arguments of a model. Equal leaves run the same kernels.
+    """One leaf of the arguments of a model. Equal leaves run the same kernels on the same bytes.
+
+    The layout of whole numbers and of masks does not count: next tokens are slices, most often.
 
     Attributes
     ----------
@@ -46,7 +48,9 @@ class Leaf:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        strides = tuple(stride for stride, size in zip(self.strides, self.shape, strict=True) if size > 1)
+        floating = self.dtype is not None and getattr(torch, self.dtype).is_floating_point
+        sized = zip(self.strides, self.shape, strict=True)
+        strides = tuple(stride for stride, size in sized if size > 1) if floating else ()
         return self.dtype, self.shape, strides, self.needs_grad, self.value
 
     def example(self, device: torch.device) -> Any:

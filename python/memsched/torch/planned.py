@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from typing import Any
 
@@ -86,10 +87,13 @@ class PlannedForward(StandIn):
         for name, leaf, expected in zip(self.staged.input_names, leaves, self.staged.leaves, strict=True):
             found = Leaf.of(leaf)
             if found != expected:
-                raise InvalidInputError(
-                    f"input {name!r} is {found}, and the plan is for {expected}; plan for this input too, drop a "
-                    "smaller last batch (drop_last=True), or call remove() before"
+                layout_only = dataclasses.replace(found, strides=expected.strides) == expected
+                remedy = (
+                    "lay it out alike, by x.contiguous() for instance, or plan for this layout"
+                    if layout_only
+                    else "plan for this input too, drop a smaller last batch (drop_last=True), or call remove() before"
                 )
+                raise InvalidInputError(f"input {name!r} is {found}, and the plan is for {expected}; {remedy}")
         return leaves
 
 

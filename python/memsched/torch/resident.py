@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from memsched import checks
@@ -22,6 +23,7 @@ from memsched.errors import InvalidInputError
 from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.meter import Meter
 from memsched.torch.stage_bytes import ModelBytes, distinct_bytes
+from memsched.torch.stage_run import enter
 from memsched.torch.stage_walk import Walk
 from memsched.torch.stages import StagedModel
 
@@ -174,7 +176,7 @@ def loss_bytes(
         for stage in staged.stages:
             walk.leave(stage, walk.forward(stage, saving=False))
         try:
-            return count_loss(loss, walk.result())
+            return count_loss(loss, walk.result(), staged.device)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise InvalidInputError(
                 f"loss reads values of tensors ({error.func}), which are not known while its bytes are counted; "
@@ -182,8 +184,8 @@ def loss_bytes(
             ) from None
 
 
-def count_loss(loss: Callable[[Any], torch.Tensor], result: Any) -> int:
-    """Bytes that a loss needs beside a result of the model and its gradients.
+def count_loss(loss: Callable[[Any], torch.Tensor], result: Any, device: torch.device) -> int:
+    """Bytes on a device that a loss needs beside a result of the model and its gradients.
 
     Raises
     ------
@@ -192,17 +194,15 @@ def count_loss(loss: Callable[[Any], torch.Tensor], result: Any) -> int:
     """
     if not callable(loss):
         raise InvalidInputError(f"loss is {loss!r}; it must be a function that takes the model's result")
-    result = pytree.tree_map(_as_leaf, result)
-    sources = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    with Meter() as meter, torch.enable_grad():
+    result = pytree.tree_map(lambda leaf: enter(leaf) if _is_differentiable(leaf) else leaf, result)
+    sources = [get_gradient_edge(leaf) for leaf in pytree.tree_leaves(result) if _is_differentiable(leaf)]
+    with Meter(device.type) as meter, torch.enable_grad():
         value = loss(result)
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
-        gradients = torch.autograd.grad(value, sources, allow_unused=True)
+        gradients = torch.autograd.grad(value, sources, allow_unused=True) if sources and value.requires_grad else ()
         return max(0, meter.peak - distinct_bytes(gradients))
 
 
-def _as_leaf(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.detach().requires_grad_()
-    return value
+def _is_differentiable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

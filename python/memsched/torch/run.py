@@ -71,7 +71,7 @@ class Run:
         self._tapes: list[Tape | None] = [None] * n
         self._random: list[_Random | None] = [None] * n
         self._versions = Versions()
-        self._output_versions: dict[int, int] = {}  # after the first run
+        self._outputs_on: dict[int, tuple[int, int]] = {}  # by the address of a storage: position and version
         self._made: dict[Key, Any] = {}  # when the bytes on the device are complete
         self._arriving: set[Key] = set()  # copied in, and the computation does not wait for it yet
         self._copied: dict[Key, Any] = {}  # when the host has them
@@ -201,7 +201,7 @@ class Run:
         if action.first:
             self._note_what_it_reads(k, stage)
         else:
-            self._versions.check(k)
+            self._versions.check(k, backward=False)
         state = self.state.first(stage) if action.first else self.state.again(stage)
         with self._random_numbers(k, stage, action.first):
             forward = run_forward(
@@ -219,18 +219,32 @@ class Run:
             self._needs_grad[k] = forward.needs_grad
             self.environment.update(zip(stage.exports, forward.exports, strict=True))
             self.outputs.update(zip(stage.outputs, forward.outputs, strict=True))
-            tensors = [p for p in stage.outputs if isinstance(self.outputs[p], torch.Tensor)]
-            self._output_versions.update((position, self.outputs[position]._version) for position in tensors)
+            for position, value in zip(stage.outputs, forward.outputs, strict=True):
+                if isinstance(value, torch.Tensor):
+                    self._outputs_on[value.untyped_storage()._cdata] = position, value._version
             self.result_needs_grad[k] = forward.output_needs_grad
         self._adopt(action, stage, forward)
 
     def _note_what_it_reads(self, k: int, stage: Stage) -> None:
+        """Watch the tensors that others can change: inputs, state, and what was given out as a result."""
+        entry = self._exits[k - 1] if stage.entry else None
+        if entry is not None:
+            self._note_output(k, entry.tensor())
         for name in stage.environment:
+            value = self.environment[name]
             if name in self.staged.input_names:
-                self._versions.note(k, f"input {name!r}", self.environment[name])
+                self._versions.note(k, f"input {name!r}", value)
+            elif isinstance(value, torch.Tensor):
+                self._note_output(k, value)
         for ref, value in zip(stage.state, self.state.values(stage), strict=True):
             if not ref.written:
                 self._versions.note(k, f"{ref.name!r} of the model", value)
+
+    def _note_output(self, k: int, value: torch.Tensor, *, saved: bool = False) -> None:
+        position, version = self._outputs_on.get(value.untyped_storage()._cdata, (-1, 0))
+        if position >= 0:
+            output = self.outputs[position]
+            self._versions.note(k, f"output {position} of the model", output, version, saved=saved)
 
     def _adopt(self, action: Action, stage: Stage, forward: Forward) -> None:
         """Put what a forward gave where the schedule looks for it."""
@@ -245,9 +259,8 @@ class Run:
         beside = [*(self.environment[name] for name in stage.exports), *(self.outputs[p] for p in stage.outputs)]
         for position, slot in forward.beside:  # a repeated run made them anew: read those of the first run
             slot.storage = beside[position].untyped_storage()
-            if position >= len(stage.exports):
-                output = stage.outputs[position - len(stage.exports)]
-                self._versions.note(k, f"output {output} of the model", beside[position], self._output_versions[output])
+            self._note_output(k, beside[position], saved=True)
+        self._versions.keep(k, forward.given)
         keys = [key for key in action.writes if key[0] == "tape"]
         self._check(k, "saved storages", [s.nbytes for s in forward.saved], [self.script.sizes[key] for key in keys])
         for key, slot in zip(keys, forward.saved, strict=True):
@@ -263,7 +276,7 @@ class Run:
 
     def _backward(self, action: Action) -> None:
         k = action.stage
-        self._versions.check(k)
+        self._versions.check(k, backward=True)
         tape, self._tapes[k] = self._tapes[k], None
         own = self._gradients[k]
         self._gradients[k] = None

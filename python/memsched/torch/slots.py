@@ -74,21 +74,26 @@ class Packer:
 
     def __init__(self, outside: Iterable[torch.Tensor], slots: Iterable[Slot], device_type: str) -> None:
         self._device_type = device_type
+        self.given: set[int] = set()  # the storages, by address, of what was saved and existed before
         self._outside = {tensor.untyped_storage()._cdata for tensor in outside}
         self._slots: weakref.WeakValueDictionary[int, Slot] = weakref.WeakValueDictionary()
         for slot in slots:
             assert slot.storage is not None
             self._slots[slot.storage._cdata] = slot
+        self._entries = set(self._slots)
 
     def pack(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != self._device_type:
             return tensor.detach()
         storage = tensor.untyped_storage()
         if storage._cdata in self._outside or storage.nbytes() == 0:
+            self.given.add(storage._cdata)
             return tensor.detach()
         slot = self._slots.get(storage._cdata)
         if slot is None:
             slot = self._slots[storage._cdata] = Slot(storage)
+        elif storage._cdata in self._entries:
+            self.given.add(storage._cdata)
         return Handle(tensor, slot)
 
     def found(self) -> list[Slot]:

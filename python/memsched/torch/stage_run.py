@@ -54,6 +54,8 @@ class Forward:
     exit_slot : Slot or None
     beside : list of (int, Slot)
         Exports and outputs (one numbering, exports first) that the backward will read.
+    given : set of int
+        The storages, by address, of the arguments that the backward will read.
     """
 
     exit: torch.Tensor | None
@@ -65,6 +67,7 @@ class Forward:
     saved: list[Slot]
     exit_slot: Slot | None
     beside: list[tuple[int, Slot]]
+    given: set[int]
 
 
 class _Enter(torch.autograd.Function):
@@ -108,7 +111,7 @@ def run_forward(
     saving : bool
         Keep what a backward needs. The kernels are the same either way.
     """
-    entered = _enter(entry_tensor, entry_needs_grad)
+    entered = enter(entry_tensor) if entry_needs_grad and entry_tensor is not None else _detached(entry_tensor)
     arguments: list[Any] = [] if entered is None else [entered]
     leaves: list[torch.Tensor] = []
     for value in (*environment, *state):
@@ -144,17 +147,15 @@ def run_forward(
         saved=[slot for slot in packer.found() if id(slot) not in apart],
         exit_slot=exit_slot,
         beside=beside,
+        given=packer.given,
     )
 
 
-def _enter(tensor: torch.Tensor | None, needs_grad: bool) -> torch.Tensor | None:
-    if tensor is None:
-        return None
-    detached = tensor.detach()
-    if not needs_grad:
-        return detached
+def enter(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes as the result of an operation, at which a gradient arrives."""
+    token = torch.empty(0, device=tensor.device, requires_grad=True)
     with torch.enable_grad():
-        entered: torch.Tensor = _Enter.apply(torch.empty(0, device=tensor.device, requires_grad=True), [detached])
+        entered: torch.Tensor = _Enter.apply(token, [tensor.detach()])
     return entered
 
 

@@ -216,9 +216,10 @@ def _loss_bytes(
     """Bytes that a loss needs beside the model's results and their gradients."""
     if loss is None:
         return 0
-    with untouched(model, device), torch.no_grad():
-        result = type(model).forward(model, *args, **(kwargs or {}))
-    return count_loss(loss, result)
+    with untouched(model, device):
+        with torch.no_grad():
+            result = type(model).forward(model, *args, **(kwargs or {}))
+        return count_loss(loss, result, device)
 
 
 def _offloading(planner: str, reason: str) -> str:
