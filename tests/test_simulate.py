@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched.testing import schedules
 from memsched.validate import check_plan
+from plans import instances
 
 MANY = settings(max_examples=3 * settings().max_examples)
 Json = dict[str, Any]
@@ -349,8 +350,83 @@ def test_a_plan_needs_its_budget_whatever_the_times_are(case: Case) -> None:
         assert timeline.peak_memory <= schedule.budget
 
 
-def test_contiguous_plans_are_refused_for_now() -> None:
-    plan = ms.greedy(ms.Chain([1], [1], [4, 4], [0, 4]), 100).schedule
-    with pytest.raises(ms.ScheduleError, match="contiguous") as caught:
-        ms.simulate(ms.Chain([1], [1], [4, 4], [0, 4]), replaced(plan, memory="contiguous"), ms.Device(100))
-    assert caught.value.step is None
+# Addresses
+
+
+def both(document: Json, plan: Json, machine: Json) -> list[Any]:
+    """What the simulator and the checker say: times and peak, or the step to blame. With one byte more than none."""
+    plan, machine = {**plan, "budget": plan["budget"] + 1}, {**machine, "memory": machine["memory"] + 1}
+    found: list[Any] = []
+    for check in (
+        lambda: ms.simulate(ms.Graph.from_json(document), ms.Schedule.from_json(plan), ms.Device.from_json(machine)),
+        lambda: check_plan(document, plan, machine),
+    ):
+        try:
+            result = check()
+            found.append((*result.start, *result.end, result.makespan, result.peak_memory))
+        except ms.ScheduleError as error:
+            found.append(error.step)
+    return found
+
+
+@MANY
+@given(instances(contiguous=True))
+def test_addresses_are_timed_as_the_checker_times_them(instance: tuple[Json, Json, Json, int]) -> None:
+    simulated, checked = both(*instance[:3])
+    assert isinstance(checked, tuple)
+    assert simulated == pytest.approx(checked)
+
+
+@MANY
+@given(instances(contiguous=True), st.data())
+def test_wrong_addresses_are_refused_at_the_same_step(
+    instance: tuple[Json, Json, Json, int], data: st.DataObject
+) -> None:
+    document, plan, machine, _ = instance
+    placed = [step for step in plan["steps"] if step.get("at") not in (None, {})]
+    if placed:
+        step = data.draw(st.sampled_from(placed))
+        address = data.draw(st.integers(0, plan["budget"] + 2))
+        if "prefetch" in step:
+            step["at"] = address
+        else:
+            step["at"] = {**step["at"], data.draw(st.sampled_from(sorted(step["at"]))): address}
+    simulated, checked = both(document, plan, machine)
+    assert simulated == (checked if not isinstance(checked, tuple) else pytest.approx(checked))
+
+
+def placed(text: str, budget: int = 24, **addresses: Any) -> ms.Timeline:
+    """As `run`, each step with the address given under its name and position."""
+    steps = [step(part) for part in text.split(",")]
+    for name, at in addresses.items():
+        steps[int(name.rpartition("_")[2])]["at"] = at
+    schedule = ms.Schedule(steps, budget=budget, graph="graph", memory="contiguous")
+    return agreed(graph(), schedule, ms.Device(1000, 1.0))
+
+
+SWAP = "run F1,offload a,run F2,free a,run F3,free b,prefetch a,run B"
+AT = {"F1_0": {"a": 2}, "F2_2": {"b": 6}, "F3_4": {"c": 9, "": 10}, "a_6": 2, "B_7": {"d": 10}}
+
+
+def test_a_range_waits_for_what_was_there() -> None:
+    """a leaves at 6. At address 2 it comes back when the link is free, at 5 only when b has gone."""
+    assert placed(SWAP, **AT).start[6] == 6.0
+    assert placed(SWAP, **{**AT, "a_6": 5}).start[6] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("change", "index", "words"),
+    [
+        ({"F2_2": {"b": 5}}, 2, "'b' at 5 to 8 overlaps what is held at 2 to 6"),
+        ({"F2_2": {}}, 2, "'b' has no address"),
+        ({"F3_4": {"c": 9}}, 4, "the workspace has no address"),
+        ({"F3_4": {"c": 9, "": 9}}, 4, "the workspace at 9 to 10 overlaps"),
+        ({"F3_4": {"c": 9, "": 14}}, 4, "the workspace is at 14; its 1 bytes need one from 0 to 13"),
+        ({"F3_4": {"c": 9, "": 10, "b": 3}}, 4, "address 3 of 'b'"),
+        ({"a_6": 9}, 6, "overlaps what is held at 9 to 10"),
+    ],
+)
+def test_bad_addresses_are_named(change: Any, index: int, words: str) -> None:
+    with pytest.raises(ms.ScheduleError, match=words) as caught:
+        placed(SWAP, **{**AT, **change})
+    assert caught.value.step == index

@@ -41,13 +41,36 @@ bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>&
     return !skip.empty();
 }
 
-void check_addresses(const Graph& graph, const NamedStep& step, std::size_t index, const Names& tensors) {
+// One address for each tensor that the step brings, in `tensors`' order, and for a run's workspace behind them.
+std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std::size_t index,
+                                  const std::vector<TensorId>& tensors, bool has_workspace) {
+    std::vector<Bytes> found(tensors.size() + (has_workspace ? 1 : 0), StepList::no_address);
     for (const auto& [name, address] : step.at) {
-        if (address < 0 || (!name.empty() && !tensors.contains(name))) {
-            fail(index, "address " + std::to_string(address) + " of '" + name + "' in graph '" + graph.name() +
-                            "'; addresses are >= 0 and belong to a tensor of the graph");
+        const auto place = std::find_if(tensors.begin(), tensors.end(),
+                                        [&](TensorId t) { return t >= 0 && graph.tensor(t).name == name; });
+        const bool known = name.empty() ? has_workspace : place != tensors.end();
+        if (!known || address < 0) {
+            fail(index, "address " + std::to_string(address) + " of '" + name + "', in '" + step.name +
+                            "'; addresses are >= 0 and belong to what the step brings to the device");
         }
+        found[name.empty() ? tensors.size() : static_cast<std::size_t>(place - tensors.begin())] = address;
     }
+    return found;
+}
+
+std::vector<TensorId> brought(const Graph& graph, const Step& step) {
+    if (step.verb == Verb::prefetch) {
+        return {step.id};
+    }
+    if (step.verb != Verb::run) {
+        return {};
+    }
+    std::vector<TensorId> writes = graph.op(step.id).writes;
+    for (TensorId& t : writes) {
+        const std::vector<TensorId>& tape = graph.op(step.id).tape;
+        t = step.skip && std::find(tape.begin(), tape.end(), t) != tape.end() ? -1 : t;
+    }
+    return writes;
 }
 
 } // namespace
@@ -112,7 +135,9 @@ StepList resolve(const Graph& graph, const Schedule& schedule) {
             step.choice = find_choice(op, named.alg, k);
             step.skip = find_skip(graph, op, named.skip, k);
         }
-        check_addresses(graph, named, k, tensors);
+        if (schedule.memory == MemoryMode::contiguous) {
+            list.at.push_back(find_addresses(graph, named, k, brought(graph, step), is_run));
+        }
         if (!named.after.empty()) {
             step.after = static_cast<StepId>(list.after.size());
             list.after.push_back(named.after);
@@ -144,6 +169,14 @@ std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
         }
         if (step.after >= 0) {
             out.after = list.after[static_cast<std::size_t>(step.after)];
+        }
+        if (list.contiguous()) {
+            const std::vector<TensorId> tensors = brought(graph, step);
+            for (std::size_t i = 0; i < list.at[k].size(); ++i) {
+                if (list.at[k][i] != StepList::no_address) {
+                    out.at.emplace_back(i < tensors.size() ? graph.tensor(tensors[i]).name : "", list.at[k][i]);
+                }
+            }
         }
     }
     return named;

@@ -22,8 +22,15 @@ struct Step {
 };
 
 struct StepList {
+    static constexpr Bytes no_address = -1;
+
     std::vector<Step> steps;
     std::vector<std::vector<StepId>> after; // earlier steps to wait for, for the few steps that have any
+    // Of contiguous plans only, and then one entry a step: the addresses of a run's writes, in the op's order, and of
+    // its workspace; of a prefetch's tensor; none of other steps. no_address where nothing is placed.
+    std::vector<std::vector<Bytes>> at;
+
+    bool contiguous() const { return !at.empty(); }
 
     void run(OpId op) { steps.push_back({Verb::run, false, op, 0, -1}); }
     void offload(TensorId tensor) { steps.push_back({Verb::offload, false, tensor, 0, -1}); }

@@ -86,6 +86,20 @@ void Simulator::reset(const StepList& list) {
         const Role role = graph_.tensors()[t].role;
         tensors_[t].on_device = role == Role::input || role == Role::weight;
     }
+    list_ = &list;
+    blocks_.clear();
+    leaving_.clear();
+    if (list.contiguous()) { // sources are packed from address 0, in the graph's order
+        Bytes low = 0;
+        for (std::size_t t = 0; t < tensors_.size(); ++t) {
+            const Bytes bytes = graph_.tensors()[t].bytes;
+            if (tensors_[t].on_device && bytes > 0) {
+                tensors_[t].low = low;
+                blocks_.emplace(low, low + bytes);
+                low += bytes;
+            }
+        }
+    }
     ran_.assign(graph_.ops().size(), 0);
     ends_.resize(list.steps.size());
     pending_.clear();
@@ -133,6 +147,73 @@ void Simulator::give_back(Seconds done, Bytes bytes) {
     }
 }
 
+// Calls each(bytes, address, tensor) for all that the step brings and that has bytes or an address; tensor is -1 for a
+// workspace.
+template <class Each> bool Simulator::each_placed(const Step& step, const Each& each) const {
+    const std::vector<Bytes>& at = list_->at[static_cast<std::size_t>(current_)];
+    const auto call = [&](Bytes bytes, Bytes low, TensorId tensor) {
+        return (bytes == 0 && low == StepList::no_address) || each(bytes, low, tensor);
+    };
+    if (step.verb == Verb::prefetch) {
+        return call(graph_.tensor(step.id).bytes, at[0], step.id);
+    }
+    const Op& op = graph_.op(step.id);
+    for (std::size_t i = 0; i < op.writes.size(); ++i) {
+        if (!skips(step, op, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, at[i], op.writes[i])) {
+            return false;
+        }
+    }
+    return call(workspace(op, step.choice, step.skip), at.back(), TensorId{-1});
+}
+
+bool Simulator::place(const Step& step, Seconds& start) {
+    Bytes scratch_low = StepList::no_address;
+    const bool placed = each_placed(step, [&](Bytes bytes, Bytes low, TensorId tensor) {
+        const auto name = [&] { return tensor < 0 ? "the workspace" : "'" + graph_.tensor(tensor).name + "'"; };
+        if (low == StepList::no_address || low > capacity_ - bytes) {
+            return fail([&] {
+                return (low == StepList::no_address ? name() + " has no address"
+                                                    : name() + " is at " + std::to_string(low)) +
+                       "; its " + std::to_string(bytes) + " bytes need one from 0 to " +
+                       std::to_string(capacity_ - bytes);
+            });
+        }
+        if (bytes == 0) {
+            return true;
+        }
+        const auto behind = blocks_.lower_bound(low);
+        const auto before = behind == blocks_.begin() ? blocks_.end() : std::prev(behind);
+        const auto taken = behind != blocks_.end() && behind->first < low + bytes ? behind
+                           : before != blocks_.end() && before->second > low      ? before
+                                                                                  : blocks_.end();
+        if (taken != blocks_.end()) {
+            return fail([&] {
+                return name() + " at " + std::to_string(low) + " to " + std::to_string(low + bytes) +
+                       " overlaps what is held at " + std::to_string(taken->first) + " to " +
+                       std::to_string(taken->second) + "; move it or free the other before";
+            });
+        }
+        for (const Leaving& old : leaving_) {
+            if (old.low < low + bytes && low < old.high) {
+                start = std::max(start, old.done);
+            }
+        }
+        blocks_.emplace(low, low + bytes);
+        (tensor < 0 ? scratch_low : tensors_[static_cast<std::size_t>(tensor)].low) = low;
+        return true;
+    });
+    if (scratch_low != StepList::no_address) {
+        blocks_.erase(scratch_low); // in list order it is gone right after the run (E6)
+    }
+    return placed;
+}
+
+void Simulator::leave(Bytes low, Bytes bytes, Seconds done) {
+    if (list_->contiguous() && bytes > 0 && done > issue_) {
+        leaving_.push_back({low, low + bytes, done});
+    }
+}
+
 bool Simulator::skips(const Step& step, const Op& op, TensorId tensor) {
     return step.skip && std::find(op.tape.begin(), op.tape.end(), tensor) != op.tape.end();
 }
@@ -176,7 +257,8 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     const Bytes scratch = workspace(op, step.choice, step.skip);
     Seconds start = std::max(earliest_, stream_free_[0]);
     Bytes outputs = 0;
-    if (!await_reads(op, start) || !count_outputs(step, op, outputs) || !reserve(outputs + scratch, start)) {
+    if (!await_reads(op, start) || !count_outputs(step, op, outputs) ||
+        !(list_->contiguous() ? place(step, start) : reserve(outputs + scratch, start))) {
         return false;
     }
     const Seconds time = op.choices[static_cast<std::size_t>(step.choice)].time;
@@ -197,6 +279,10 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     issue_ = start;
     while (head_ < pending_.size() && pending_[head_].done <= issue_) {
         pending_bytes_ -= pending_[head_++].bytes;
+    }
+    std::erase_if(leaving_, [&](const Leaving& old) { return old.done <= issue_; });
+    if (scratch > 0 && list_->contiguous()) {
+        leave(list_->at[static_cast<std::size_t>(current_)].back(), scratch, end);
     }
     give_back(end, scratch);
     observer.memory(start, current_, outputs + scratch);
@@ -227,7 +313,7 @@ template <class Observer> bool Simulator::play_transfer(const Step& step, Observ
     }
     Seconds& link = stream_free_[stream(step.verb)];
     Seconds start = std::max({earliest_, link, out ? state.ready : state.host});
-    if (!out && !reserve(tensor.bytes, start)) {
+    if (!out && !(list_->contiguous() ? place(step, start) : reserve(tensor.bytes, start))) {
         return false;
     }
     const Seconds end = start + transfer_time(tensor.bytes, bandwidth, device_.latency);
@@ -265,6 +351,10 @@ template <class Observer> bool Simulator::play_free(const Step& step, Observer& 
     const Seconds done = std::max(issue_, state.touch);
     state.on_device = false;
     live_ -= tensor.bytes;
+    if (list_->contiguous() && tensor.bytes > 0) {
+        blocks_.erase(state.low);
+        leave(state.low, tensor.bytes, done);
+    }
     give_back(done, tensor.bytes);
     observer.memory(done, current_, -tensor.bytes);
     observer.step(current_, done, done);
@@ -339,11 +429,6 @@ Timeline simulate(const Graph& graph, const StepList& list, const Device& device
 }
 
 Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device) {
-    if (schedule.memory == MemoryMode::contiguous) {
-        throw ScheduleError("the plan carries addresses; simulating contiguous memory is not supported yet, "
-                            "validate checks such plans",
-                            -1);
-    }
     Timeline timeline = simulate(graph, resolve(graph, schedule), device, schedule.budget);
     const auto times = static_cast<double>(schedule.rounds[0].times);
     timeline.makespan *= times;

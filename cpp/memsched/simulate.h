@@ -9,6 +9,7 @@
 #include "memsched/schedule.h"
 
 #include <limits>
+#include <map>
 #include <vector>
 
 namespace memsched {
@@ -50,6 +51,10 @@ class Simulator {
         Seconds done;
         Bytes bytes;
     };
+    struct Leaving {
+        Bytes low, high;
+        Seconds done;
+    };
     enum class Stream : std::size_t { compute, d2h, h2d };
 
     template <class Observer> bool play(const StepList& list, Observer& observer);
@@ -59,27 +64,36 @@ class Simulator {
     static bool skips(const Step& step, const Op& op, TensorId tensor);
     bool await_reads(const Op& op, Seconds& start); // E2: moves start to when they are ready
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
-    bool reserve(Bytes bytes, Seconds& start); // E7: moves start to when the bytes are there
+    // E7, in bytes: moves start to when they are there.
+    bool reserve(Bytes bytes, Seconds& start);
     void give_back(Seconds done, Bytes bytes);
+    // E7, in address ranges, for contiguous lists.
+    template <class Each> bool each_placed(const Step& step, const Each& each) const;
+    bool place(const Step& step, Seconds& start);
+    void leave(Bytes low, Bytes bytes, Seconds done);
     void reset(const StepList& list);
     template <class Message> bool fail(const Message& message); // always false; message() makes the sentence
     std::size_t stream(Verb verb) const;
 
     const Graph& graph_;
     Device device_;
-    Bytes capacity_;    // without resident
-    Bytes sources_ = 0; // bytes of inputs and weights, on the device from the start
+    const StepList* list_ = nullptr; // that is played
+    Bytes capacity_;                 // without resident
+    Bytes sources_ = 0;              // bytes of inputs and weights, on the device from the start
 
     struct TensorState {
         Seconds ready = 0; // the device copy is complete
         Seconds touch = 0; // the last use of the device copy ends
         Seconds host = -1; // the host copy is complete; < 0: there is none
+        Bytes low = 0;     // contiguous: its address
         bool on_device = false;
     };
     std::vector<TensorState> tensors_;
     std::vector<std::uint8_t> ran_;
     std::vector<Seconds> ends_;
     std::vector<PendingFree> pending_; // ascending by done, from head_ on
+    std::map<Bytes, Bytes> blocks_;    // contiguous: what is live by list order, low -> high
+    std::vector<Leaving> leaving_;     // contiguous: what is free by list order but perhaps not yet in time
     std::size_t head_ = 0;
     Bytes pending_bytes_ = 0;
     Bytes live_ = 0; // by list order
