@@ -6,7 +6,6 @@ import copy
 import gc
 import json
 import pickle
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
 import memsched as ms
 from memsched.testing import chains, devices, schedules
 from oracles.to_graph_py import to_graph_py
+from published import SCHEMAS, conforms
 
 FEW = settings(max_examples=max(10, settings().max_examples // 4))
 COLUMNS = ("forward_time", "backward_time", "activation", "gradient", "saved")
 OVERHEADS = ("forward_overhead", "transient_overhead", "backward_overhead")
-
-SCHEMAS = {
-    schema["$id"].split(":")[2]: schema
-    for file in (resources.files("memsched") / "schemas").iterdir()
-    for schema in [json.loads(file.read_text(encoding="utf-8"))]
-}
-REGISTRY = Registry().with_resources((s["$id"], Resource.from_contents(s)) for s in SCHEMAS.values())
 
 
 def example() -> ms.Chain:
@@ -79,12 +71,6 @@ def samples() -> dict[str, Any]:
 
 
 KINDS = ["chain", "graph", "device", "plan", "result", "result of a graph"]
-
-
-def conforms(kind: str, document: Any) -> None:
-    """Is JSON without NaN, and what the published schema says."""
-    text = json.dumps(document, allow_nan=False)
-    Draft202012Validator(SCHEMAS[kind.split()[0]], registry=REGISTRY).validate(json.loads(text))
 
 
 def round_trip(kind: str, value: Any) -> None:

@@ -34,7 +34,7 @@ values are immutable. Names that are not on this page are internal and may chang
 
 # Group -> its names, as they are reached from memsched. Every public name stands in one group.
 GROUPS = {
-    "Problems": ["Chain", "Graph", "Device", "to_graph", "min_memory", "peak_memory"],
+    "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
     "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
     "Planners": ["offload", "pofo", "rotor", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
     "Lower bounds": ["bounds", "Bounds"],

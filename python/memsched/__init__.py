@@ -7,6 +7,7 @@ from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.bounds import Bounds, bounds
 from memsched.compare import compare, plan
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError
+from memsched.family import GraphFamily
 from memsched.frontier import Frontier, frontier
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
@@ -29,6 +30,7 @@ __all__ = [
     "Device",
     "Frontier",
     "Graph",
+    "GraphFamily",
     "InfeasibleError",
     "InvalidInputError",
     "LimitError",

@@ -122,7 +122,7 @@ def _is_far(result: Result) -> bool:
 
 def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> None:
     budget = min(result.schedule.budget, result.device.memory)
-    resident = result.problem.resident
+    resident = result.graph.resident
     times, counts = memory_curve(result)
     most = result.peak_memory if _is_far(result) else max(budget, result.peak_memory)
     scale, unit = byte_unit(most)
@@ -149,7 +149,7 @@ def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
     handles: list[Patch | Line2D] = [
         Patch(facecolor=colour, label=kind) for kind, colour in _COLOURS.items() if kind in kinds
     ]
-    if result.problem.resident:
+    if result.graph.resident:
         handles.append(Patch(facecolor=_RESIDENT, alpha=0.45, label="resident"))
     handles.append(Line2D([], [], color=_MEMORY, linewidth=1.1, label="memory"))
     budget = format_bytes(min(result.schedule.budget, result.device.memory))

@@ -7,19 +7,23 @@ from typing import TypeAlias
 from memsched import _core, checks
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError
+from memsched.family import GraphFamily
 
-Problem: TypeAlias = Chain | Graph
+Problem: TypeAlias = Chain | Graph | GraphFamily
+_SUMMED = ("makespan", "bytes_out", "bytes_in", "idle", "recompute_time")
 ChunkLike: TypeAlias = int | str | None
 
 
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
-    """The graph on which plans of the problem are simulated; a chain is cut as `chunk` says.
+    """The graph on which plans of the problem are simulated; a chain is cut as `chunk` says, a family is at full batch.
 
     Raises
     ------
     InvalidInputError
-        The problem is neither a Chain nor a Graph, or a Graph comes with a chunk.
+        The problem is of another kind, or a graph comes with a chunk.
     """
+    if isinstance(problem, GraphFamily):
+        problem = problem.graph
     if isinstance(problem, Chain):
         return _core.to_graph(problem, chunk)
     if isinstance(problem, Graph):
@@ -29,8 +33,16 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
 
 
+def least_memory(problem: Problem) -> int:
+    """Resident and the largest need of one op, in bytes: no plan without recomputation needs less.
+
+    Of a family at batch 1, for a plan may split its batch into rounds of one.
+    """
+    return _core.graph_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
+
+
 def peak_memory(problem: Problem) -> int:
-    """Peak of the plain run (everything kept until its last use), in bytes, resident included.
+    """Peak of the plain run (everything kept until its last use), bytes, resident included; of a family at full batch.
 
     Examples
     --------
@@ -85,12 +97,12 @@ def check_kinds(problem: object, schedule: object, device: object) -> None:
     InvalidInputError
         Naming the argument and what it is.
     """
-    wanted = {"problem": (problem, Chain | Graph), "schedule": (schedule, Schedule), "device": (device, Device)}
-    for name, (value, kind) in wanted.items():
-        if not isinstance(value, kind):
-            raise InvalidInputError(
-                f"{name} is {value!r}; it must be a {name.capitalize() if name != 'problem' else 'Chain or a Graph'}"
-            )
+    if not isinstance(problem, Chain | Graph | GraphFamily):
+        raise InvalidInputError(f"problem is {problem!r}; it must be a Chain, a Graph or a GraphFamily")
+    if not isinstance(schedule, Schedule):
+        raise InvalidInputError(f"schedule is {schedule!r}; it must be a Schedule")
+    if not isinstance(device, Device):
+        raise InvalidInputError(f"device is {device!r}; it must be a Device")
 
 
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
@@ -100,15 +112,16 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
 
     Parameters
     ----------
-    problem : Chain or Graph
-        A chain is cut as `schedule.chunk` says.
+    problem : Chain, Graph or GraphFamily
+        A chain is cut as `schedule.chunk` says. Of a family the list runs on the graph of each round's batch.
     schedule : Schedule
     device : Device
 
     Returns
     -------
     Timeline
-        start and end of each step (seconds), makespan, peak_memory (bytes, resident included), ...
+        start and end of each step (seconds), makespan, peak_memory (bytes, resident included), ... Times and bytes
+        moved are sums over all rounds; steps, and the memory over time, are those of the first.
 
     Raises
     ------
@@ -124,5 +137,19 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     4.0
     """
     check_kinds(problem, schedule, device)
+    if isinstance(problem, GraphFamily):
+        return _simulate_rounds(problem, schedule, device)
     graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
     return _core.simulate_graph(graph, schedule, device)
+
+
+def _simulate_rounds(family: GraphFamily, schedule: Schedule, device: Device) -> Timeline:
+    plan = schedule.to_json()
+    rounds = [
+        _core.simulate_graph(
+            family.at(batch), Schedule.from_json({**plan, "rounds": [[batch, times]]}), device
+        ).to_json()
+        for batch, times in schedule.rounds
+    ]
+    sums = {key: sum(one[key] for one in rounds) for key in _SUMMED}
+    return Timeline.from_json({**rounds[0], **sums, "peak_memory": max(one["peak_memory"] for one in rounds)})

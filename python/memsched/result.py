@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memsched import checks
-from memsched._core import Device, Schedule, Timeline
+from memsched._core import Device, Graph, Schedule, Timeline
 from memsched.documents import (
     Document,
     Source,
@@ -18,7 +18,8 @@ from memsched.documents import (
     read_plan,
 )
 from memsched.errors import InvalidInputError
-from memsched.problem import Problem
+from memsched.family import GraphFamily
+from memsched.problem import Problem, graph_of
 
 _KEYS = (
     "planner",
@@ -44,7 +45,7 @@ class Result:
     planner : str
     params : dict
         The options that the planner ran with, and what it has to say about the run.
-    problem : Chain or Graph
+    problem : Chain, Graph or GraphFamily
     device : Device
     schedule : Schedule
     timeline : Timeline
@@ -95,6 +96,13 @@ class Result:
         return self.timeline.peak_memory
 
     @property
+    def graph(self) -> Graph:
+        """The graph that the steps speak of; of a family, the one of the first round."""
+        if isinstance(self.problem, GraphFamily):
+            return self.problem.at(self.schedule.rounds[0][0])
+        return graph_of(self.problem, self.schedule.chunk)
+
+    @property
     def gap(self) -> float:
         """(makespan - lower_bound) / lower_bound; 0 when the bound is 0."""
         return (self.makespan - self.lower_bound) / self.lower_bound if self.lower_bound > 0 else 0.0
@@ -123,6 +131,8 @@ class Result:
         for key in _KEYS:
             value = getattr(self, key)
             document[key] = value.to_json() if hasattr(value, "to_json") else value
+        if isinstance(self.problem, GraphFamily):  # the graphs that the schedule uses
+            document["problem"] = self.problem.to_json(batch for batch, _ in self.schedule.rounds)
         return document
 
     @classmethod
@@ -134,7 +144,7 @@ class Result:
             if not isinstance(document[key], dict):
                 raise InvalidInputError(f"{key} of the result is {document[key]!r}; it must be an object")
         problem = document["problem"]
-        is_graph = problem.get("format") == "memsched-graph/1"
+        readers = {"memsched-graph/1": read_graph, "memsched-family/1": GraphFamily.from_json}
         for key, kinds in (("planner", str), ("params", dict), ("timeline", dict), ("optimal", bool)):
             if not isinstance(document[key], kinds):
                 raise InvalidInputError(f"{key} of the result is {document[key]!r}, which has the wrong type")
@@ -142,7 +152,7 @@ class Result:
             if not (key == "estimate" and document[key] is None):
                 checks.non_negative(f"{key} of the result", document[key], "seconds")
         read: Document = {key: document[key] for key in _KEYS}
-        read["problem"] = read_graph(problem) if is_graph else read_chain(problem)
+        read["problem"] = readers.get(problem.get("format"), read_chain)(problem)
         read["device"] = read_device(document["device"])
         read["schedule"] = read_plan(document["schedule"])
         read["timeline"] = Timeline.from_json(document["timeline"])

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from memsched._core import Chain
 from memsched.errors import InvalidInputError
-from memsched.problem import graph_of
 from memsched.result import Result
 
 LANES = ("compute", "device to host", "host to device")
@@ -57,7 +55,7 @@ def intervals(result: Result) -> list[Interval]:
         raise InvalidInputError(
             f"the timeline has {len(timeline.start)} steps, the schedule {len(schedule.steps)}; simulate it"
         )
-    graph = graph_of(result.problem, schedule.chunk if isinstance(result.problem, Chain) else None)
+    graph = result.graph
     phases = {op["name"]: op["phase"] for op in graph.ops}
     sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
     seen: set[str] = set()
@@ -169,6 +167,6 @@ def trace(result: Result) -> dict[str, Any]:
             "lower_bound_seconds": result.lower_bound,
             "peak_memory_bytes": timeline.peak_memory,
             "budget_bytes": budget,
-            "resident_bytes": result.problem.resident,
+            "resident_bytes": result.graph.resident,
         },
     }

@@ -8,9 +8,8 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Real
 
-from memsched import _core
 from memsched.errors import InvalidInputError
-from memsched.problem import Problem, graph_of, peak_memory
+from memsched.problem import Problem, least_memory, peak_memory
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
@@ -115,7 +114,7 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     value : str, int or float
         As in `parse_bytes`, or "40%": min_memory + 0.4 (peak_memory - min_memory), cut to whole bytes. 0% is
         the least that any plan without recomputation needs; at 100% the plain run fits; more is allowed.
-    problem : Chain or Graph
+    problem : Chain, Graph or GraphFamily
         What the percentage is of.
     what : str
         The option's name for errors.
@@ -143,7 +142,7 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
         raise _refuse(what, value, "which is not a number with a unit", _MEMORY_FORMS)
     if percent < 0:
         raise _refuse(what, value, "which is negative", _MEMORY_FORMS)
-    least, most = _core.graph_min_memory(graph_of(problem)), peak_memory(problem)
+    least, most = least_memory(problem), peak_memory(problem)
     return _whole_bytes(least + percent / 100 * (most - least), what, value, _MEMORY_FORMS)
 
 
@@ -156,7 +155,7 @@ def memory_percent(memory: int, problem: Problem) -> float | None:
     >>> memory_percent(18, ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
     50.0
     """
-    least, most = _core.graph_min_memory(graph_of(problem)), peak_memory(problem)
+    least, most = least_memory(problem), peak_memory(problem)
     return None if most == least else 100 * (memory - least) / (most - least)
 
 

@@ -385,7 +385,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
 
     Parameters
     ----------
-    problem : Result, Chain or Graph
+    problem : Result, Chain, Graph or GraphFamily
         A result alone, whose figures are then checked too, or the problem of the other two arguments.
     schedule, device : Schedule and Device
         Left out when a result is given.

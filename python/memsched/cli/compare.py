@@ -26,7 +26,7 @@ from memsched.compare import compare as run_planners
 from memsched.documents import write_document
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory, planner_named
-from memsched.problem import Problem, peak_memory
+from memsched.problem import Problem, graph_of, peak_memory
 from memsched.result import Result
 from memsched.units import format_bytes, format_seconds, memory_percent
 
@@ -40,7 +40,7 @@ def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Tab
     where = "" if percent is None else f", {percent:.4g} % from min_memory to the peak"
     if device.memory < min_memory(problem):
         where = ", below min_memory"
-    size = f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(problem.ops)} ops"
+    size = f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(graph_of(problem).ops)} ops"
     least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
     said = (("compute", known.compute), ("transfer", known.transfer), ("fractional", known.fractional))
     each = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in said)

@@ -17,7 +17,7 @@ from memsched._core import Chain, Device, Graph, Schedule
 from memsched.bounds import graph_bound, recompute_bound
 from memsched.documents import Document, read_chain, read_device, read_document, read_graph, read_plan
 from memsched.errors import InvalidInputError
-from memsched.problem import Problem, graph_of, simulate
+from memsched.problem import Problem, simulate
 from memsched.result import Result
 from memsched.units import parse_bandwidth, parse_bytes, parse_memory, parse_seconds
 
@@ -201,7 +201,7 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
 def _bound(result: Result) -> float:
     """A lower bound for a plan whose own is not known."""
     bound = recompute_bound if result.recomputed else graph_bound
-    return min(bound(graph_of(result.problem, result.schedule.chunk), result.device), result.makespan)
+    return min(bound(result.graph, result.device), result.makespan)
 
 
 def check_writable(path: str | None) -> None:

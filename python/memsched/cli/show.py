@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from memsched._core import Device
-from memsched.problem import graph_of
 from memsched.result import Result
 from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
@@ -111,12 +110,8 @@ def describe_link(device: Device, origin: str) -> str:
 
 def offloaded_bytes(result: Result) -> int:
     """Bytes of the distinct tensors that are offloaded."""
-    sizes = {tensor["name"]: tensor["size"] for tensor in _graph(result).tensors}
+    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     return sum(sizes[name] for name in result.offloaded)
-
-
-def _graph(result: Result) -> Any:
-    return graph_of(result.problem, result.schedule.chunk)
 
 
 def report(result: Result, origin: str) -> Table:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memsched import _core
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum, tflms
@@ -20,7 +19,7 @@ from memsched.planners.pofo import pofo, pofo_with_table
 from memsched.planners.recompute import pofo_min_memory, rotor_min_memory
 from memsched.planners.rotor import rotor, rotor_with_table
 from memsched.planners.vdnn import vdnn
-from memsched.problem import Problem, graph_of
+from memsched.problem import Problem, least_memory
 from memsched.result import Result
 
 
@@ -116,11 +115,11 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
 
     Parameters
     ----------
-    problem : Chain or Graph
+    problem : Chain, Graph or GraphFamily
     planner : str, optional
         That planner's own minimum; without it, resident and the largest need of one op (reads + writes + workspace),
-        below which no plan without recomputation exists. For tflms it depends on the link: the profile's is taken,
-        or a free one where there is none.
+        below which no plan without recomputation exists; of a family at batch 1. For tflms it depends on the link: the
+        profile's is taken, or a free one where there is none.
 
     Examples
     --------
@@ -129,7 +128,7 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     16
     """
     if planner is None:
-        return _core.graph_min_memory(graph_of(problem))
+        return least_memory(problem)
     found = planner_named(planner)
     if not isinstance(problem, Chain):
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")

@@ -1,0 +1,153 @@
+"""Families of graphs: one training step at any batch size, simulated and checked round by round."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from plans import instances
+from published import conforms
+
+Json = dict[str, Any]
+
+
+def make(batch: int) -> ms.Graph:
+    """x -> F1 -> a -> F2 -> b; B reads a and b, writes g. Times have a part that does not shrink with the batch."""
+
+    def op(name: str, reads: list[str], writes: list[str], workspace: int = 0) -> Json:
+        choices = [
+            {"alg": "slow", "time": 1 + 2 * batch, "workspace": 0},
+            {"alg": "fast", "time": 1 + batch, "workspace": workspace * batch},
+        ]
+        return {"name": name, "phase": "fwd", "reads": reads, "writes": writes, "choices": choices}
+
+    sizes = {"x": 2, "a": 4, "b": 3, "g": 4}
+    tensors = [
+        {"name": t, "size": size * batch, "role": "input" if t == "x" else "activation"} for t, size in sizes.items()
+    ]
+    ops = [op("F1", ["x"], ["a"]), op("F2", ["a"], ["b"], workspace=1), op("B", ["a", "b"], ["g"])]
+    return ms.Graph(tensors, ops, resident=10, name="small", batch=batch)
+
+
+STEPS: list[Json] = [
+    {"run": "F1", "alg": "slow"},
+    {"offload": "a"},
+    {"run": "F2", "alg": "fast"},
+    {"free": "a"},
+    {"prefetch": "a"},
+    {"run": "B", "alg": "fast"},
+]
+
+
+def schedule(rounds: list[tuple[int, int]], budget: int = 1000) -> ms.Schedule:
+    return ms.Schedule(STEPS, budget=budget, graph="small", rounds=rounds)
+
+
+def test_rounds_add_up() -> None:
+    family, device = ms.GraphFamily(make, 8), ms.Device(1000, 2.0)
+    rounds = [(3, 2), (2, 1)]
+    timeline, report = ms.simulate(family, schedule(rounds), device), ms.validate(family, schedule(rounds), device)
+    one = [ms.simulate(family.at(batch), schedule([(batch, 1)]), device) for batch, _ in rounds]
+    assert timeline.makespan == 2 * one[0].makespan + one[1].makespan == pytest.approx(report.makespan)
+    assert timeline.bytes_out == 2 * one[0].bytes_out + one[1].bytes_out == report.bytes_out
+    assert timeline.idle == pytest.approx(2 * one[0].idle + one[1].idle)
+    assert timeline.peak_memory == one[0].peak_memory == report.peak_memory
+    assert timeline.start.tolist() == one[0].start.tolist()
+
+
+def test_a_result_keeps_the_graphs_that_it_uses() -> None:
+    family, device = ms.GraphFamily(make, 8), ms.Device(1000, 2.0)
+    plan = schedule([(4, 1), (2, 2)])
+    result = ms.Result(
+        planner="by hand",
+        problem=family,
+        device=device,
+        schedule=plan,
+        timeline=ms.simulate(family, plan, device),
+        lower_bound=0.0,
+        runtime=0.0,
+    )
+    assert ms.validate(result).makespan == pytest.approx(result.makespan)
+    assert result.graph == family.at(4)
+    conforms("result", result.to_json())
+    again = ms.Result.from_json(result.to_json())
+    assert again == result
+    assert ms.simulate(again.problem, again.schedule, again.device) == result.timeline
+    assert isinstance(again.problem, ms.GraphFamily)
+    with pytest.raises(ms.InvalidInputError, match="saved with its graphs at batch 2, 4, 8; 3 is not there"):
+        again.problem.at(3)
+
+
+def test_families_are_values() -> None:
+    family = ms.GraphFamily(make, 8)
+    family.at(2)
+    copied = pickle.loads(pickle.dumps(family))
+    conforms("family", family.to_json([1, 5]))
+    assert copied == family
+    assert hash(copied) == hash(family)
+    assert copied.at(2) == family.at(2)
+    assert family != ms.GraphFamily(make, 7)
+    assert repr(family) == "GraphFamily(name='small', batch=8, ops=3)"
+    assert ms.min_memory(family) == ms.min_memory(family.at(1))
+    assert ms.peak_memory(family) == ms.peak_memory(family.at(8))
+
+
+@given(instances(), st.integers(1, 3))
+def test_a_plan_runs_round_after_round(instance: tuple[Json, Json, Json, int], times: int) -> None:
+    document, plan, machine, _ = instance
+
+    def same(batch: int) -> ms.Graph:
+        return ms.Graph.from_json({**document, "batch": batch})
+
+    family = ms.GraphFamily(same, 4)
+    plan = {**plan, "budget": plan["budget"] + 1, "rounds": [[2, times], [1, 1]]}
+    device = ms.Device.from_json({**machine, "memory": machine["memory"] + 1})
+    listed = ms.Schedule.from_json(plan)
+    timeline, report = ms.simulate(family, listed, device), ms.validate(family, listed, device)
+    assert timeline.makespan == pytest.approx(report.makespan)
+    assert timeline.peak_memory == report.peak_memory
+    assert (timeline.bytes_out, timeline.bytes_in) == (report.bytes_out, report.bytes_in)
+
+
+def other(change: str) -> Any:
+    def made(batch: int) -> ms.Graph:
+        document = make(batch).to_json()
+        if batch < 8:
+            if change == "op":
+                document["ops"][0]["name"] = "F0"
+            elif change == "alg":
+                document["ops"][0]["choices"][0]["alg"] = "other"
+            elif change == "size":
+                document["tensors"][1]["size"] = 100
+            elif change == "workspace":
+                document["ops"][1]["choices"][1]["workspace"] = 100
+            elif change == "batch":
+                document["batch"] = 5
+        return ms.Graph.from_json(document)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ms.GraphFamily(3, 8), "make is 3; it must be a function"),
+        (lambda: ms.GraphFamily(make, 0), "batch is 0"),
+        (lambda: ms.GraphFamily(lambda batch: 5, 8), r"make\(8\) returned 5"),
+        (lambda: ms.GraphFamily(make, 8).at(9), "batch is 9; it must be a whole number from 1 to 8"),
+        (lambda: ms.GraphFamily(other("op"), 8).at(2), "other tensors, ops or algorithms than that of batch 8"),
+        (lambda: ms.GraphFamily(other("alg"), 8).at(2), "other tensors, ops or algorithms"),
+        (lambda: ms.GraphFamily(other("size"), 8).at(2), "'a' needs more bytes at batch 2 than at 8"),
+        (lambda: ms.GraphFamily(other("workspace"), 8).at(2), "'F2' needs more bytes at batch 2"),
+        (lambda: ms.GraphFamily(other("batch"), 8).at(2), r"make\(2\) returned a graph of batch 5"),
+        (lambda: ms.GraphFamily.from_json({"format": "memsched-family/1"}), "the family lacks 'name'"),
+    ],
+)
+def test_errors_say_what_to_do(call: Any, words: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=words):
+        call()
