@@ -12,7 +12,10 @@ import numpy as np
 
 from memsched import checks
 from memsched._core import Chain, Graph
+from memsched.analytic import analytic
 from memsched.errors import InvalidInputError
+
+__all__ = ["analytic", "document", "homogeneous", "load", "load_graph", "names", "random"]
 
 _FOLDER = "chains"
 _GRAPHS = "graphs"
