@@ -122,27 +122,27 @@ class Builder:
 
     def norm_relu(self, name: str, c: Map) -> Map:
         """Batch normalisation and ReLU, not fused: the normalised map is a temporary."""
-        return self._norm(name, [c], moved=(5, 8), temporaries=(1, 1))
+        return self._norm(name, [c], [c], moved=(5, 8), temporaries=1)
 
     def norm_add_relu(self, name: str, c: Map, shortcut: Map, *, norm: bool) -> Map:
         """Batch normalisation of a block's last convolution (and of its shortcut), addition and ReLU."""
-        moved, temporaries = ((9, 13), 3) if norm else ((7, 10), 2)
-        return self._norm(name, [c, shortcut], moved=moved, temporaries=(temporaries, temporaries), norms=1 + norm)
+        if norm:
+            return self._norm(name, [c, shortcut], [c, shortcut], moved=(9, 13), temporaries=3)
+        return self._norm(name, [c, shortcut], [c], moved=(7, 10), temporaries=2)
 
-    def _norm(
-        self, name: str, maps: list[Map], *, moved: tuple[int, int], temporaries: tuple[int, int], norms: int = 1
-    ) -> Map:
+    def _norm(self, name: str, maps: list[Map], normed: list[Map], *, moved: tuple[int, int], temporaries: int) -> Map:
+        """Bytes moved by the forward and the backward, and the forward's temporaries, in sizes of the result."""
         first = maps[0]
         r = Map(name=name, channels=first.channels, height=first.height, width=first.width)
         size, layer = self._bytes(r), self._next()
-        self.parameters += 2 * norms * first.channels
+        self.parameters += 2 * len(normed) * first.channels
         names = [one.name for one in maps]
-        forward = moving(self.gpu, moved[0] * size, temporaries[0] * size)
+        forward = moving(self.gpu, moved[0] * size, temporaries * size)
         self._op(f"{name}.fwd", "fwd", "bn", layer, names, [r], forward)
 
         def backward() -> None:
-            choices = moving(self.gpu, moved[1] * size, temporaries[1] * size)
-            reads = [first.name, r.name, self._gradient[r.name]]
+            choices = moving(self.gpu, moved[1] * size, size)
+            reads = [*(one.name for one in normed), r.name, self._gradient[r.name]]
             self._give(f"{name}.bwd", "bn", layer, reads, first, choices, *maps[1:])
 
         self._backward.append(backward)
