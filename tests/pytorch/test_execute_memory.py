@@ -62,7 +62,8 @@ class Alive(TorchDispatchMode):
         for leaf in pytree.tree_leaves((args, kwargs, out)):
             if isinstance(leaf, torch.Tensor):
                 self.meet(leaf.untyped_storage())
-        if func is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() != -1 and not args[0]._is_view():
+        in_backward = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()  # and no repeated forward
+        if func is torch.ops.aten.add.Tensor and in_backward and not args[0]._is_view():
             self.sum = weakref.ref(args[0].untyped_storage()), self.total, before
         else:
             self.highest = max(self.highest, self.total)
@@ -138,6 +139,7 @@ def watch(
         for tensor in (
             *p.model.parameters(),
             *p.model.buffers(),
+            *p.staged.constants.values(),
             *pytree.tree_leaves((p.args, p.kwargs)),
             forward._host,
         ):
@@ -168,10 +170,11 @@ def walk(chain: ms.Chain, schedule: ms.Schedule) -> Iterator[tuple[int, int]]:
         yield held, held + workspace
 
 
-def check_bytes(p: Prepared, schedule: ms.Schedule) -> None:
+def check_bytes(p: Prepared, schedule: ms.Schedule, *, exact: bool = True) -> None:
     """With copies that happen at once, every step holds what the list says, and each run needs what it says.
 
-    The last stage makes the results, which the caller holds: they come on top of what its runs need.
+    The last stage makes the results, which the caller holds: they come on top of what its runs need. Without `exact`
+    backwards may need less than was counted.
     """
     script = p.script(schedule)
     seen = watch(p, schedule)
@@ -181,7 +184,7 @@ def check_bytes(p: Prepared, schedule: ms.Schedule) -> None:
         results = results_of(p, action)
         assert seen.rise[step] <= action.needs + results + CLOSE, (step, action)
         # In bfloat16 some backwards need less than was measured.
-        if action.kind == "forward" or (action.kind == "backward" and p.autocast is None):
+        if action.kind == "forward" or (action.kind == "backward" and p.autocast is None and exact):
             assert abs(seen.rise[step] - action.needs - results) <= CLOSE, (step, action)
             assert abs(seen.most[step] - most - results) <= CLOSE, (step, action)
     assert max(most for _, most in expected) <= schedule.budget

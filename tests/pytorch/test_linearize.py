@@ -242,6 +242,30 @@ def test_what_is_captured_is_what_training_computes_where_that_can_be_recorded(
     assert asks.is_torchdynamo_compiling is torch.compiler.is_compiling
 
 
+class AsksForPacking(nn.Module):
+    """Computes otherwise where positions may be those of several sequences, as decoders of transformers do."""
+
+    __module__ = "transformers.models.stub"
+
+    def __init__(self, masks: Any) -> None:
+        super().__init__()
+        self.masks = masks
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Any, position_ids: Any = None) -> Any:
+        packed = self.masks.find_packed_sequence_indices(torch.arange(4) if position_ids is None else position_ids)
+        return self.layer(x).cos() if packed is None else self.layer(x).sin()
+
+
+@pytest.mark.parametrize(("given", "kind"), [(False, "cos"), (True, "sin")])
+def test_positions_that_are_not_given_count_from_0(given: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = types.SimpleNamespace(find_packed_sequence_indices=lambda positions: positions)
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", masks)
+    args = (torch.ones(2, 4), *([torch.arange(4)] if given else []))
+    assert f"aten.{kind}." in capture(AsksForPacking(masks), args).graph_module.code
+    assert masks.find_packed_sequence_indices(3) == 3
+
+
 KEPT: dict[int, torch.Tensor] = {}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import operator
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +124,7 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
     """Preferably what the model computes in training. Some models can be recorded only as they are for a compiler."""
-    for setting in (_as_in_training(), contextlib.nullcontext()):
+    for setting in (_as_in_training(model, args, kwargs), contextlib.nullcontext()):
         try:
             with setting:
                 return torch.export.export(model, args, kwargs, strict=False)
@@ -134,24 +135,35 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 @contextlib.contextmanager
-def _as_in_training() -> Iterator[None]:
+def _as_in_training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
     """Let transformers make no masks that it makes for compilers only.
 
-    Where nothing is masked it hands attention a mask while `is_torchdynamo_compiling()` is true, and none in training,
-    which differs in the last bits of gradients. The flags of torch itself must stay: other code keeps what it computes
-    from one call to the next where they are down, and would keep tensors without data.
+    Where nothing is masked it hands attention a mask while `is_torchdynamo_compiling()` is true, or where it cannot see
+    that positions count from 0, and none in training. That costs memory, and differs in the last bits of gradients.
+    The flags of torch itself must stay: other code keeps what it computes from one call to the next where they are
+    down, and would keep tensors without data.
     """
-    asks = sys.modules.get("transformers.utils.import_utils")
-    name = "is_torchdynamo_compiling"
-    if asks is None or not hasattr(asks, name):
+    answers: dict[tuple[str, str], Callable[..., Any]] = {
+        ("transformers.utils.import_utils", "is_torchdynamo_compiling"): lambda: False
+    }
+    if type(model).__module__.startswith("transformers.") and not _gives(model, args, kwargs, "position_ids"):
+        answers["transformers.masking_utils", "find_packed_sequence_indices"] = lambda position_ids: None
+    with contextlib.ExitStack() as stack:
+        for (place, name), answer in answers.items():
+            module = sys.modules.get(place)
+            if module is not None and hasattr(module, name):
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, answer)
         yield
-        return
-    own = getattr(asks, name)
-    setattr(asks, name, lambda: False)
+
+
+def _gives(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> bool:
+    """Whether an argument of the forward is given, as far as its signature tells."""
     try:
-        yield
-    finally:
-        setattr(asks, name, own)
+        bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return True
+    return bound.get(name) is not None or name in kwargs
 
 
 @contextlib.contextmanager
