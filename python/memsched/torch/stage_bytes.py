@@ -110,7 +110,11 @@ def measure_bytes(
     if on_device:
         devices = [staged.device] if staged.device.type == "cuda" else []
         with torch.random.fork_rng(devices), Meter(staged.device.type) as meter:
-            stages = _one_by_one(staged, Walk(staged, leaves, state), gradients, meter)
+            for _ in range(_LAYOUTS):
+                stages, found = _one_by_one(staged, Walk(staged, leaves, state), gradients, meter)
+                if _layouts(found) == _layouts(gradients):
+                    break
+                gradients = _laid_out_alike(gradients, found)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     uses = [{ref.name for ref in stage.state} for stage in staged.stages]
     shared = [p for name, p in trained.items() if sum(name in names for names in uses) > 1]
@@ -127,6 +131,7 @@ def measure_bytes(
 
 
 _Gradients = list[torch.Tensor | None]
+_LAYOUTS = 6  # rounds at most until the strides of all gradients are known; most models need one
 
 
 def _dry(staged: StagedModel, walk: Walk, meter: Meter) -> tuple[list[StageBytes], list[_Gradients]]:
@@ -145,19 +150,49 @@ def _dry(staged: StagedModel, walk: Walk, meter: Meter) -> tuple[list[StageBytes
     return found, gradients
 
 
-def _one_by_one(staged: StagedModel, walk: Walk, like: list[_Gradients], meter: Meter) -> list[StageBytes]:
-    """The backward of each stage right after its forward, on gradients of zeros."""
+def _one_by_one(
+    staged: StagedModel, walk: Walk, like: list[_Gradients], meter: Meter
+) -> tuple[list[StageBytes], list[_Gradients]]:
+    """The backward of each stage right after its forward, on gradients of zeros.
+
+    Also the gradients that arrive at each stage as this device's kernels lay them out, without data: PyTorch may say
+    something else of them where there is no data.
+    """
     found: list[StageBytes] = []
-    for stage, gradients in zip(staged.stages, like, strict=True):
+    arriving = [list(gradients) for gradients in like]
+    for k, (stage, gradients) in enumerate(zip(staged.stages, like, strict=True)):
         counted, forward = _forward(walk, stage, meter)
         zeros = [_zeros(gradient, staged.device) for gradient in gradients]
         handed_on = _backward(_take_tape(forward), zeros, counted, meter)
         if found:
             found[-1].gradient = distinct_bytes([handed_on])
+        if k and handed_on is not None:  # the exit's gradient comes first
+            arriving[k - 1][0] = torch.empty_strided(
+                handed_on.shape, handed_on.stride(), dtype=handed_on.dtype, device="meta"
+            )
         found.append(counted)
         walk.leave(stage, forward)
         del zeros, handed_on, forward
-    return found
+    return found, arriving
+
+
+def _laid_out_alike(known: list[_Gradients], found: list[_Gradients]) -> list[_Gradients]:
+    """The gradients found, and those of earlier stages laid out like them where the same was expected of both.
+
+    A layout passes from stage to stage, and each round finds one more; this finds a run of them at once.
+    """
+    laid_out = [list(stage) for stage in found]
+    for k, (before, after) in enumerate(zip(known, found, strict=True)):
+        for a, b in zip(before, after, strict=True):
+            if a is None or b is None or a.stride() == b.stride():
+                continue
+            for stage in laid_out[:k]:
+                stage[:] = [b if g is not None and (g.shape, g.stride()) == (a.shape, a.stride()) else g for g in stage]
+    return laid_out
+
+
+def _layouts(gradients: list[_Gradients]) -> list[list[tuple[int, ...] | None]]:
+    return [[None if one is None else one.stride() for one in stage] for stage in gradients]
 
 
 def _zeros(like: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
