@@ -182,8 +182,7 @@ def check_bytes(p: Prepared, schedule: ms.Schedule) -> None:
         assert abs(seen.held[step] - held) <= CLOSE, (step, action)
         results = results_of(p, action)
         assert seen.rise[step] <= action.needs + results + CLOSE, (step, action)
-        # In bfloat16 some backwards need less than was measured.
-        if action.kind == "forward" or (action.kind == "backward" and p.autocast is None):
+        if action.kind == "forward" or action.kind == "backward":
             assert abs(seen.rise[step] - action.needs - results) <= CLOSE, (step, action)
             assert abs(seen.most[step] - most - results) <= CLOSE, (step, action)
     assert max(most for _, most in expected) <= schedule.budget
