@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import memsched as ms
+from memsched.planners import registry
 from memsched.torch.lanes import EmulatedLanes
 from memsched.torch.planned import PlannedForward
 from memsched.torch.script import Script, compile_schedule
@@ -218,6 +219,10 @@ def copies(seed: int) -> Callable[[], bool]:
 PLANNERS = ("rotor", "pofo", "offload", "greedy", "dynprog")
 
 
+EVERY_PLANNER = ("auto", *registry.PLANNERS)
+LINK = 1e12  # with stages of a second, transfers take next to no time
+
+
 def planner_schedules(
     p: Prepared, planners: Sequence[str] = PLANNERS, budgets: Sequence[float] = (0.05, 0.5)
 ) -> Iterator[tuple[str, ms.Schedule]]:
@@ -227,9 +232,9 @@ def planner_schedules(
         most = max(least, ms.peak_memory(p.chain))
         for part in budgets:
             memory = least + int(part * (most - least))
-            chunk = "storage" if planner in ("offload", "pofo") else None
+            chunk = "storage" if planner in ("offload", "pofo", "auto") else None
             limit = 0.05 if planner in ("offload", "auto") else None
-            result = ms.plan(p.chain, memory, 1e12, planner=planner, chunk=chunk, time_limit=limit)
+            result = ms.plan(p.chain, memory, LINK, planner=planner, chunk=chunk, time_limit=limit)
             yield f"{planner} at {part:g}", result.schedule
 
 

@@ -4,7 +4,7 @@ Needs hypothesis; ``import memsched`` never imports this package.
 """
 
 from memsched.testing.exact import brute_force, three_partition_chain, two_partition_chain
-from memsched.testing.plans import schedules, schedules_of
+from memsched.testing.plans import random_schedule, schedules, schedules_of
 from memsched.testing.problems import chains, devices, instances
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "chains",
     "devices",
     "instances",
+    "random_schedule",
     "schedules",
     "schedules_of",
     "three_partition_chain",

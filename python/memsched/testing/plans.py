@@ -1,8 +1,9 @@
-"""Hypothesis strategies for schedules that are legal by construction."""
+"""Schedules that are legal by construction: drawn by hypothesis, or from a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ def schedules(
     if chain.pieces is not None:
         in_pieces = in_pieces | st.just("storage")
     chunk = draw(in_pieces) if chunks else None
-    writer = _PlanWriter(draw, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
+    writer = _PlanWriter(_drawn(draw), to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
     slack = st.sampled_from([0, 0, 1, max_bytes])
     budget = max(1, writer.resident + writer.peak + draw(slack))
     host_memory = draw(st.sampled_from([None, max(1, sum(writer.size[t] for t in writer.host))]))
@@ -103,15 +104,63 @@ def schedules_of(
     ...     assert ms.simulate(chain, schedule, device).peak_memory <= schedule.budget
     >>> test_fits()
     """
-    writer = _PlanWriter(draw, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
+    writer = _PlanWriter(_drawn(draw), to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
     return writer.schedule(chunk, max(1, writer.resident + writer.peak))
 
 
-class _PlanWriter:
-    """A random legal list of steps for the graph of a chain, and the memory that it needs."""
+def random_schedule(
+    chain: Chain,
+    seed: int = 0,
+    *,
+    recompute: bool = True,
+    chunk: Literal["storage"] | int | None = None,
+    after: bool = True,
+) -> Schedule:
+    """Write a random schedule of a given chain that is legal by construction: `schedules_of` without hypothesis.
 
-    def __init__(self, draw: st.DrawFn, graph: dict[str, Any], *, recompute: bool, after: bool) -> None:
-        self.draw, self.graph, self.recompute, self.after = draw, graph, recompute, after
+    For long chains, whose lists hypothesis takes minutes to draw. The same seed gives the same schedule.
+
+    Parameters
+    ----------
+    chain
+        The larger it is, the longer the list: about four steps a run.
+    seed
+        Of the random numbers.
+    recompute, chunk, after
+        As in `schedules_of`.
+
+    Returns
+    -------
+    Schedule
+        Its budget is exactly what the list needs; memory is counted in bytes ("fluid").
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from memsched.testing import random_schedule
+    >>> chain = ms.profiles.load("resnet101-224-b32")
+    >>> schedule = random_schedule(chain, seed=1)
+    >>> ms.simulate(chain, schedule, ms.Device(schedule.budget, 12e9)).peak_memory == schedule.budget
+    True
+    """
+    numbers = random.Random(seed)
+    writer = _PlanWriter(numbers.randrange, to_graph(chain, chunk=chunk).to_json(), recompute=recompute, after=after)
+    return writer.schedule(chunk, max(1, writer.resident + writer.peak))
+
+
+def _drawn(draw: st.DrawFn) -> Callable[[int], int]:
+    """Choices that hypothesis makes, and shrinks to 0."""
+    return lambda count: draw(st.integers(0, count - 1))
+
+
+class _PlanWriter:
+    """A random legal list of steps for the graph of a chain, and the memory that it needs.
+
+    `below(count)` makes every choice: one of 0 .. count - 1.
+    """
+
+    def __init__(self, below: Callable[[int], int], graph: dict[str, Any], *, recompute: bool, after: bool) -> None:
+        self.below, self.graph, self.recompute, self.after = below, graph, recompute, after
         self.resident = int(graph["resident"])
         self.size = {t["name"]: int(t["size"]) for t in graph["tensors"]}
         self.gradients = {t["name"] for t in graph["tensors"] if t["role"] == "gradient"}
@@ -154,7 +203,7 @@ class _PlanWriter:
         for k in range(1, self.stages + 1):
             self.wander()
             self.bring(k - 1, with_tape=False)
-            skipped = self.tape(k) if self.recompute and self.draw(st.integers(0, 3)) == 0 else []
+            skipped = self.tape(k) if self.recompute and self.below(4) == 0 else []
             self.run(f"F{k}", skipped)
         self.wander()
         self.bring(self.stages, with_tape=False)
@@ -167,7 +216,7 @@ class _PlanWriter:
             self.bring(k, with_tape=True)
             self.run(f"B{k}")
             self.dead |= {f"d{k}", *self.boundary(k), *self.tape(k), *(self.inputs if k == 1 else [])}
-            if self.draw(st.booleans()):
+            if self.below(2):
                 for tensor in sorted(self.dead & self.device):
                     self.move("free", tensor)
         self.wander()
@@ -179,13 +228,13 @@ class _PlanWriter:
         if not missing:
             return
         from_host = self.host.issuperset(missing)
-        if from_host and (k == 0 or not self.recompute or self.draw(st.booleans())):
-            for tensor in self.draw(st.permutations(missing)):
-                self.move("prefetch", tensor)
+        if from_host and (k == 0 or not self.recompute or self.below(2)):
+            while missing:
+                self.move("prefetch", missing.pop(self.below(len(missing))))
             return
         self.bring(k - 1, with_tape=False)
         tape = self.tape(k)
-        skipped = tape if not with_tape and self.draw(st.booleans()) else []
+        skipped = tape if not with_tape and self.below(2) else []
         for tensor in self.boundary(k) + ([] if skipped else tape):
             if tensor in self.device:
                 self.move("free", tensor)
@@ -193,7 +242,7 @@ class _PlanWriter:
 
     def wander(self) -> None:
         """Up to three steps that nobody asked for."""
-        for _ in range(self.draw(st.integers(0, 3))):
+        for _ in range(self.below(4)):
             choices = [("prefetch", t) for t in self.size if t in self.host - self.device]
             for tensor in (t for t in self.size if t in self.device):
                 if tensor not in self.host and self.size[tensor] > 0:
@@ -202,7 +251,7 @@ class _PlanWriter:
                 if tensor in self.host or tensor in self.dead or redone:
                     choices.append(("free", tensor))
             if choices:
-                self.move(*self.draw(st.sampled_from(choices)))
+                self.move(*choices[self.below(len(choices))])
 
     def move(self, verb: str, tensor: str) -> None:
         """Write one step that is not a run."""
@@ -227,7 +276,7 @@ class _PlanWriter:
 
     def gate(self) -> dict[str, list[int]]:
         """Now and then an `after` that names one earlier step."""
-        earlier = [index for index, step in enumerate(self.steps) if "free" not in step]
-        if not self.after or not earlier or self.draw(st.integers(0, 5)) > 0:
+        if not self.after or self.below(6) < 5:
             return {}
-        return {"after": [self.draw(st.sampled_from(earlier))]}
+        earlier = [index for index, step in enumerate(self.steps) if "free" not in step]
+        return {"after": [earlier[self.below(len(earlier))]]} if earlier else {}
