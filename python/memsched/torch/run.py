@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ import torch
 
 from memsched.errors import MemschedError
 from memsched.torch.lanes import Lanes
-from memsched.torch.random_state import random_state, set_random_state
+from memsched.torch.random_state import RandomState
 from memsched.torch.script import Action, Key, Script
 from memsched.torch.slots import Handle, Slot
 from memsched.torch.stage_run import Forward, Tape, run_backward, run_forward
@@ -69,9 +70,8 @@ class Run:
         self._gradients: list[Handle | None] = [None] * n
         self._needs_grad = [False] * n
         self._tapes: list[Tape | None] = [None] * n
-        self._random: list[_Random | None] = [None] * n
+        self._random: list[RandomState | None] = [None] * n
         self._versions = Versions()
-        self._outputs_on: dict[int, tuple[int, int]] = {}  # by the address of a storage: position and version
         self._made: dict[Key, Any] = {}  # when the bytes on the device are complete
         self._arriving: set[Key] = set()  # copied in, and the computation does not wait for it yet
         self._copied: dict[Key, Any] = {}  # when the host has them
@@ -220,8 +220,7 @@ class Run:
             self.environment.update(zip(stage.exports, forward.exports, strict=True))
             self.outputs.update(zip(stage.outputs, forward.outputs, strict=True))
             for position, value in zip(stage.outputs, forward.outputs, strict=True):
-                if isinstance(value, torch.Tensor):
-                    self._outputs_on[value.untyped_storage()._cdata] = position, value._version
+                self._versions.gave_out(position, value)
             self.result_needs_grad[k] = forward.output_needs_grad
         self._adopt(action, stage, forward)
 
@@ -229,22 +228,16 @@ class Run:
         """Watch the tensors that others can change: inputs, state, and what was given out as a result."""
         entry = self._exits[k - 1] if stage.entry else None
         if entry is not None:
-            self._note_output(k, entry.tensor())
+            self._versions.note_if_given(k, entry.tensor())
         for name in stage.environment:
             value = self.environment[name]
             if name in self.staged.input_names:
                 self._versions.note(k, f"input {name!r}", value)
             elif isinstance(value, torch.Tensor):
-                self._note_output(k, value)
+                self._versions.note_if_given(k, value)
         for ref, value in zip(stage.state, self.state.values(stage), strict=True):
             if not ref.written:
                 self._versions.note(k, f"{ref.name!r} of the model", value)
-
-    def _note_output(self, k: int, value: torch.Tensor, *, saved: bool = False) -> None:
-        position, version = self._outputs_on.get(value.untyped_storage()._cdata, (-1, 0))
-        if position >= 0:
-            output = self.outputs[position]
-            self._versions.note(k, f"output {position} of the model", output, version, saved=saved)
 
     def _adopt(self, action: Action, stage: Stage, forward: Forward) -> None:
         """Put what a forward gave where the schedule looks for it."""
@@ -259,7 +252,7 @@ class Run:
         beside = [*(self.environment[name] for name in stage.exports), *(self.outputs[p] for p in stage.outputs)]
         for position, slot in forward.beside:  # a repeated run made them anew: read those of the first run
             slot.storage = beside[position].untyped_storage()
-            self._note_output(k, beside[position], saved=True)
+            self._versions.note_if_given(k, beside[position], saved=True)
         self._versions.keep(k, forward.given)
         keys = [key for key in action.writes if key[0] == "tape"]
         self._check(k, "saved storages", [s.nbytes for s in forward.saved], [self.script.sizes[key] for key in keys])
@@ -306,10 +299,10 @@ class Run:
     def _random_numbers(self, k: int, stage: Stage, first: bool) -> Any:
         """A repeated run draws what the first run drew, and leaves the generator as it was."""
         if not stage.random or k not in self.script.repeated:
-            return _Untouched()
+            return contextlib.nullcontext()
         if first:
-            self._random[k] = _Random(self.staged.device)
-            return _Untouched()
+            self._random[k] = RandomState(self.staged.device)
+            return contextlib.nullcontext()
         return self._random[k]
 
     # Transfers
@@ -393,24 +386,3 @@ class Run:
         """Wait for what is under way, so that its memory may be used again."""
         while self._leaving:
             self._wait_for_the_first_to_leave()
-
-
-class _Untouched:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-class _Random:
-    """The state of the random number generators at one moment, to go back to for a while."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._then = random_state(device)
-
-    def __enter__(self) -> None:
-        self._now = random_state(self._device)
-        set_random_state(self._device, self._then)
-
-    def __exit__(self, *error: object) -> None:
-        set_random_state(self._device, self._now)

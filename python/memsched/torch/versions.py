@@ -27,6 +27,18 @@ class Versions:
 
     def __init__(self) -> None:
         self._read: dict[int, list[_Reading]] = {}
+        self._given: dict[int, tuple[str, torch.Tensor, int]] = {}  # results, by the address of their storage
+
+    def gave_out(self, position: int, result: object) -> None:
+        """The caller holds this leaf of the result from now on."""
+        if isinstance(result, torch.Tensor):
+            name = f"output {position} of the model"
+            self._given[result.untyped_storage()._cdata] = name, result, result._version
+
+    def note_if_given(self, k: int, tensor: torch.Tensor, *, saved: bool = False) -> None:
+        """Stage k reads the tensor; it matters where the caller holds its storage."""
+        if (given := self._given.get(tensor.untyped_storage()._cdata)) is not None:
+            self.note(k, *given, saved=saved)
 
     def note(self, k: int, name: str, tensor: object, version: int | None = None, *, saved: bool = False) -> None:
         """Stage k reads the tensor in this version; the present one by default. `saved`: its backward does."""
@@ -58,3 +70,4 @@ class Versions:
     def clear(self) -> None:
         """Nothing will be read any more."""
         self._read.clear()
+        self._given.clear()
