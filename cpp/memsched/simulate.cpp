@@ -16,54 +16,6 @@ struct Silent {
     void computed(Seconds, bool) {}
 };
 
-struct MemoryEvent {
-    Seconds time;
-    StepId step; // events at the same instant act in list order
-    Bytes change;
-};
-
-struct Recorder {
-    Timeline timeline;
-    std::vector<MemoryEvent> events;
-    Seconds busy = 0;
-
-    void step(StepId k, Seconds start, Seconds end) {
-        timeline.start[static_cast<std::size_t>(k)] = start;
-        timeline.end[static_cast<std::size_t>(k)] = end;
-    }
-    void memory(Seconds time, StepId k, Bytes change) {
-        if (change != 0) {
-            events.push_back({time, k, change});
-        }
-    }
-    void moved(Verb verb, Bytes bytes) { (verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in) += bytes; }
-    void computed(Seconds time, bool again) {
-        busy += time;
-        timeline.recompute_time += again ? time : 0;
-    }
-    void finish(Bytes at_start);
-};
-
-void Recorder::finish(Bytes at_start) {
-    std::stable_sort(events.begin(), events.end(), [](const MemoryEvent& a, const MemoryEvent& b) {
-        return a.time != b.time ? a.time < b.time : a.step < b.step;
-    });
-    Bytes held = at_start;
-    timeline.peak_memory = held;
-    timeline.memory_times = {0};
-    timeline.memory_bytes = {held};
-    for (const MemoryEvent& event : events) {
-        held += event.change;
-        timeline.peak_memory = std::max(timeline.peak_memory, held);
-        timeline.memory_times.push_back(event.time);
-        timeline.memory_bytes.push_back(held);
-    }
-    for (const Seconds end : timeline.end) {
-        timeline.makespan = std::max(timeline.makespan, end);
-    }
-    timeline.idle = std::max(0.0, timeline.makespan - busy);
-}
-
 } // namespace
 
 Simulator::Simulator(const Graph& graph, const Device& device, Bytes budget)
@@ -87,15 +39,15 @@ void Simulator::reset(const StepList& list) {
         tensors_[t].on_device = role == Role::input || role == Role::weight;
     }
     list_ = &list;
-    blocks_.clear();
-    leaving_.clear();
+    ranges_.clear();
     if (list.contiguous()) { // sources are packed from address 0, in the graph's order
         Bytes low = 0;
         for (std::size_t t = 0; t < tensors_.size(); ++t) {
             const Bytes bytes = graph_.tensors()[t].bytes;
             if (tensors_[t].on_device && bytes > 0) {
+                Seconds start = 0;
+                ranges_.take(low, low + bytes, start);
                 tensors_[t].low = low;
-                blocks_.emplace(low, low + bytes);
                 low += bytes;
             }
         }
@@ -167,8 +119,7 @@ template <class Each> bool Simulator::each_placed(const Step& step, const Each& 
 }
 
 bool Simulator::place(const Step& step, Seconds& start) {
-    Bytes scratch_low = StepList::no_address;
-    const bool placed = each_placed(step, [&](Bytes bytes, Bytes low, TensorId tensor) {
+    return each_placed(step, [&](Bytes bytes, Bytes low, TensorId tensor) {
         const auto name = [&] { return tensor < 0 ? "the workspace" : "'" + graph_.tensor(tensor).name + "'"; };
         if (low == StepList::no_address || low > capacity_ - bytes) {
             return fail([&] {
@@ -181,37 +132,19 @@ bool Simulator::place(const Step& step, Seconds& start) {
         if (bytes == 0) {
             return true;
         }
-        const auto behind = blocks_.lower_bound(low);
-        const auto before = behind == blocks_.begin() ? blocks_.end() : std::prev(behind);
-        const auto taken = behind != blocks_.end() && behind->first < low + bytes ? behind
-                           : before != blocks_.end() && before->second > low      ? before
-                                                                                  : blocks_.end();
-        if (taken != blocks_.end()) {
+        if (const auto taken = ranges_.taken(low, low + bytes)) {
             return fail([&] {
                 return name() + " at " + std::to_string(low) + " to " + std::to_string(low + bytes) +
                        " overlaps what is held at " + std::to_string(taken->first) + " to " +
                        std::to_string(taken->second) + "; move it or free the other before";
             });
         }
-        for (const Leaving& old : leaving_) {
-            if (old.low < low + bytes && low < old.high) {
-                start = std::max(start, old.done);
-            }
+        ranges_.take(low, low + bytes, start);
+        if (tensor >= 0) {
+            tensors_[static_cast<std::size_t>(tensor)].low = low;
         }
-        blocks_.emplace(low, low + bytes);
-        (tensor < 0 ? scratch_low : tensors_[static_cast<std::size_t>(tensor)].low) = low;
         return true;
     });
-    if (scratch_low != StepList::no_address) {
-        blocks_.erase(scratch_low); // in list order it is gone right after the run (E6)
-    }
-    return placed;
-}
-
-void Simulator::leave(Bytes low, Bytes bytes, Seconds done) {
-    if (list_->contiguous() && bytes > 0 && done > issue_) {
-        leaving_.push_back({low, low + bytes, done});
-    }
 }
 
 bool Simulator::skips(const Step& step, const Op& op, TensorId tensor) {
@@ -280,9 +213,11 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     while (head_ < pending_.size() && pending_[head_].done <= issue_) {
         pending_bytes_ -= pending_[head_++].bytes;
     }
-    std::erase_if(leaving_, [&](const Leaving& old) { return old.done <= issue_; });
-    if (scratch > 0 && list_->contiguous()) {
-        leave(list_->at[static_cast<std::size_t>(current_)].back(), scratch, end);
+    if (list_->contiguous()) {
+        ranges_.forget_before(issue_);
+        if (scratch > 0) { // in list order it is gone right after the run (E6)
+            ranges_.leave(list_->at[static_cast<std::size_t>(current_)].back(), end);
+        }
     }
     give_back(end, scratch);
     observer.memory(start, current_, outputs + scratch);
@@ -352,8 +287,7 @@ template <class Observer> bool Simulator::play_free(const Step& step, Observer& 
     state.on_device = false;
     live_ -= tensor.bytes;
     if (list_->contiguous() && tensor.bytes > 0) {
-        blocks_.erase(state.low);
-        leave(state.low, tensor.bytes, done);
+        ranges_.leave(state.low, done);
     }
     give_back(done, tensor.bytes);
     observer.memory(done, current_, -tensor.bytes);

@@ -4,30 +4,16 @@
 // the last two are one when the link is not duplex). docs/schedule.md has the rules E1 .. E8 that the source names.
 #pragma once
 
+#include "memsched/address_ranges.h"
 #include "memsched/device.h"
 #include "memsched/graph.h"
 #include "memsched/schedule.h"
+#include "memsched/timeline.h"
 
 #include <limits>
-#include <map>
 #include <vector>
 
 namespace memsched {
-
-// What happened when. start and end have one entry a step; a free has start == end, the moment its bytes came back.
-// memory_bytes[i] bytes (resident included) are held from memory_times[i] until the next entry.
-struct Timeline {
-    std::vector<Seconds> start, end;
-    Seconds makespan = 0;
-    Bytes peak_memory = 0; // resident included
-    std::vector<Seconds> memory_times;
-    std::vector<Bytes> memory_bytes;
-    Bytes bytes_out = 0, bytes_in = 0;
-    Seconds idle = 0;           // makespan less the time that the compute stream runs
-    Seconds recompute_time = 0; // of runs of ops that ran before
-
-    bool operator==(const Timeline&) const = default;
-};
 
 // Reusable working space for many simulations on one graph and device; one object a thread.
 class Simulator {
@@ -51,10 +37,6 @@ class Simulator {
         Seconds done;
         Bytes bytes;
     };
-    struct Leaving {
-        Bytes low, high;
-        Seconds done;
-    };
     enum class Stream : std::size_t { compute, d2h, h2d };
 
     template <class Observer> bool play(const StepList& list, Observer& observer);
@@ -70,7 +52,6 @@ class Simulator {
     // E7, in address ranges, for contiguous lists.
     template <class Each> bool each_placed(const Step& step, const Each& each) const;
     bool place(const Step& step, Seconds& start);
-    void leave(Bytes low, Bytes bytes, Seconds done);
     void reset(const StepList& list);
     template <class Message> bool fail(const Message& message); // always false; message() makes the sentence
     std::size_t stream(Verb verb) const;
@@ -92,8 +73,7 @@ class Simulator {
     std::vector<std::uint8_t> ran_;
     std::vector<Seconds> ends_;
     std::vector<PendingFree> pending_; // ascending by done, from head_ on
-    std::map<Bytes, Bytes> blocks_;    // contiguous: what is live by list order, low -> high
-    std::vector<Leaving> leaving_;     // contiguous: what is free by list order but perhaps not yet in time
+    AddressRanges ranges_;             // contiguous: in place of pending_
     std::size_t head_ = 0;
     Bytes pending_bytes_ = 0;
     Bytes live_ = 0; // by list order
