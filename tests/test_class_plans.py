@@ -1,46 +1,76 @@
-"""The reference for plans from classes: its plans are legal, and as fast on ResNet-50 as PoocH's model says."""
+"""Plans from classes: the core's against a slow reference, and figures of the papers that use them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.testing import chains
+from memsched import _core
+from memsched.testing import graphs
 from oracles.class_plans import ClassPlan, DoesNotFitError, feature_maps, fixed_choices
 
-POLICIES = ["demand", "prev", "prevconv", "window:2", "eager"]
 WORKSPACE = 8 * 2**20
+NAMES = ["keep", "swap", "recompute"]
+POLICIES: dict[str, dict[str, Any]] = {
+    "demand": {"fetch": "demand"},
+    "prev": {"fetch": "layers"},
+    "prevconv": {"fetch": "layers", "convolutions": True},
+    "window:2": {"fetch": "layers", "layers": 2},
+    "eager": {"fetch": "eager"},
+}
 
 
-def planned(graph: ms.Graph, classes: dict[str, str], device: ms.Device, policy: str, limit: float = WORKSPACE) -> Any:
-    """The timeline of a plan from classes, which the checker confirms."""
+def reference(graph: ms.Graph, classes: list[int], device: ms.Device, policy: str, limit: int) -> Any:
+    """The steps of the slow builder, or None where something does not fit."""
     document = graph.to_json()
-    plan = ClassPlan(document, classes, device.memory, policy, fixed_choices(document, limit))
-    schedule = ms.Schedule(plan.steps, budget=device.memory, graph=graph.name, rounds=[(graph.batch, 1)])
-    timeline, report = ms.simulate(graph, schedule, device), ms.validate(graph, schedule, device)
-    assert timeline.makespan == pytest.approx(report.makespan)
-    assert timeline.peak_memory == report.peak_memory
-    return timeline
+    named = {name: NAMES[one] for name, one in zip(feature_maps(document), classes, strict=True)}
+    try:
+        return ClassPlan(document, named, device.memory, policy, fixed_choices(document, limit)).steps
+    except DoesNotFitError:
+        return None
 
 
-@given(chains(), st.data())
-def test_plans_are_legal(chain: ms.Chain, data: st.DataObject) -> None:
-    graph = ms.to_graph(chain)
+def product(graph: ms.Graph, classes: list[int], device: ms.Device, policy: str, limit: int) -> Any:
+    try:
+        found = _core.class_plan(graph, device, limit, np.array(classes, np.uint8), **POLICIES[policy])
+    except ms.InfeasibleError:
+        return None
+    return found.schedule.to_json()["steps"]
+
+
+@settings(max_examples=3 * settings().max_examples)
+@given(graphs(), st.data())
+def test_the_core_and_the_reference_make_the_same_steps(graph: ms.Graph, data: st.DataObject) -> None:
     maps = feature_maps(graph.to_json())
-    classes = {name: data.draw(st.sampled_from(["keep", "swap", "recompute"])) for name in maps}
+    assert [graph.tensors[t]["name"] for t in _core.feature_maps(graph)] == maps
+    classes = [data.draw(st.integers(0, 2)) for _ in maps]
+    limit = data.draw(st.integers(0, 9))
     least, most = ms.min_memory(graph), ms.peak_memory(graph)
-    device = ms.Device(data.draw(st.integers(least, most + 1)) or 1, 2.0, duplex=data.draw(st.booleans()))
+    device = ms.Device(data.draw(st.integers(least, most + 9)) or 1, 2.0, duplex=data.draw(st.booleans()))
     for policy in POLICIES:
-        try:
-            timeline = planned(graph, classes, device, policy)
-        except DoesNotFitError:
+        steps = product(graph, classes, device, policy, limit)
+        assert steps == reference(graph, classes, device, policy, limit)
+        if steps is None:
             continue
-        assert timeline.peak_memory <= device.memory
-        assert set(classes.values()) - {"keep"} or timeline.bytes_out == timeline.recompute_time == 0
+        schedule = ms.Schedule(steps, budget=device.memory, graph=graph.name, rounds=[(graph.batch, 1)])
+        timeline, report = ms.simulate(graph, schedule, device), ms.validate(graph, schedule, device)
+        assert timeline.makespan == pytest.approx(report.makespan)
+        assert timeline.peak_memory == report.peak_memory <= device.memory
+        assert {1, 2} & set(classes) or timeline.bytes_out == timeline.recompute_time == 0
+
+
+@given(graphs(), st.data())
+def test_the_least_budget_is_the_least(graph: ms.Graph, data: st.DataObject) -> None:
+    classes = [data.draw(st.integers(0, 1)) for _ in feature_maps(graph.to_json())]
+    least = _core.least_budget(graph, 0, np.array(classes, np.uint8))
+    for memory, fits in ((least, True), (least - 1, False)):
+        if memory > 0:
+            assert (product(graph, classes, ms.Device(memory, 1.0), "demand", 0) is not None) == fits
 
 
 @pytest.mark.parametrize(
@@ -49,24 +79,7 @@ def test_plans_are_legal(chain: ms.Chain, data: st.DataObject) -> None:
 def test_swapping_all_of_resnet50(policy: str, link: float, images: float) -> None:
     """Images a second at batch 256 on a V100 with 16e9 bytes; "prev" is PoocH's swap-all without scheduling."""
     graph = ms.profiles.analytic("resnet50", 256).graph
-    classes = dict.fromkeys(feature_maps(graph.to_json()), "swap")
-    timeline = planned(graph, classes, ms.Device(16 * 10**9, link, duplex=True), policy)
-    assert 256 / timeline.makespan == pytest.approx(images, rel=0.01)
-
-
-def test_more_room_allows_more_maps_to_stay() -> None:
-    """As SuperNeurons has it: the last maps stay; of the others those of convolutions travel, the rest run again."""
-    graph = ms.profiles.analytic("resnet50", 256).graph
-    maps = feature_maps(graph.to_json())
-    convolutions = {name for op in graph.ops if op["kind"] == "conv" for name in op["writes"]}
-    classes = {
-        name: "keep" if k >= len(maps) - 95 else "swap" if name in convolutions else "recompute"
-        for k, name in enumerate(maps)
-    }
-    device = ms.Device(16 * 10**9, 16e9, duplex=True)
-    timeline = planned(graph, classes, device, "prevconv")
-    assert 256 / timeline.makespan == pytest.approx(253.4, rel=0.02)
-    assert timeline.recompute_time > 0
-    one_more = {**classes, maps[-96]: "keep"}
-    with pytest.raises(DoesNotFitError):
-        planned(graph, one_more, device, "demand")
+    device = ms.Device(16 * 10**9, link, duplex=True)
+    steps = product(graph, [1] * len(_core.feature_maps(graph)), device, policy, WORKSPACE)
+    schedule = ms.Schedule(steps, budget=device.memory, graph=graph.name, rounds=[(256, 1)])
+    assert 256 / ms.simulate(graph, schedule, device).makespan == pytest.approx(images, rel=0.01)

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, module) {
     bind_schedules(module);
     bind_planners(module);
     bind_remat(module);
+    bind_classes(module);
 }

@@ -20,18 +20,6 @@ PrefetchRule rule_of(std::optional<int> ahead) {
     return ahead ? PrefetchRule{PrefetchRule::Kind::window, *ahead} : PrefetchRule{};
 }
 
-Schedule named(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner, const Chunk& chunk) {
-    Schedule s;
-    s.planner = planner;
-    s.graph = graph.name();
-    s.chunk = chunk;
-    s.rounds = {{graph.batch(), 1}};
-    s.budget = budget;
-    s.steps = name_steps(graph, list);
-    check_schedule(s);
-    return s;
-}
-
 void bind_sets(py::module_& module) {
     module.def(
         "offload_set_makespans",
@@ -49,7 +37,7 @@ void bind_sets(py::module_& module) {
         [](const Graph& graph, Bytes budget, const Flags& travels, const py::object& planner, const py::object& chunk,
            std::optional<int> ahead) {
             const StepList list = offload_set_steps(graph, budget, copied(travels), rule_of(ahead));
-            return named(graph, budget, list, dump_json(planner, "planner"), to_chunk(chunk));
+            return name_schedule(graph, budget, list, dump_json(planner, "planner"), to_chunk(chunk));
         },
         py::arg("graph"), py::arg("budget"), py::arg("travels"), py::arg("planner"), py::arg("chunk") = py::none(),
         py::arg("ahead") = py::none());
@@ -65,7 +53,7 @@ void bind_sets(py::module_& module) {
             const py::gil_scoped_release free;
             const OffloadSolution best =
                 offload_search(graph, device, budget, flags, {lower_bound, gap, seed}, ticker.progress());
-            return std::pair(named(graph, budget, best.steps, planner_text, cut), best.evaluations);
+            return std::pair(name_schedule(graph, budget, best.steps, planner_text, cut), best.evaluations);
         },
         py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("starts"), py::arg("lower_bound"),
         py::arg("gap"), py::arg("seed"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"),

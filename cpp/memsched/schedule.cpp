@@ -182,4 +182,18 @@ std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
     return named;
 }
 
+Schedule name_schedule(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner,
+                       const Chunk& chunk) {
+    Schedule schedule;
+    schedule.planner = planner;
+    schedule.graph = graph.name();
+    schedule.chunk = chunk;
+    schedule.rounds = {{graph.batch(), 1}};
+    schedule.budget = budget;
+    schedule.memory = list.contiguous() ? MemoryMode::contiguous : MemoryMode::fluid;
+    schedule.steps = name_steps(graph, list);
+    check_schedule(schedule);
+    return schedule;
+}
+
 } // namespace memsched

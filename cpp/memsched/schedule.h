@@ -84,4 +84,8 @@ StepList resolve(const Graph& graph, const Schedule& schedule);
 // Names for ids.
 std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list);
 
+// A list of steps as a schedule of one round; planner: JSON text of its name and options.
+Schedule name_schedule(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner,
+                       const Chunk& chunk = {});
+
 } // namespace memsched

@@ -23,6 +23,9 @@ class Simulator {
     // budget: bytes, resident included; the smaller of it and device.memory is enforced. Keeps a reference to graph.
     Simulator(const Graph& graph, const Device& device, Bytes budget);
 
+    // What is enforced from now on: bytes, without resident.
+    void set_capacity(Bytes capacity) { capacity_ = capacity; }
+
     // The makespan, or `illegal` when the list cannot run.
     Seconds makespan(const StepList& list);
 

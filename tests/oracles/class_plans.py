@@ -57,6 +57,13 @@ class ClassPlan:
         self.forward = [op for op in graph["ops"] if op["phase"] == "fwd"]
         self.backward = [op for op in graph["ops"] if op["phase"] == "bwd"]
         self.here = {name for name, role in self.role.items() if role in ("input", "weight")}
+        read = {name for op in graph["ops"] for name in op["reads"]}
+        again = "recompute" in classes.values()  # then inputs may be read at any time
+        self.staying = {
+            name
+            for name, role in self.role.items()
+            if role == "weight" or name not in read or (again and role == "input")
+        }
         self.live = sum(self.size[name] for name in self.here)
         self.host: set[str] = set()
         self.locks: dict[str, int] = {}
@@ -89,13 +96,11 @@ class ClassPlan:
                 if last[name] != op["name"] or name not in self.here:
                     continue
                 kind = self.classes.get(name, "keep")
-                if name not in wanted:
-                    self._drop(name)
-                elif self.role[name] != "input" and kind == "swap":
+                if kind == "swap":
                     self.events.append(("offload", name))
                     self.host.add(name)
                     self._drop(name)
-                elif self.role[name] != "input" and kind == "recompute":
+                elif kind == "recompute" or (name not in wanted and name not in self.staying):
                     self._drop(name)
 
     def _drop(self, name: str) -> None:
@@ -112,7 +117,7 @@ class ClassPlan:
             loose = [
                 name
                 for name in self.here
-                if self.classes.get(name, "keep") != "keep" and not self.locks.get(name) and self.role[name] != "input"
+                if self.classes.get(name, "keep") != "keep" and not self.locks.get(name)
             ]
             if not loose:
                 raise DoesNotFitError
@@ -133,6 +138,8 @@ class ClassPlan:
             self.locks[name] = self.locks.get(name, 0) + 1
 
     def _run(self, op: str) -> None:
+        if self.ops[op].get("once") and ("run", op) in self.events:
+            raise DoesNotFitError
         reads = list(dict.fromkeys(self.ops[op]["reads"]))
         self._ensure(reads)
         writes = self.ops[op]["writes"]
@@ -151,8 +158,9 @@ class ClassPlan:
     def _free_what_is_done(self) -> None:
         later = {name for op in self.backward[self.now + 1 :] for name in op["reads"]}
         for tensor in self.graph["tensors"]:
-            if tensor["name"] in self.here and tensor["name"] not in later:
-                self._drop(tensor["name"])
+            name = tensor["name"]
+            if name in self.here and name not in later and name not in self.staying:
+                self._drop(name)
 
     # Fetches
 
@@ -220,8 +228,8 @@ class ClassPlan:
         distance = int(policy.partition(":")[2]) if policy.startswith("window") else 1
         passed: list[int] = []
         for q in range(need - 1, -1, -1):
-            if self.ops[runs[q]]["phase"] != "bwd":
-                break
+            if self.ops[runs[q]]["phase"] != "bwd":  # of the forward, or run again
+                continue
             if layers[q] == layers[need] or (policy == "prevconv" and kinds[q] != "conv"):
                 continue
             if layers[q] not in passed:

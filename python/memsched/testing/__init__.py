@@ -4,6 +4,7 @@ Needs hypothesis; ``import memsched`` never imports this package.
 """
 
 from memsched.testing.exact import brute_force, three_partition_chain, two_partition_chain
+from memsched.testing.graphs import families, graphs
 from memsched.testing.plans import random_schedule, schedules, schedules_of
 from memsched.testing.problems import chains, devices, instances
 
@@ -11,6 +12,8 @@ __all__ = [
     "brute_force",
     "chains",
     "devices",
+    "families",
+    "graphs",
     "instances",
     "random_schedule",
     "schedules",

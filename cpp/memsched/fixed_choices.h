@@ -1,0 +1,23 @@
+// One algorithm for each op, decided before anything is planned, as frameworks do that give a library a workspace.
+#pragma once
+
+#include "memsched/graph.h"
+#include "memsched/schedule.h"
+
+#include <vector>
+
+namespace memsched {
+
+// A graph whose ops have one choice each, and which choice of the original that is.
+struct FixedChoices {
+    Graph graph;
+    std::vector<std::int32_t> choice; // by op
+
+    // A list of steps for `graph` as one for the original.
+    StepList on_original(StepList list) const;
+};
+
+// Of each op the fastest choice whose workspace is at most `limit` bytes, the first of equals; else the first of all.
+FixedChoices fix_choices(const Graph& graph, Bytes limit);
+
+} // namespace memsched

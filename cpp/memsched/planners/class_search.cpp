@@ -1,0 +1,51 @@
+#include "memsched/planners/class_search.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace memsched {
+namespace {
+
+// The budget alone limits: questions may have more of it.
+Device without_limit(Device device) {
+    device.memory = std::numeric_limits<Bytes>::max();
+    return device;
+}
+
+} // namespace
+
+ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers)
+    : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers),
+      lists_(static_cast<std::size_t>(workers.threads())) {
+    for (int worker = 0; worker < workers.threads(); ++worker) {
+        plans_.push_back(std::make_unique<ClassPlans>(graph));
+        simulators_.emplace_back(graph, without_limit(device), budget);
+    }
+}
+
+Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchRule& rule, Bytes more, int worker) {
+    const auto id = static_cast<std::size_t>(worker);
+    ++evaluations_;
+    if (!plans_[id]->build(classes, capacity_ + more, rule, lists_[id])) {
+        return Simulator::illegal;
+    }
+    simulators_[id].set_capacity(capacity_ + more);
+    return simulators_[id].makespan(lists_[id]);
+}
+
+std::vector<Seconds> ClassSearch::makespans(const std::vector<ClassQuestion>& questions) {
+    std::vector<Seconds> found(questions.size());
+    workers_.each(static_cast<int>(questions.size()), [&](int k, int worker) {
+        const ClassQuestion& one = questions[static_cast<std::size_t>(k)];
+        found[static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
+    });
+    return found;
+}
+
+StepList ClassSearch::steps(const std::vector<MapClass>& classes, const FetchRule& rule) {
+    StepList list;
+    plans_[0]->build(classes, capacity_, rule, list);
+    return list;
+}
+
+} // namespace memsched

@@ -1,0 +1,47 @@
+// What every search over classes does many times: build a plan, and time it.
+#pragma once
+
+#include "memsched/class_plans.h"
+#include "memsched/device.h"
+#include "memsched/parallel.h"
+#include "memsched/simulate.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace memsched {
+
+// One assignment of classes, and the bytes that it may have beyond the budget.
+struct ClassQuestion {
+    std::vector<MapClass> classes;
+    Bytes more = 0;
+};
+
+class ClassSearch {
+  public:
+    // budget: bytes, resident included. Keeps references to graph and workers.
+    ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers);
+
+    const std::vector<TensorId>& maps() const { return plans_[0]->maps(); }
+
+    // The makespan; Simulator::illegal where there is no plan.
+    Seconds makespan(const std::vector<MapClass>& classes, const FetchRule& rule = {}, Bytes more = 0, int worker = 0);
+    // Of all questions, with eager fetches.
+    std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
+    // The steps of a plan that `makespan` found to exist.
+    StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
+    Workers& workers() { return workers_; }
+    std::int64_t evaluations() const { return evaluations_; }
+
+  private:
+    Bytes capacity_;
+    Workers& workers_;
+    std::vector<std::unique_ptr<ClassPlans>> plans_; // by worker, as the next two
+    std::vector<Simulator> simulators_;
+    std::vector<StepList> lists_;
+    std::atomic<std::int64_t> evaluations_ = 0;
+};
+
+} // namespace memsched

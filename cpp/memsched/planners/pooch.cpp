@@ -1,0 +1,314 @@
+#include "memsched/planners/pooch.h"
+
+#include "memsched/errors.h"
+#include "memsched/planners/class_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace memsched {
+namespace {
+
+using Classes = std::vector<MapClass>;
+
+constexpr FetchRule one_layer_ahead{FetchRule::Kind::layers};
+
+bool less(Seconds a, Seconds b) { return a < b * (1 - 1e-12); } // not by rounding alone
+
+ClassSolution swap_everything(ClassSearch& search) {
+    ClassSolution best{Classes(search.maps().size(), MapClass::swap), {}, 0};
+    best.makespan = search.makespan(best.classes);
+    const Seconds ahead = search.makespan(best.classes, one_layer_ahead);
+    if (less(ahead, best.makespan)) {
+        best.rule = one_layer_ahead;
+        best.makespan = ahead;
+    }
+    return best;
+}
+
+void check_that_swapping_fits(const Graph& graph, const ClassSolution& all, Bytes budget) {
+    if (all.makespan == Simulator::illegal) {
+        const Bytes least = least_budget(graph, all.classes);
+        throw InfeasibleError("even with all feature maps on the host, '" + graph.name() + "' does not run in " +
+                                  std::to_string(budget) + " bytes; it needs M >= " + std::to_string(least),
+                              least);
+    }
+}
+
+// Maps whose transfers, when all are swapped, meet times in which the computation stands still: by their offload, and
+// by their prefetch.
+struct Stalling {
+    std::vector<std::uint8_t> out, in;
+};
+
+Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, ClassSearch& search) {
+    const StepList list = search.steps(Classes(search.maps().size(), MapClass::swap), {});
+    const Timeline timeline = simulate(graph, list, device, budget);
+    std::vector<std::pair<Seconds, Seconds>> gaps;
+    Seconds busy_until = 0;
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        if (list.steps[k].verb == Verb::run) {
+            if (timeline.start[k] > busy_until) {
+                gaps.emplace_back(busy_until, timeline.start[k]);
+            }
+            busy_until = timeline.end[k];
+        }
+    }
+    std::vector<std::size_t> map_of(graph.tensors().size());
+    for (std::size_t m = 0; m < search.maps().size(); ++m) {
+        map_of[static_cast<std::size_t>(search.maps()[m])] = m;
+    }
+    Stalling found{std::vector<std::uint8_t>(search.maps().size(), 0), {}};
+    found.in = found.out;
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        const Step& step = list.steps[k];
+        if (step.verb != Verb::offload && step.verb != Verb::prefetch) {
+            continue;
+        }
+        const Seconds start = timeline.start[k], end = timeline.end[k];
+        Seconds met = 0;
+        auto gap = std::lower_bound(gaps.begin(), gaps.end(), start,
+                                    [](const auto& one, Seconds time) { return one.second <= time; });
+        for (; gap != gaps.end() && gap->first < end; ++gap) {
+            met += std::min(end, gap->second) - std::max(start, gap->first);
+        }
+        if (met > 1e-3 * (end - start)) {
+            (step.verb == Verb::offload ? found.out : found.in)[map_of[static_cast<std::size_t>(step.id)]] = 1;
+        }
+    }
+    return found;
+}
+
+// Step 1: which of the maps whose transfers stall are kept.
+class KeepSearch {
+  public:
+    KeepSearch(ClassSearch& search, const Stalling& stalling, const PoochOptions& options, const Progress& progress)
+        : search_(search), options_(options), progress_(progress) {
+        for (std::size_t m = search.maps().size(); m-- > 0;) { // from the output layer
+            if (stalling.in[m]) {
+                levels_.push_back(m);
+            } else if (stalling.out[m]) {
+                rest_.push_back(m);
+            }
+        }
+    }
+
+    ClassSolution best(const ClassSolution& swap_all) {
+        const Classes base(search_.maps().size(), MapClass::swap);
+        if (levels_.size() <= static_cast<std::size_t>(options_.tree)) {
+            grow(base, 0);
+        } else {
+            walk(base);
+        }
+        ClassSolution best = swap_all;
+        std::vector<std::pair<Seconds, Classes>> values(leaves_.size());
+        search_.workers().each(static_cast<int>(leaves_.size()), [&](int k, int worker) {
+            values[static_cast<std::size_t>(k)] = with_rest(leaves_[static_cast<std::size_t>(k)], worker);
+        });
+        for (auto& [makespan, classes] : values) {
+            if (makespan < best.makespan) {
+                best = {std::move(classes), {}, makespan};
+            }
+        }
+        return best;
+    }
+
+  private:
+    // All ways to keep or swap, "keep" first.
+    void grow(const Classes& classes, std::size_t level) {
+        if (progress_.tick(0)) {
+            leaves_.push_back(classes);
+            return;
+        }
+        if (level == levels_.size()) {
+            leaves_.push_back(classes);
+            return;
+        }
+        Classes kept = classes;
+        kept[levels_[level]] = MapClass::keep;
+        if (search_.makespan(kept) < Simulator::illegal) {
+            grow(kept, level + 1);
+        }
+        grow(classes, level + 1);
+    }
+
+    // A few of them: those that are the fastest so far, and one that keeps as much as fits.
+    void walk(const Classes& base) {
+        std::vector<std::pair<Seconds, Classes>> states{{search_.makespan(base), base}};
+        Classes greedy = base;
+        bool full = false;
+        for (std::size_t level = 0; level < levels_.size(); ++level) {
+            if (progress_.tick(0.2 * static_cast<double>(level) / static_cast<double>(levels_.size()))) {
+                break;
+            }
+            std::vector<ClassQuestion> questions;
+            for (const auto& [makespan, classes] : states) {
+                questions.push_back({classes, 0});
+                questions.back().classes[levels_[level]] = MapClass::keep;
+            }
+            if (!full) {
+                questions.push_back({greedy, 0});
+                questions.back().classes[levels_[level]] = MapClass::keep;
+            }
+            const std::vector<Seconds> found = search_.makespans(questions);
+            if (!full) {
+                full = found.back() == Simulator::illegal;
+                greedy = full ? greedy : questions.back().classes;
+                questions.pop_back();
+            }
+            for (std::size_t k = 0; k < questions.size(); ++k) {
+                if (found[k] < Simulator::illegal) {
+                    states.emplace_back(found[k], std::move(questions[k].classes));
+                }
+            }
+            std::stable_sort(states.begin(), states.end(),
+                             [](const auto& a, const auto& b) { return a.first < b.first; });
+            states.resize(std::min(states.size(), static_cast<std::size_t>(options_.beam)));
+        }
+        for (auto& [makespan, classes] : states) {
+            leaves_.push_back(std::move(classes));
+        }
+        leaves_.push_back(std::move(greedy));
+    }
+
+    // Of the maps whose offload alone stalls, the first so many are kept that the makespan is the least; more on ties.
+    std::pair<Seconds, Classes> with_rest(Classes classes, int worker) {
+        std::pair<Seconds, Classes> best{search_.makespan(classes, {}, 0, worker), classes};
+        for (const std::size_t m : rest_) {
+            classes[m] = MapClass::keep;
+            const Seconds makespan = search_.makespan(classes, {}, 0, worker);
+            if (makespan == Simulator::illegal) {
+                break;
+            }
+            if (!less(best.first, makespan)) {
+                best = {makespan, classes};
+            }
+        }
+        return best;
+    }
+
+    ClassSearch& search_;
+    const PoochOptions& options_;
+    const Progress& progress_;
+    std::vector<std::size_t> levels_, rest_;
+    std::vector<Classes> leaves_;
+};
+
+// Step 2: what is computed again instead of swapped, the one with the least ratio of the two overheads first. They are
+// measured against a plan that keeps the map for free.
+ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassSolution best,
+                                 const Progress& progress) {
+    std::vector<std::size_t> candidates;
+    for (std::size_t m = 0; m < best.classes.size(); ++m) {
+        if (best.classes[m] == MapClass::swap) {
+            candidates.push_back(m);
+        }
+    }
+    const std::size_t all = candidates.size();
+    while (!candidates.empty()) {
+        if (progress.tick(0.2 + 0.8 * (1 - static_cast<double>(candidates.size()) / static_cast<double>(all)))) {
+            break;
+        }
+        std::vector<ClassQuestion> questions;
+        for (const std::size_t m : candidates) {
+            questions.push_back({best.classes, 0});
+            questions.back().classes[m] = MapClass::recompute;
+        }
+        const std::vector<Seconds> again = search.makespans(questions);
+        std::vector<std::size_t> faster;
+        std::vector<Seconds> recomputed;
+        questions.clear();
+        for (std::size_t k = 0; k < candidates.size(); ++k) {
+            if (less(again[k], best.makespan)) {
+                const std::size_t m = candidates[k];
+                faster.push_back(m);
+                recomputed.push_back(again[k]);
+                questions.push_back({best.classes, graph.tensor(search.maps()[m]).bytes});
+                questions.back().classes[m] = MapClass::keep;
+            }
+        }
+        if (faster.empty()) {
+            break;
+        }
+        const std::vector<Seconds> free = search.makespans(questions);
+        std::size_t chosen = 0;
+        double least = std::numeric_limits<double>::infinity();
+        for (std::size_t k = 0; k < faster.size(); ++k) {
+            const Seconds swapping = best.makespan - free[k], recomputing = recomputed[k] - free[k];
+            const double ratio = swapping > 0 ? recomputing / swapping : 1; // else both are better than free
+            if (ratio < least || (ratio == least && recomputed[k] < recomputed[chosen])) {
+                least = ratio;
+                chosen = k;
+            }
+        }
+        best.classes[faster[chosen]] = MapClass::recompute;
+        best.makespan = recomputed[chosen];
+        best.rule = {};
+        faster.erase(faster.begin() + static_cast<std::ptrdiff_t>(chosen));
+        candidates = std::move(faster);
+    }
+    return best;
+}
+
+// From the output layer, while it fits and costs nothing.
+void keep_what_fits(ClassSearch& search, ClassSolution& best) {
+    for (std::size_t m = best.classes.size(); m-- > 0;) {
+        if (best.classes[m] == MapClass::swap) {
+            Classes kept = best.classes;
+            kept[m] = MapClass::keep;
+            const Seconds makespan = search.makespan(kept, best.rule);
+            if (makespan == Simulator::illegal) {
+                return;
+            }
+            if (!less(best.makespan, makespan)) {
+                best.classes = std::move(kept);
+                best.makespan = makespan;
+            }
+        }
+    }
+}
+
+} // namespace
+
+ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget) {
+    Workers alone(1);
+    ClassSearch search(graph, device, budget, alone);
+    ClassSolution all = swap_everything(search);
+    check_that_swapping_fits(graph, all, budget);
+    return all;
+}
+
+PoochSolution pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute, const PoochOptions& options,
+                    Workers& workers, const Progress& progress) {
+    ClassSearch search(graph, device, budget, workers);
+    PoochSolution found;
+    found.swap_all = swap_everything(search);
+    check_that_swapping_fits(graph, found.swap_all, budget);
+    const Stalling stalling = stalling_maps(graph, device, budget, search);
+    found.swap_opt = KeepSearch(search, stalling, options, progress).best(found.swap_all);
+    found.pooch = found.swap_opt;
+    if (recompute) {
+        found.pooch = with_recomputation(graph, search, found.swap_opt, progress);
+        if (options.fill) {
+            keep_what_fits(search, found.pooch);
+        }
+    }
+    found.evaluations = search.evaluations();
+    return found;
+}
+
+Bytes least_budget(const Graph& graph, const std::vector<MapClass>& classes) {
+    ClassPlans plans(graph);
+    Bytes low = -1, high = 1;
+    while (!plans.fits(classes, high)) {
+        high *= 2;
+    }
+    while (high - low > 1) {
+        const Bytes middle = low + (high - low) / 2;
+        (plans.fits(classes, middle) ? high : low) = middle;
+    }
+    return graph.resident() + high;
+}
+
+} // namespace memsched

@@ -1,0 +1,13 @@
+// SuperNeurons (Wang et al., 2018) as the PoocH paper compares it: the last feature maps stay; of the others those of
+// convolutions travel and the rest is computed again.
+#pragma once
+
+#include "memsched/planners/pooch.h"
+
+namespace memsched {
+
+// As many maps stay as fit when fetches wait until they are needed. Throws InfeasibleError when none may stay, or when
+// the fetches, made one convolution ahead, do not fit after all; its min_memory is 0: more memory may fail again.
+ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget);
+
+} // namespace memsched

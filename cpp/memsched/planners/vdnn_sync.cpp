@@ -1,0 +1,115 @@
+#include "memsched/planners/vdnn_sync.h"
+
+#include "memsched/class_plans.h"
+#include "memsched/errors.h"
+#include "memsched/fixed_choices.h"
+#include "memsched/planners/pooch.h"
+#include "memsched/simulate.h"
+
+#include <algorithm>
+#include <string>
+
+namespace memsched {
+namespace {
+
+// Maps that a forward op of kind conv reads, or one of any kind but fc.
+std::vector<MapClass> travelling(const Graph& graph, bool convolutions) {
+    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
+    for (OpId id = 0; id < turn_of(graph); ++id) {
+        const Op& op = graph.op(id);
+        if (convolutions ? op.kind == "conv" : op.kind != "fc") {
+            for (const TensorId t : op.reads) {
+                read[static_cast<std::size_t>(t)] = 1;
+            }
+        }
+    }
+    std::vector<MapClass> classes;
+    for (const TensorId t : feature_maps(graph)) {
+        classes.push_back(read[static_cast<std::size_t>(t)] ? MapClass::swap : MapClass::keep);
+    }
+    return classes;
+}
+
+std::int32_t fastest_within(const Op& op, Bytes room) {
+    std::int32_t best = 0;
+    for (std::size_t k = 1; k < op.choices.size(); ++k) {
+        if (op.choices[k].workspace <= room && op.choices[k].time < op.choices[static_cast<std::size_t>(best)].time) {
+            best = static_cast<std::int32_t>(k);
+        }
+    }
+    return best;
+}
+
+// Bytes of the prefetches that are issued with the run at position k.
+Bytes issued_with(const Graph& graph, const StepList& list, std::size_t k) {
+    Bytes sum = 0;
+    for (++k; k < list.steps.size() && list.steps[k].verb != Verb::run; ++k) {
+        sum += list.steps[k].verb == Verb::prefetch ? graph.tensor(list.steps[k].id).bytes : 0;
+    }
+    return sum;
+}
+
+// Of each run the fastest algorithm that finds room, and in the forward the wait for the offloads of the run before.
+void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
+    Bytes live = 0;
+    for (const Tensor& t : graph.tensors()) {
+        live += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+    std::vector<StepId> offloads;
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        Step& step = list.steps[k];
+        if (step.verb == Verb::offload) {
+            offloads.push_back(static_cast<StepId>(k));
+        } else if (step.verb == Verb::prefetch) {
+            live += graph.tensor(step.id).bytes;
+        } else if (step.verb == Verb::free) {
+            live -= graph.tensor(step.id).bytes;
+        } else {
+            const Op& op = graph.op(step.id);
+            for (const TensorId t : op.writes) {
+                live += graph.tensor(t).bytes;
+            }
+            step.choice = fastest_within(op, capacity - live - issued_with(graph, list, k));
+            if (!offloads.empty()) {
+                step.after = static_cast<StepId>(list.after.size());
+                list.after.push_back(std::move(offloads));
+                offloads.clear();
+            }
+        }
+    }
+}
+
+} // namespace
+
+VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
+    const FixedChoices baseline = fix_choices(graph, -1);
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    ClassPlans plans(baseline.graph);
+    Simulator simulator(graph, device, budget);
+    FetchRule rule{FetchRule::Kind::layers};
+    rule.soft = true;
+    VdnnSolution best;
+    best.makespan = Simulator::illegal;
+    Bytes least = 0;
+    for (const bool convolutions : {false, true}) {
+        const std::vector<MapClass> classes = travelling(graph, convolutions);
+        StepList list;
+        if (plans.build(classes, capacity, rule, list)) {
+            synchronise(graph, capacity, list);
+            const Seconds makespan = simulator.makespan(list);
+            if (makespan < best.makespan) {
+                best = {std::move(list), convolutions, makespan};
+            }
+        }
+        const Bytes needed = least_budget(baseline.graph, classes);
+        least = least == 0 ? needed : std::min(least, needed);
+    }
+    if (best.makespan == Simulator::illegal) {
+        throw InfeasibleError("'" + graph.name() + "' does not run layer by layer in " + std::to_string(budget) +
+                                  " bytes; it needs M >= " + std::to_string(least),
+                              least);
+    }
+    return best;
+}
+
+} // namespace memsched
