@@ -36,11 +36,8 @@ def reference(graph: ms.Graph, classes: list[int], device: ms.Device, policy: st
 
 
 def product(graph: ms.Graph, classes: list[int], device: ms.Device, policy: str, limit: int) -> Any:
-    try:
-        found = _core.class_plan(graph, device, limit, np.array(classes, np.uint8), **POLICIES[policy])
-    except ms.InfeasibleError:
-        return None
-    return found.schedule.to_json()["steps"]
+    found = _core.class_schedule(graph, device, limit, np.array(classes, np.uint8), **POLICIES[policy])
+    return None if found is None else found.to_json()["steps"]
 
 
 @settings(max_examples=3 * settings().max_examples)

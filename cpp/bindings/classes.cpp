@@ -1,10 +1,9 @@
 // Planners of graphs that decide by classes of feature maps.
 #include "memsched/class_plans.h"
-#include "memsched/errors.h"
 #include "memsched/fixed_choices.h"
-#include "memsched/planners/class_search.h"
 #include "memsched/planners/pooch.h"
 #include "memsched/planners/superneurons.h"
+#include "memsched/planners/swap_all.h"
 #include "memsched/planners/vdnn_sync.h"
 #include "support.h"
 
@@ -12,15 +11,10 @@ namespace memsched::bindings {
 namespace {
 
 using Classes = py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>;
+using MaybeSchedule = std::optional<Schedule>;
 
-// A plan as its steps on the original graph, and the class of each feature map: 0 keep, 1 swap, 2 recompute.
-struct ClassPlan {
-    Schedule schedule;
-    std::vector<std::uint8_t> classes;
-};
-
-std::vector<MapClass> classes_of(const Classes& array, std::size_t maps) {
-    if (static_cast<std::size_t>(array.size()) != maps) {
+std::vector<MapClass> classes_of(const Graph& graph, const Classes& array) {
+    if (static_cast<std::size_t>(array.size()) != feature_maps(graph).size()) {
         throw std::invalid_argument("classes must have one entry a feature map");
     }
     std::vector<MapClass> classes;
@@ -30,18 +24,16 @@ std::vector<MapClass> classes_of(const Classes& array, std::size_t maps) {
     return classes;
 }
 
-ClassPlan plan_of(const Graph& graph, const FixedChoices& fixed, Bytes budget, const ClassSolution& found,
-                  const std::string& planner) {
+// The steps on the original graph; none where there is no such plan.
+MaybeSchedule schedule_of(const Graph& graph, const FixedChoices& fixed, Bytes budget, const ClassSolution& found,
+                          const std::string& planner) {
     ClassPlans plans(fixed.graph);
     StepList list;
-    if (!plans.build(found.classes, budget - graph.resident(), found.rule, list)) {
-        throw InfeasibleError("the classes do not fit in " + std::to_string(budget) + " bytes", 0);
+    if (found.makespan == Simulator::illegal ||
+        !plans.build(found.classes, budget - graph.resident(), found.rule, list)) {
+        return std::nullopt;
     }
-    ClassPlan plan{name_schedule(graph, budget, fixed.on_original(std::move(list)), planner), {}};
-    for (const MapClass one : found.classes) {
-        plan.classes.push_back(static_cast<std::uint8_t>(one));
-    }
-    return plan;
+    return name_schedule(graph, budget, fixed.on_original(std::move(list)), planner);
 }
 
 FetchRule rule_of(const std::string& kind, int layers, bool convolutions, bool soft) {
@@ -54,13 +46,15 @@ FetchRule rule_of(const std::string& kind, int layers, bool convolutions, bool s
 void bind_searches(py::module_& module) {
     module.def(
         "swap_all",
-        [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner) {
+        [](const Graph& graph, const Device& device, Bytes limit, bool scheduled, const py::object& planner) {
             const std::string text = dump_json(planner, "planner");
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
-            return plan_of(graph, fixed, device.memory, swap_all(fixed.graph, device, device.memory), text);
+            const ClassSolution found = swap_all(fixed.graph, device, device.memory, scheduled);
+            return schedule_of(graph, fixed, device.memory, found, text);
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("planner"));
+        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("scheduled"), py::arg("planner"),
+        "None where there is no such plan, as with the next three.");
     module.def(
         "pooch",
         [](const Graph& graph, const Device& device, Bytes limit, bool recompute, int tree, int beam, bool fill,
@@ -70,20 +64,21 @@ void bind_searches(py::module_& module) {
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
             Workers workers(threads);
-            const PoochSolution found =
+            const auto found =
                 pooch(fixed.graph, device, device.memory, recompute, {tree, beam, fill}, workers, ticker.progress());
-            return std::pair(plan_of(graph, fixed, device.memory, found.pooch, text), found.evaluations);
+            return std::pair(found ? schedule_of(graph, fixed, device.memory, found->pooch, text) : std::nullopt,
+                             found ? found->evaluations : 0);
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("recompute"), py::arg("tree"),
         py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("time_limit"), py::arg("planner"),
-        py::arg("progress") = py::none());
+        py::arg("progress") = py::none(), "The schedule, and how many plans were timed.");
     module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner) {
             const std::string text = dump_json(planner, "planner");
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
-            return plan_of(graph, fixed, device.memory, superneurons(fixed.graph, device, device.memory), text);
+            return schedule_of(graph, fixed, device.memory, superneurons(fixed.graph, device, device.memory), text);
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("planner"));
     module.def(
@@ -92,19 +87,17 @@ void bind_searches(py::module_& module) {
             const std::string text = dump_json(planner, "planner");
             const py::gil_scoped_release free;
             const VdnnSolution found = vdnn_sync(graph, device, device.memory);
-            return std::pair(name_schedule(graph, device.memory, found.steps, text), found.convolutions);
+            const bool runs = found.makespan < Simulator::illegal;
+            return std::pair(runs ? MaybeSchedule(name_schedule(graph, device.memory, found.steps, text))
+                                  : std::nullopt,
+                             found.convolutions);
         },
-        py::arg("graph"), py::arg("device"), py::arg("planner"));
+        py::arg("graph"), py::arg("device"), py::arg("planner"), "The schedule, and whether it is that of vDNN_conv.");
 }
 
 } // namespace
 
 void bind_classes(py::module_& module) {
-    py::class_<ClassPlan>(module, "ClassPlan", "A plan made from classes of feature maps.")
-        .def_readonly("schedule", &ClassPlan::schedule)
-        .def_property_readonly(
-            "classes", [](const py::object& self) { return view(self.cast<const ClassPlan&>().classes, self); },
-            "By feature map: 0 keep, 1 swap, 2 recompute.");
     module.def("feature_maps", &feature_maps, py::arg("graph"),
                "Ids of the activations that the backward reads, as they are written.");
     module.def(
@@ -112,21 +105,30 @@ void bind_classes(py::module_& module) {
         py::arg("graph"), py::arg("workspace_limit"),
         "The graph with one algorithm an op: the fastest whose workspace is within the limit.");
     module.def(
-        "class_plan",
+        "vdnn_classes",
+        [](const Graph& graph, bool convolutions) {
+            std::vector<std::uint8_t> classes;
+            for (const MapClass one : vdnn_classes(graph, convolutions)) {
+                classes.push_back(static_cast<std::uint8_t>(one));
+            }
+            return classes;
+        },
+        py::arg("graph"), py::arg("convolutions"));
+    module.def(
+        "class_schedule",
         [](const Graph& graph, const Device& device, Bytes limit, const Classes& classes, const std::string& kind,
            int layers, bool convolutions, bool soft, const py::object& planner) {
-            const FixedChoices fixed = fix_choices(graph, limit);
-            const ClassSolution given{classes_of(classes, feature_maps(graph).size()),
-                                      rule_of(kind, layers, convolutions, soft)};
-            return plan_of(graph, fixed, device.memory, given, dump_json(planner, "planner"));
+            const ClassSolution given{classes_of(graph, classes), rule_of(kind, layers, convolutions, soft)};
+            return schedule_of(graph, fix_choices(graph, limit), device.memory, given, dump_json(planner, "planner"));
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("classes"), py::arg("fetch") = "eager",
         py::arg("layers") = 1, py::arg("convolutions") = false, py::arg("soft") = false,
-        py::arg("planner") = py::dict());
+        py::arg("planner") = py::dict(),
+        "classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.");
     module.def(
         "least_budget",
         [](const Graph& graph, Bytes limit, const Classes& classes) {
-            const std::vector<MapClass> known = classes_of(classes, feature_maps(graph).size());
+            const std::vector<MapClass> known = classes_of(graph, classes);
             if (std::find(known.begin(), known.end(), MapClass::recompute) != known.end()) {
                 throw std::invalid_argument("classes must be keep or swap");
             }

@@ -283,4 +283,17 @@ bool ClassPlans::build(std::span<const MapClass> classes, Bytes capacity, const 
     return fits(classes, capacity) && places_.list(events_, capacity, rule, list);
 }
 
+Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
+    ClassPlans plans(graph);
+    Bytes low = -1, high = 1;
+    while (!plans.fits(classes, high)) {
+        high *= 2;
+    }
+    while (high - low > 1) {
+        const Bytes middle = low + (high - low) / 2;
+        (plans.fits(classes, middle) ? high : low) = middle;
+    }
+    return graph.resident() + high;
+}
+
 } // namespace memsched

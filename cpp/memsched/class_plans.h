@@ -83,4 +83,8 @@ class ClassPlans {
     std::vector<WalkEvent> events_;
 };
 
+// The least budget (bytes, resident included) at which a plan for such classes exists, its fetches on demand; all must
+// be keep or swap. All ops must have one choice.
+Bytes least_budget(const Graph& graph, std::span<const MapClass> classes);
+
 } // namespace memsched

@@ -48,4 +48,16 @@ StepList ClassSearch::steps(const std::vector<MapClass>& classes, const FetchRul
     return list;
 }
 
+ClassSolution ClassSearch::swap_all() {
+    ClassSolution best{std::vector<MapClass>(maps().size(), MapClass::swap), {}, 0};
+    best.makespan = makespan(best.classes);
+    const FetchRule one_layer_ahead{FetchRule::Kind::layers};
+    const Seconds ahead = makespan(best.classes, one_layer_ahead);
+    if (clearly_less(ahead, best.makespan)) {
+        best.rule = one_layer_ahead;
+        best.makespan = ahead;
+    }
+    return best;
+}
+
 } // namespace memsched

@@ -13,6 +13,16 @@
 
 namespace memsched {
 
+// Classes of all maps, where their fetches stand, and what the simulator says.
+struct ClassSolution {
+    std::vector<MapClass> classes;
+    FetchRule rule;
+    Seconds makespan = 0;
+};
+
+// Whether a is less than b by more than rounding.
+inline bool clearly_less(Seconds a, Seconds b) { return a < b * (1 - 1e-12); }
+
 // One assignment of classes, and the bytes that it may have beyond the budget.
 struct ClassQuestion {
     std::vector<MapClass> classes;
@@ -32,6 +42,9 @@ class ClassSearch {
     std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
     // The steps of a plan that `makespan` found to exist.
     StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
+    // All maps away: the better of eager fetches and fetches one layer ahead; its makespan is Simulator::illegal where
+    // that does not fit.
+    ClassSolution swap_all();
     Workers& workers() { return workers_; }
     std::int64_t evaluations() const { return evaluations_; }
 

@@ -1,6 +1,5 @@
 #include "memsched/planners/pooch.h"
 
-#include "memsched/errors.h"
 #include "memsched/planners/class_search.h"
 
 #include <algorithm>
@@ -11,30 +10,6 @@ namespace memsched {
 namespace {
 
 using Classes = std::vector<MapClass>;
-
-constexpr FetchRule one_layer_ahead{FetchRule::Kind::layers};
-
-bool less(Seconds a, Seconds b) { return a < b * (1 - 1e-12); } // not by rounding alone
-
-ClassSolution swap_everything(ClassSearch& search) {
-    ClassSolution best{Classes(search.maps().size(), MapClass::swap), {}, 0};
-    best.makespan = search.makespan(best.classes);
-    const Seconds ahead = search.makespan(best.classes, one_layer_ahead);
-    if (less(ahead, best.makespan)) {
-        best.rule = one_layer_ahead;
-        best.makespan = ahead;
-    }
-    return best;
-}
-
-void check_that_swapping_fits(const Graph& graph, const ClassSolution& all, Bytes budget) {
-    if (all.makespan == Simulator::illegal) {
-        const Bytes least = least_budget(graph, all.classes);
-        throw InfeasibleError("even with all feature maps on the host, '" + graph.name() + "' does not run in " +
-                                  std::to_string(budget) + " bytes; it needs M >= " + std::to_string(least),
-                              least);
-    }
-}
 
 // Maps whose transfers, when all are swapped, meet times in which the computation stands still: by their offload, and
 // by their prefetch.
@@ -181,7 +156,7 @@ class KeepSearch {
             if (makespan == Simulator::illegal) {
                 break;
             }
-            if (!less(best.first, makespan)) {
+            if (!clearly_less(best.first, makespan)) {
                 best = {makespan, classes};
             }
         }
@@ -220,7 +195,7 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
         std::vector<Seconds> recomputed;
         questions.clear();
         for (std::size_t k = 0; k < candidates.size(); ++k) {
-            if (less(again[k], best.makespan)) {
+            if (clearly_less(again[k], best.makespan)) {
                 const std::size_t m = candidates[k];
                 faster.push_back(m);
                 recomputed.push_back(again[k]);
@@ -261,7 +236,7 @@ void keep_what_fits(ClassSearch& search, ClassSolution& best) {
             if (makespan == Simulator::illegal) {
                 return;
             }
-            if (!less(best.makespan, makespan)) {
+            if (!clearly_less(best.makespan, makespan)) {
                 best.classes = std::move(kept);
                 best.makespan = makespan;
             }
@@ -271,22 +246,22 @@ void keep_what_fits(ClassSearch& search, ClassSolution& best) {
 
 } // namespace
 
-ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget) {
-    Workers alone(1);
-    ClassSearch search(graph, device, budget, alone);
-    ClassSolution all = swap_everything(search);
-    check_that_swapping_fits(graph, all, budget);
-    return all;
-}
-
-PoochSolution pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute, const PoochOptions& options,
-                    Workers& workers, const Progress& progress) {
+std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
+                                   const PoochOptions& options, Workers& workers, const Progress& progress) {
     ClassSearch search(graph, device, budget, workers);
     PoochSolution found;
-    found.swap_all = swap_everything(search);
-    check_that_swapping_fits(graph, found.swap_all, budget);
+    const ClassSolution all = search.swap_all();
+    if (all.makespan == Simulator::illegal) {
+        return std::nullopt;
+    }
+    found.swap_opt = {Classes(all.classes.size(), MapClass::keep), {}, 0};
+    found.swap_opt.makespan = search.makespan(found.swap_opt.classes);
+    if (found.swap_opt.makespan < Simulator::illegal) { // nothing stalls
+        found.pooch = found.swap_opt;
+        return found;
+    }
     const Stalling stalling = stalling_maps(graph, device, budget, search);
-    found.swap_opt = KeepSearch(search, stalling, options, progress).best(found.swap_all);
+    found.swap_opt = KeepSearch(search, stalling, options, progress).best(all);
     found.pooch = found.swap_opt;
     if (recompute) {
         found.pooch = with_recomputation(graph, search, found.swap_opt, progress);
@@ -296,19 +271,6 @@ PoochSolution pooch(const Graph& graph, const Device& device, Bytes budget, bool
     }
     found.evaluations = search.evaluations();
     return found;
-}
-
-Bytes least_budget(const Graph& graph, const std::vector<MapClass>& classes) {
-    ClassPlans plans(graph);
-    Bytes low = -1, high = 1;
-    while (!plans.fits(classes, high)) {
-        high *= 2;
-    }
-    while (high - low > 1) {
-        const Bytes middle = low + (high - low) / 2;
-        (plans.fits(classes, middle) ? high : low) = middle;
-    }
-    return graph.resident() + high;
 }
 
 } // namespace memsched

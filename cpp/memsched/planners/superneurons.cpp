@@ -1,6 +1,5 @@
 #include "memsched/planners/superneurons.h"
 
-#include "memsched/errors.h"
 #include "memsched/planners/class_search.h"
 
 namespace memsched {
@@ -19,9 +18,6 @@ ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budge
         fits = search.makespan(found.classes, on_demand) < Simulator::illegal;
     }
     found.makespan = fits ? search.makespan(found.classes, found.rule) : Simulator::illegal;
-    if (found.makespan == Simulator::illegal) {
-        throw InfeasibleError(fits ? "the fetches do not fit one convolution ahead" : "no feature map could stay", 0);
-    }
     return found;
 }
 

@@ -2,12 +2,12 @@
 // convolutions travel and the rest is computed again.
 #pragma once
 
-#include "memsched/planners/pooch.h"
+#include "memsched/planners/class_search.h"
 
 namespace memsched {
 
-// As many maps stay as fit when fetches wait until they are needed. Throws InfeasibleError when none may stay, or when
-// the fetches, made one convolution ahead, do not fit after all; its min_memory is 0: more memory may fail again.
+// As many maps stay as fit when fetches wait until they are needed. The makespan is Simulator::illegal when none may
+// stay, or when the fetches, made one convolution ahead, do not fit after all; more memory may fail again.
 ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget);
 
 } // namespace memsched

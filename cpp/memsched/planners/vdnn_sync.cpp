@@ -1,34 +1,13 @@
 #include "memsched/planners/vdnn_sync.h"
 
 #include "memsched/class_plans.h"
-#include "memsched/errors.h"
 #include "memsched/fixed_choices.h"
-#include "memsched/planners/pooch.h"
 #include "memsched/simulate.h"
 
 #include <algorithm>
-#include <string>
 
 namespace memsched {
 namespace {
-
-// Maps that a forward op of kind conv reads, or one of any kind but fc.
-std::vector<MapClass> travelling(const Graph& graph, bool convolutions) {
-    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
-    for (OpId id = 0; id < turn_of(graph); ++id) {
-        const Op& op = graph.op(id);
-        if (convolutions ? op.kind == "conv" : op.kind != "fc") {
-            for (const TensorId t : op.reads) {
-                read[static_cast<std::size_t>(t)] = 1;
-            }
-        }
-    }
-    std::vector<MapClass> classes;
-    for (const TensorId t : feature_maps(graph)) {
-        classes.push_back(read[static_cast<std::size_t>(t)] ? MapClass::swap : MapClass::keep);
-    }
-    return classes;
-}
 
 std::int32_t fastest_within(const Op& op, Bytes room) {
     std::int32_t best = 0;
@@ -81,6 +60,23 @@ void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
 
 } // namespace
 
+std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
+    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
+    for (OpId id = 0; id < turn_of(graph); ++id) {
+        const Op& op = graph.op(id);
+        if (convolutions ? op.kind == "conv" : op.kind != "fc") {
+            for (const TensorId t : op.reads) {
+                read[static_cast<std::size_t>(t)] = 1;
+            }
+        }
+    }
+    std::vector<MapClass> classes;
+    for (const TensorId t : feature_maps(graph)) {
+        classes.push_back(read[static_cast<std::size_t>(t)] ? MapClass::swap : MapClass::keep);
+    }
+    return classes;
+}
+
 VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
     const FixedChoices baseline = fix_choices(graph, -1);
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
@@ -90,24 +86,15 @@ VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
     rule.soft = true;
     VdnnSolution best;
     best.makespan = Simulator::illegal;
-    Bytes least = 0;
     for (const bool convolutions : {false, true}) {
-        const std::vector<MapClass> classes = travelling(graph, convolutions);
         StepList list;
-        if (plans.build(classes, capacity, rule, list)) {
+        if (plans.build(vdnn_classes(graph, convolutions), capacity, rule, list)) {
             synchronise(graph, capacity, list);
             const Seconds makespan = simulator.makespan(list);
             if (makespan < best.makespan) {
                 best = {std::move(list), convolutions, makespan};
             }
         }
-        const Bytes needed = least_budget(baseline.graph, classes);
-        least = least == 0 ? needed : std::min(least, needed);
-    }
-    if (best.makespan == Simulator::illegal) {
-        throw InfeasibleError("'" + graph.name() + "' does not run layer by layer in " + std::to_string(budget) +
-                                  " bytes; it needs M >= " + std::to_string(least),
-                              least);
     }
     return best;
 }

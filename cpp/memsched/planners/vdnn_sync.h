@@ -2,6 +2,7 @@
 // before, and what is needed next is fetched one layer ahead.
 #pragma once
 
+#include "memsched/class_plans.h"
 #include "memsched/device.h"
 #include "memsched/graph.h"
 #include "memsched/schedule.h"
@@ -14,8 +15,11 @@ struct VdnnSolution {
     Seconds makespan = 0;
 };
 
+// Maps that the forward reads by an op of kind conv, or by one of any kind but fc, travel; the others stay.
+std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions);
+
 // The better of both, on a graph whose ops may have several choices: each run takes the fastest whose workspace finds
-// room. budget: bytes, resident included. Throws InfeasibleError.
+// room. budget: bytes, resident included. The makespan is Simulator::illegal where there is no such plan.
 VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget);
 
 } // namespace memsched

@@ -1,0 +1,16 @@
+#include "memsched/planners/swap_all.h"
+
+namespace memsched {
+
+ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, bool scheduled) {
+    Workers alone(1);
+    ClassSearch search(graph, device, budget, alone);
+    if (scheduled) {
+        return search.swap_all();
+    }
+    ClassSolution all{std::vector<MapClass>(search.maps().size(), MapClass::swap), {FetchRule::Kind::layers}, 0};
+    all.makespan = search.makespan(all.classes, all.rule);
+    return all;
+}
+
+} // namespace memsched
