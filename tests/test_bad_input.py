@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from listed import CHAIN_PLANNERS
 from memsched import documents, errors
 from memsched.planners.registry import PLANNERS
 
@@ -353,6 +354,7 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(
 # Calls of planners.
 
 ALL = pytest.mark.parametrize("planner", PLANNERS)
+OF_CHAINS = pytest.mark.parametrize("planner", CHAIN_PLANNERS)
 
 
 def run(planner: str, *arguments: Any, **options: Any) -> ms.Result:
@@ -390,7 +392,7 @@ def test_bad_problem_and_device(planner: str) -> None:
     refused(lambda: run(planner, profile(), None, 1.0), "M")
 
 
-@ALL
+@OF_CHAINS
 @pytest.mark.parametrize("chunk", [0, -1, 1.5, True, nan, "storage", "whole", [], {}])
 def test_bad_chunk(planner: str, chunk: Any) -> None:
     with pytest.raises(ms.InvalidInputError, match="chunk"):
@@ -401,7 +403,7 @@ def test_a_chunk_that_makes_too_many_pieces() -> None:
     refused(lambda: ms.to_graph(ms.profiles.load("resnet152-224-b128"), chunk=1), "chunk", "1 byte")
 
 
-@ALL
+@OF_CHAINS
 def test_infeasible_names_the_least_memory(planner: str) -> None:
     for problem in (
         profile(),
@@ -425,7 +427,7 @@ def test_infeasible_names_the_least_memory(planner: str) -> None:
                 assert least == ms.min_memory(problem, planner)
 
 
-@ALL
+@OF_CHAINS
 def test_without_a_link_nothing_moves(planner: str) -> None:
     peak = ms.peak_memory(profile())
     recomputes = PLANNERS[planner].recomputes
@@ -445,7 +447,7 @@ def test_without_a_link_nothing_moves(planner: str) -> None:
         assert ms.validate(result).makespan == 31
 
 
-@ALL
+@OF_CHAINS
 def test_a_free_link_costs_nothing(planner: str) -> None:
     least = ms.min_memory(profile(), planner)
     result = run(planner, profile(), least, inf)

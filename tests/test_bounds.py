@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from listed import CHAIN_PLANNERS
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains, devices, instances, schedules
 from oracles.exhaustive import least_makespan
@@ -133,7 +134,7 @@ def test_the_bound_with_recomputation_by_hand() -> None:
         assert found.compute == 9
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("planner", CHAIN_PLANNERS)
 @FEW
 @given(case=limited(max_stages=6), chunk=st.none() | st.integers(2, 9))
 def test_every_planner_stays_above_the_bound(planner: str, case: tuple[ms.Chain, ms.Device], chunk: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What every registered planner must do. A new planner passes these tests as they stand."""
+"""What every planner of chains must do. A new planner passes these tests as they stand."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from listed import CHAIN_PLANNERS
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains, devices
 
 FEW = settings(max_examples=max(20, settings().max_examples // 3))
 TINY = 1e-9
-ALL = pytest.mark.parametrize("planner", PLANNERS)
+ALL = pytest.mark.parametrize("planner", CHAIN_PLANNERS)
 LINK_DECIDES = {"tflms"}  # what the planner needs depends on the link, min_memory takes the profile's
 
 
@@ -204,7 +205,7 @@ def test_compare_and_plan() -> None:
     memory = int(0.5 * ms.min_memory(chain) + 0.5 * ms.peak_memory(chain))
     seen: list[str] = []
     found = ms.compare(chain, memory, 1e9, time_limit=0.02, progress=seen.append)
-    assert list(found) == list(PLANNERS) == seen
+    assert list(found) == CHAIN_PLANNERS == seen
     results = {name: value for name, value in found.items() if isinstance(value, ms.Result)}
     for name, result in results.items():
         assert result.planner == name

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, module) {
     bind_planners(module);
     bind_remat(module);
     bind_classes(module);
+    bind_modnn(module);
 }

@@ -75,5 +75,6 @@ void bind_schedules(py::module_& module);
 void bind_planners(py::module_& module);
 void bind_remat(py::module_& module);
 void bind_classes(py::module_& module);
+void bind_modnn(py::module_& module);
 
 } // namespace memsched::bindings

@@ -14,10 +14,15 @@ from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
 from memsched.planners.offload import offload
 from memsched.planners.pofo import pofo
+from memsched.planners.pooch import pooch
 from memsched.planners.registry import min_memory
 from memsched.planners.rotor import rotor
+from memsched.planners.superneurons import superneurons
+from memsched.planners.swap_all import swap_all
+from memsched.planners.swap_opt import swap_opt
 from memsched.planners.tflms import tflms
 from memsched.planners.vdnn import vdnn
+from memsched.planners.vdnn_sync import vdnn_sync
 from memsched.problem import peak_memory, simulate
 from memsched.result import Result
 from memsched.validate import ValidationReport, validate
@@ -51,13 +56,18 @@ __all__ = [
     "peak_memory",
     "plan",
     "pofo",
+    "pooch",
     "profiles",
     "rotor",
     "simulate",
+    "superneurons",
+    "swap_all",
+    "swap_opt",
     "tflms",
     "to_graph",
     "validate",
     "vdnn",
+    "vdnn_sync",
 ]
 
 

@@ -23,20 +23,29 @@ __all__: list[str] = [
     "Schedule",
     "Timeline",
     "Unrolled",
+    "class_schedule",
     "dynprog",
+    "feature_maps",
+    "fixed_choices",
     "graph_bounds",
     "graph_min_memory",
     "graph_peak_memory",
+    "least_budget",
     "least_memory",
     "least_memory_plan",
     "movable_tensors",
     "offload_search",
     "offload_set_makespans",
     "offload_set_schedule",
+    "pooch",
     "recompute_bound",
     "simulate_graph",
+    "superneurons",
+    "swap_all",
     "tensor_bytes",
     "to_graph",
+    "vdnn_classes",
+    "vdnn_sync",
 ]
 _Number = typing.SupportsFloat | typing.SupportsIndex
 _Column = typing.Iterable[_Number]
@@ -627,6 +636,21 @@ class Unrolled:
         By tensor of the unrolled graph: the tensor of the original.
         """
 
+def class_schedule(
+    graph: Graph,
+    device: Device,
+    workspace_limit: int,
+    classes: numpy.typing.ArrayLike,
+    fetch: str = "eager",
+    layers: int = 1,
+    convolutions: bool = False,
+    soft: bool = False,
+    planner: _Document | None = {},
+) -> Schedule | None:
+    """
+    classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.
+    """
+
 def dynprog(
     chain: FluidChain,
     hash: bool = False,
@@ -635,6 +659,16 @@ def dynprog(
     time_limit: float | None = None,
     progress: typing.Callable[[float], object] | None = None,
 ) -> DynprogSolution: ...
+def feature_maps(graph: Graph) -> list[int]:
+    """
+    Ids of the activations that the backward reads, as they are written.
+    """
+
+def fixed_choices(graph: Graph, workspace_limit: int) -> Graph:
+    """
+    The graph with one algorithm an op: the fastest whose workspace is within the limit.
+    """
+
 def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, float, float]:
     """
     (compute, transfer, fractional) in seconds.
@@ -642,6 +676,11 @@ def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, floa
 
 def graph_min_memory(graph: Graph) -> int: ...
 def graph_peak_memory(graph: Graph) -> int: ...
+def least_budget(graph: Graph, workspace_limit: int, classes: numpy.typing.ArrayLike) -> int:
+    """
+    Bytes, resident included, from which on a plan for classes without recomputation exists.
+    """
+
 def least_memory(chain: Chain) -> tuple[int, int]:
     """
     (rotor, pofo on a device with a link) in bytes, resident excluded.
@@ -688,12 +727,37 @@ def offload_set_schedule(
     chunk: _Number | str | None = None,
     ahead: int | None = None,
 ) -> Schedule: ...
+def pooch(
+    graph: Graph,
+    device: Device,
+    workspace_limit: int,
+    recompute: bool,
+    tree: int,
+    beam: int,
+    fill: bool,
+    threads: int,
+    time_limit: float | None,
+    planner: _Document | None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[Schedule | None, int]:
+    """
+    The schedule, and how many plans were timed.
+    """
+
 def recompute_bound(graph: Graph, device: Device, budget: int) -> float:
     """
     Seconds; holds for schedules that recompute, too.
     """
 
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
+def superneurons(graph: Graph, device: Device, workspace_limit: int, planner: _Document | None) -> Schedule | None: ...
+def swap_all(
+    graph: Graph, device: Device, workspace_limit: int, scheduled: bool, planner: _Document | None
+) -> Schedule | None:
+    """
+    None where there is no such plan, as with the next three.
+    """
+
 def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
     """
     Sizes of the tensors, by id.
@@ -716,4 +780,10 @@ def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:
     >>> import memsched as ms
     >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
     ['F1', 'loss', 'B1']
+    """
+
+def vdnn_classes(graph: Graph, convolutions: bool) -> list[int]: ...
+def vdnn_sync(graph: Graph, device: Device, planner: _Document | None) -> tuple[Schedule | None, bool]:
+    """
+    The schedule, and whether it is that of vDNN_conv.
     """

@@ -52,6 +52,17 @@ def non_negative(name: str, value: object, unit: str) -> float:
     return number
 
 
+def time_limit(value: object) -> float | None:
+    """Seconds >= 0, or None for no limit.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the value.
+    """
+    return None if value is None else non_negative("time_limit", value, "seconds")
+
+
 def bandwidth(name: str, value: object) -> float:
     """Bytes per second: 0 means no link, inf a free one.
 

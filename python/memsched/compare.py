@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from memsched._core import Device
+from memsched._core import Chain, Device
 from memsched.bounds import recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.planners.registry import PLANNERS, check_planner, planner_named, takes
+from memsched.planners.registry import check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
@@ -30,7 +30,7 @@ def compare(
 
     Parameters
     ----------
-    problem : Chain or Graph
+    problem : Chain, Graph or GraphFamily
     M : int
         Bytes, resident included.
     beta : float
@@ -38,9 +38,9 @@ def compare(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     planners : sequence of str, optional
-        Names; all by default.
+        Names; by default all that are listed for chains, or for graphs and families.
     chunk : None, int or "storage"
-        How tensors travel: whole, or in pieces.
+        Of a chain, how tensors travel: whole, or in pieces.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional
@@ -65,9 +65,11 @@ def compare(
     ['greedy', 'vdnn']
     """
     device = make_device(M, beta, device)
+    if not isinstance(problem, Chain):
+        graph_of(problem, chunk)  # a graph is not cut
     if isinstance(planners, str):
         raise InvalidInputError(f"planners is {planners!r}; give a list of names")
-    names = list(PLANNERS) if planners is None else list(planners)
+    names = planners_of(problem) if planners is None else list(planners)
     entries = {name: planner_named(name) for name in names}
     found: dict[str, Result | MemschedError] = {}
     for name, entry in entries.items():
@@ -97,7 +99,7 @@ def plan(
 
     Parameters
     ----------
-    problem : Chain or Graph
+    problem : Chain, Graph or GraphFamily
     M : int
         Bytes, resident included.
     beta : float
@@ -105,10 +107,10 @@ def plan(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     planner : str
-        A planner's name, or "auto": all planners, POFO's plan improved on the simulator. On ties auto takes the one
-        registered first.
+        A planner's name, or "auto": all that are listed for such a problem, and POFO's plan improved on the simulator.
+        On ties auto takes the one registered first.
     chunk : None, int or "storage"
-        How tensors travel: whole, or in pieces.
+        Of a chain, how tensors travel: whole, or in pieces.
     time_limit : float, optional
         Seconds for each planner that takes a limit; the searches of auto stop after one second by default.
 
@@ -133,12 +135,13 @@ def plan(
     """
     check_planner(planner)
     auto = planner == "auto"
-    names = [name for name in PLANNERS if name != "pofo"] if auto else [planner]
+    every = planners_of(problem)
+    names = [name for name in every if name != "pofo"] if auto else [planner]
     device = make_device(M, beta, device)
     found = compare(problem, device=device, planners=names, chunk=chunk, time_limit=time_limit)
-    if auto:  # in its place among the planners, for ties
+    if auto and "pofo" in every:  # in its place among the planners, for ties
         searched = compare(problem, device=device, planners=["pofo"], chunk=chunk, time_limit=time_limit or SEARCH)
-        found = {name: found[name] if name in found else searched[name] for name in PLANNERS}
+        found = {name: found[name] if name in found else searched[name] for name in every}
     results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
     if results:
         best = min(results, key=lambda result: result.makespan)

@@ -115,9 +115,7 @@ class ClassPlan:
     def _room(self, more: int) -> None:
         while self.live + more > self.cap:
             loose = [
-                name
-                for name in self.here
-                if self.classes.get(name, "keep") != "keep" and not self.locks.get(name)
+                name for name in self.here if self.classes.get(name, "keep") != "keep" and not self.locks.get(name)
             ]
             if not loose:
                 raise DoesNotFitError

@@ -15,8 +15,9 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.bounds import graph_bound, recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.family import GraphFamily
 from memsched.fluid import Flags
-from memsched.problem import ChunkLike, make_device
+from memsched.problem import ChunkLike, Problem, graph_of, make_device, simulate
 from memsched.result import Result
 
 
@@ -109,31 +110,65 @@ class ChainTask:
         estimate: float | None = None,
         recomputes: bool = False,
     ) -> Result:
-        """Simulate, bound and wrap. A plan that meets the bound is proven optimal.
-
-        `recomputes` tells whether the planner's decision space has recomputation: then the bound must hold for it.
-        """
-        timeline = _core.simulate_graph(self.graph, schedule, self.device)
-        bound = recompute_bound(self.graph, self.device) if recomputes else graph_bound(self.graph, self.device)
-        if bound <= timeline.makespan * (1 + 1e-9):  # Result refuses what is more than rounding
-            bound = min(bound, timeline.makespan)
-        return Result(
-            planner=planner,
-            params=params,
-            problem=self.chain,
-            device=self.device,
-            schedule=schedule,
-            timeline=timeline,
+        """Simulate, bound and wrap, as `measured` does."""
+        return measured(
+            planner,
+            params,
+            self.chain,
+            schedule,
+            self.device,
+            self.started,
             estimate=estimate,
-            lower_bound=bound,
-            optimal=timeline.makespan <= bound * (1 + 1e-12),
-            runtime=time.perf_counter() - self.started,
+            recomputes=recomputes,
         )
+
+
+def measured(
+    planner: str,
+    params: dict[str, Any],
+    problem: Problem,
+    schedule: Schedule,
+    device: Device,
+    started: float,
+    *,
+    estimate: float | None = None,
+    recomputes: bool = False,
+) -> Result:
+    """Simulate, bound and wrap. A plan that meets the bound is proven optimal.
+
+    `recomputes` tells whether the planner's decision space has recomputation: then the bound must hold for it. Of a
+    family the bound is on plans that split the batch in the same way.
+    """
+    timeline = simulate(problem, schedule, device)
+    bound = 0.0
+    for batch, times in schedule.rounds:
+        graph = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
+        bound += times * (recompute_bound(graph, device) if recomputes else graph_bound(graph, device))
+    if bound <= timeline.makespan * (1 + 1e-9):  # Result refuses what is more than rounding
+        bound = min(bound, timeline.makespan)
+    return Result(
+        planner=planner,
+        params=params,
+        problem=problem,
+        device=device,
+        schedule=schedule,
+        timeline=timeline,
+        estimate=estimate,
+        lower_bound=bound,
+        optimal=timeline.makespan <= bound * (1 + 1e-12),
+        runtime=time.perf_counter() - started,
+    )
+
+
+def without_link(device: Device, moved: int) -> bool:
+    """Whether the device has no link, or one on which so many bytes never arrive."""
+    slowest = min(device.d2h, device.h2d)
+    return slowest == 0 or moved > sys.float_info.max * slowest
 
 
 def start(
     planner: str,
-    problem: Chain,
+    problem: Problem,
     M: float | None,
     beta: float | None,
     device: Device | None,
@@ -160,8 +195,7 @@ def start(
     device = make_device(M, beta, device)
     graph = _core.to_graph(problem, chunk)
     needed = _core.graph_peak_memory(graph)
-    slowest = min(device.d2h, device.h2d)
-    no_link = slowest == 0 or needed > sys.float_info.max * slowest  # or one that never ends
+    no_link = without_link(device, needed)
     if device.memory < needed:
         if not no_link:
             needed = min_memory(problem)

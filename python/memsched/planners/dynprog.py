@@ -166,8 +166,7 @@ def dynprog(
         raise InvalidInputError(f"method is {method!r}; it must be 'pruned' or 'hash'")
     max_rounds = checks.count("max_rounds", max_rounds, 1, 1_000_000)
     max_states = checks.count("max_states", max_states, 1_000, 1_000_000_000)
-    if time_limit is not None:
-        time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    time_limit = checks.time_limit(time_limit)
     gap = checks.non_negative("gap", gap, "units")
     task = start("dynprog", chain, M, beta, device, chunk, min_memory=minimum.of_fluid_model)
     solution = dynprog_set(

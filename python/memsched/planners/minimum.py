@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memsched import _core
 from memsched._core import Chain
 from memsched.fluid import FluidInstance
@@ -16,3 +18,11 @@ def of_fluid_model(chain: Chain) -> int:
     """The same in the paper's model, where what a stage saves is one activation; at most the peak."""
     least = chain.resident + FluidInstance(chain=chain, capacity=0, bandwidth=1.0).min_capacity
     return min(least, _core.graph_peak_memory(_core.to_graph(chain, None)))
+
+
+def by_bisection(runs: Callable[[int], bool], low: int, high: int) -> int:
+    """An M in (low, high] at which there is a plan, and with one byte less there is none; at `high` there must be one."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if runs(middle) else (middle, high)
+    return high

@@ -8,18 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memsched._core import Chain, Device
+from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError
-from memsched.planners import minimum, tflms
+from memsched.planners import minimum, superneurons, tflms, vdnn_sync
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
+from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all
 from memsched.planners.greedy import greedy
 from memsched.planners.offload import offload
 from memsched.planners.pofo import pofo, pofo_with_table
+from memsched.planners.pooch import pooch
 from memsched.planners.recompute import pofo_min_memory, rotor_min_memory
 from memsched.planners.rotor import rotor, rotor_with_table
+from memsched.planners.swap_all import swap_all
+from memsched.planners.swap_opt import swap_opt
 from memsched.planners.vdnn import vdnn
-from memsched.problem import Problem, least_memory
+from memsched.problem import Problem, graph_of, least_memory
 from memsched.result import Result
 
 
@@ -33,6 +37,8 @@ class Planner:
         planner(problem, M, beta, *, device, options) -> Result.
     min_memory : callable
         problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
+    problems : tuple of str
+        "chain", "graph" or both: what it is listed for. Planners of graphs take chains as well, as their graph.
     summary : str
         One line for lists.
     recomputes : bool
@@ -42,8 +48,9 @@ class Planner:
     """
 
     plan: Callable[..., Result]
-    min_memory: Callable[[Chain], int]
+    min_memory: Callable[..., int]
     summary: str
+    problems: tuple[str, ...] = ("chain",)
     recomputes: bool = False
     with_table: Callable[..., Result] | None = None
 
@@ -51,6 +58,15 @@ class Planner:
 def _tflms_min_memory(chain: Chain) -> int:
     bandwidth = (chain.provenance or {}).get("link_bandwidth", math.inf)
     return tflms.min_memory(chain, Device(1, bandwidth))
+
+
+def _graph_planner(
+    plan: Callable[..., Result], need: Callable[[Graph, int], int], summary: str, **more: Any
+) -> Planner:
+    def least(problem: Problem) -> int:
+        return need(graph_of(problem), WORKSPACE_LIMIT)
+
+    return Planner(plan=plan, min_memory=least, summary=summary, problems=("graph",), **more)
 
 
 PLANNERS: dict[str, Planner] = {
@@ -76,7 +92,29 @@ PLANNERS: dict[str, Planner] = {
         plan=tflms.tflms, min_memory=_tflms_min_memory, summary="the first n, fixed lookahead, no waiting"
     ),
     "autoswap": Planner(plan=autoswap, min_memory=minimum.of_graph, summary="four priority scores, tuned weights"),
+    "pooch": _graph_planner(
+        pooch, need_of_swapping_all, "classes of feature maps: keep, swap or recompute", recomputes=True
+    ),
+    "swap_opt": _graph_planner(swap_opt, need_of_swapping_all, "classes of feature maps: keep or swap"),
+    "swap_all": _graph_planner(swap_all, need_of_swapping_all, "every feature map travels"),
+    "superneurons": _graph_planner(
+        superneurons.superneurons,
+        superneurons.least_memory,
+        "the last stay, convolutions travel, the rest runs again",
+        recomputes=True,
+    ),
+    "vdnn_sync": _graph_planner(
+        vdnn_sync.vdnn_sync,
+        lambda graph, _: vdnn_sync.least_memory(graph),
+        "in step with the layers, as in the original",
+    ),
 }
+
+
+def planners_of(problem: Problem) -> list[str]:
+    """The names of the planners that are listed for a problem: those of chains, or those of graphs and families."""
+    kind = "chain" if isinstance(problem, Chain) else "graph"
+    return [name for name, entry in PLANNERS.items() if kind in entry.problems]
 
 
 def check_planner(name: str) -> None:
@@ -130,6 +168,6 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     if planner is None:
         return least_memory(problem)
     found = planner_named(planner)
-    if not isinstance(problem, Chain):
+    if not isinstance(problem, Chain) and "graph" not in found.problems:
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
     return found.min_memory(problem)

@@ -12,6 +12,7 @@ from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags
 from memsched.planners.base import ChainTask, start
+from memsched.planners.minimum import by_bisection
 from memsched.problem import ChunkLike, make_device
 from memsched.result import Result
 
@@ -38,11 +39,7 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
         at = replace(task, device=make_device(memory, None, device))
         return any(np.isfinite(at.makespans(rows, ahead=1, stall=False)).any() for rows in blocks)
 
-    low, high = 0, task.device.memory
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if runs(middle) else (middle, high)
-    return high
+    return by_bisection(runs, 0, task.device.memory)
 
 
 def tflms(

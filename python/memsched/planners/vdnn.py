@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from memsched._core import Chain, Device
+from memsched._core import Device, Graph
+from memsched.family import GraphFamily
 from memsched.planners import minimum
 from memsched.planners.base import start
-from memsched.problem import ChunkLike
+from memsched.planners.vdnn_sync import vdnn_sync
+from memsched.problem import ChunkLike, Problem
 from memsched.result import Result
 
 
 def vdnn(
-    chain: Chain,
+    problem: Problem,
     M: float | None = None,
     beta: float | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
 ) -> Result:
-    """Offload the activations whose forward is long for their size, by the best of all thresholds.
+    """Of a chain, offload the activations whose forward is long for their size, by the best of all thresholds.
 
     For every threshold t on u_F(i) / |x_i|, two sets are simulated: all activations with a ratio >= t, and every other
-    one of them. O(n) simulations.
+    one of them. O(n) simulations. Graphs and families are planned layer by layer, by `vdnn_sync`.
 
     Parameters
     ----------
-    chain : Chain
+    problem : Chain, Graph or GraphFamily
     M : int
         Bytes, resident included.
     beta : float
@@ -34,7 +36,7 @@ def vdnn(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        How the chosen activations travel: whole, or in pieces.
+        Of a chain, how the chosen activations travel: whole, or in pieces.
 
     Returns
     -------
@@ -58,7 +60,10 @@ def vdnn(
     >>> ms.vdnn(chain, M=20, beta=4).makespan
     7.0
     """
-    task = start("vdnn", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    if isinstance(problem, Graph | GraphFamily) and chunk is None:
+        return vdnn_sync(problem, M, beta, device=device)
+    task = start("vdnn", problem, M, beta, device, chunk, min_memory=minimum.of_graph)
+    chain = task.chain
     sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)
     ratio = np.divide(chain.forward_time, sizes, out=np.zeros(chain.n), where=sizes > 0)
     thresholds = np.unique(ratio)[::-1]

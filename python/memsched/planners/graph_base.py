@@ -1,0 +1,179 @@
+"""What the planners of graphs share: checking the call, and plans by classes of feature maps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from memsched import _core, checks
+from memsched._core import Device, Graph, Schedule
+from memsched.errors import InfeasibleError
+from memsched.fluid import Flags, Progress
+from memsched.planners.base import measured, without_link
+from memsched.problem import Problem, graph_of, make_device
+from memsched.result import Result
+
+WORKSPACE_LIMIT = 8 << 20  # bytes, what Chainer gives cuDNN
+
+Need = Callable[[Graph, int], int]  # the least M on a graph, under a limit of workspaces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphTask:
+    """One call of a planner of graphs.
+
+    Attributes
+    ----------
+    planner : str
+    problem : Chain, Graph or GraphFamily
+    graph : Graph
+        That of the chain, or of the family at full batch.
+    device : Device
+        Its memory is the budget M.
+    workspace_limit : int
+        Bytes of workspace within which each op takes its fastest algorithm; -1: each takes its first.
+    stays : bool
+        Nothing can move, but everything fits: then nothing needs to.
+    started : float
+        When the call began, for Result.runtime.
+    """
+
+    planner: str
+    problem: Problem
+    graph: Graph
+    device: Device
+    workspace_limit: int
+    stays: bool
+    started: float
+
+    def everything_stays(self) -> Schedule:
+        """The plan that keeps all feature maps."""
+        kept = np.zeros(len(_core.feature_maps(self.graph)), np.uint8)
+        limit, planner = self.workspace_limit, {"name": self.planner}
+        schedule = _core.class_schedule(self.graph, self.device, limit, kept, planner=planner)
+        assert schedule is not None  # `start_graph` knows its peak
+        return schedule
+
+    def result(self, params: dict[str, Any], schedule: Schedule, *, recomputes: bool = False) -> Result:
+        """Simulate, bound and wrap."""
+        options = {"workspace_limit": self.workspace_limit, **params} if self.workspace_limit >= 0 else params
+        started, device = self.started, self.device
+        return measured(self.planner, options, self.problem, schedule, device, started, recomputes=recomputes)
+
+    def no_plan(self, needed: int, reason: str) -> InfeasibleError:
+        """What to raise."""
+        return infeasible(self.planner, self.graph, self.device, needed, reason)
+
+
+def infeasible(planner: str, graph: Graph, device: Device, needed: int, reason: str) -> InfeasibleError:
+    """What to raise where there is no plan: the reason, and what it takes."""
+    return InfeasibleError(
+        f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}", needed
+    )
+
+
+def all_swap(graph: Graph) -> Flags:
+    """Every feature map travels."""
+    return np.ones(len(_core.feature_maps(graph)), np.uint8)
+
+
+def need_of_swapping_all(graph: Graph, workspace_limit: int) -> int:
+    """The least M at which a plan exists that swaps every feature map."""
+    return _core.least_budget(graph, workspace_limit, all_swap(graph))
+
+
+def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
+    """The least M at which nothing has to move."""
+    return _core.least_budget(graph, workspace_limit, 0 * all_swap(graph))
+
+
+def start_graph(
+    planner: str,
+    problem: Problem,
+    M: float | None,
+    beta: float | None,
+    device: Device | None,
+    workspace_limit: object,
+    *,
+    need: Need = need_of_swapping_all,
+) -> GraphTask:
+    """Check a call of a planner of graphs, and that it can succeed.
+
+    `need` is the planner's own minimum where feature maps can move. Without a link, or where the host cannot take all
+    of them, it needs what keeps them all. A planner that has no workspace_limit gives None.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad problem, M, beta, device or workspace_limit.
+    InfeasibleError
+        M is below what is needed.
+    """
+    started = time.perf_counter()
+    limit = -1 if workspace_limit is None else checks.count("workspace_limit", workspace_limit, 0, 2**62)
+    graph = graph_of(problem)
+    device = make_device(M, beta, device)
+    moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
+    reason = ""
+    if without_link(device, moved):
+        reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
+    elif device.host_memory is not None and device.host_memory < moved:
+        reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, so all must stay"
+    needed = (need_of_keeping_all if reason else need)(graph, limit)
+    if device.memory < needed:
+        raise infeasible(planner, graph, device, needed, reason or "some op does not fit")
+    return GraphTask(
+        planner=planner,
+        problem=problem,
+        graph=graph,
+        device=device,
+        workspace_limit=limit,
+        stays=bool(reason),
+        started=started,
+    )
+
+
+def search_classes(
+    task: GraphTask,
+    *,
+    recompute: bool,
+    tree: int,
+    beam: int,
+    fill: bool,
+    threads: int,
+    time_limit: float | None,
+    progress: Progress,
+) -> Result:
+    """PoocH's search, with recomputation or without.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad option.
+    """
+    tree = checks.count("tree", tree, 0, 20)
+    beam = checks.count("beam", beam, 1, 1000)
+    threads = checks.count("threads", threads, 0, 1024)
+    limit = checks.time_limit(time_limit)
+    params: dict[str, Any] = {"tree": tree, "beam": beam, **({"fill": fill} if recompute else {})}
+    if task.stays:
+        return task.result({**params, "evaluations": 0}, task.everything_stays(), recomputes=recompute)
+    schedule, evaluations = _core.pooch(
+        task.graph,
+        task.device,
+        task.workspace_limit,
+        recompute,
+        tree,
+        beam,
+        fill,
+        threads,
+        limit,
+        {"name": task.planner, **params},
+        progress,
+    )
+    assert schedule is not None  # `start_graph` has checked that swapping all fits
+    return task.result({**params, "evaluations": evaluations}, schedule, recomputes=recompute)

@@ -1,0 +1,82 @@
+"""SuperNeurons (Wang et al., 2018) as PoocH's authors compare it."""
+
+from __future__ import annotations
+
+from memsched import _core
+from memsched._core import Device, Graph, Schedule
+from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_keeping_all, start_graph
+from memsched.planners.minimum import by_bisection
+from memsched.problem import Problem
+from memsched.result import Result
+
+
+def _planned(graph: Graph, device: Device, workspace_limit: int) -> Schedule | None:
+    return _core.superneurons(graph, device, workspace_limit, {"name": "superneurons"})
+
+
+def least_memory(graph: Graph, workspace_limit: int, above: int = 0) -> int:
+    """An M above `above` at which there is a plan, and with one byte less none. It may fail again with more."""
+    return by_bisection(
+        lambda memory: _planned(graph, Device(memory, 1.0), workspace_limit) is not None,
+        above,
+        max(above + 1, need_of_keeping_all(graph, workspace_limit)),
+    )
+
+
+def superneurons(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
+) -> Result:
+    """Keep the last feature maps; of the others swap those of convolutions, and compute the rest again.
+
+    As many stay as fit when fetches wait until they are needed. The plan then fetches one convolution ahead; where
+    that does not fit there is none, and more memory may not help. It looks at sizes only. O(maps) plans.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+        Of a family the graph at full batch. Convolutions are ops of kind "conv".
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    workspace_limit : int
+        Bytes; each op takes its fastest algorithm whose workspace is within it.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InfeasibleError
+        `.min_memory` is an M above the one given at which there is a plan.
+    InvalidInputError
+
+    References
+    ----------
+    Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks", PPoPP 2018; Ito et
+    al., PoocH, 2019, section 5.2.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> device = ms.Device(16 * 10**9, 16e9, duplex=True)
+    >>> result = ms.superneurons(ms.profiles.analytic("resnet50", 256).graph, device=device)
+    >>> len(result.offloaded), len(result.recomputed) > 0
+    (5, True)
+    """
+    task = start_graph("superneurons", problem, M, beta, device, workspace_limit, need=lambda graph, limit: 0)
+    if task.stays:
+        return task.result({}, task.everything_stays(), recomputes=True)
+    schedule = _planned(task.graph, task.device, task.workspace_limit)
+    if schedule is None:
+        needed = least_memory(task.graph, task.workspace_limit, task.device.memory)
+        raise task.no_plan(needed, "its classes, or their fetches one convolution ahead, do not fit")
+    return task.result({}, schedule, recomputes=True)

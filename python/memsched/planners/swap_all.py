@@ -1,0 +1,78 @@
+"""Swap-all, the baseline of PoocH (Ito et al., 2019): every feature map travels."""
+
+from __future__ import annotations
+
+from memsched import _core
+from memsched._core import Device
+from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
+from memsched.planners.minimum import by_bisection
+from memsched.problem import Problem
+from memsched.result import Result
+
+
+def swap_all(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
+    scheduled: bool = True,
+) -> Result:
+    """Offload every feature map after its last forward use, and fetch it for the backward.
+
+    Two simulations. Where nothing can be offloaded, without a link or with too small a host, everything stays.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+        Of a family the graph at full batch.
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    workspace_limit : int
+        Bytes; each op takes its fastest algorithm whose workspace is within it.
+    scheduled : bool
+        Fetch as early as memory allows, or one layer ahead, whichever is faster. Otherwise one layer ahead: the
+        paper's "swap-all (w/o scheduling)".
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InfeasibleError
+    InvalidInputError
+
+    References
+    ----------
+    Ito, Imai, Duc, Negishi, Kawachiya, Matsumiya, Endo, "Profiling based out-of-core hybrid method for large neural
+    networks", 2019, sections 4.3 and 5.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> graph = ms.profiles.analytic("alexnet", 4096).graph
+    >>> result = ms.swap_all(graph, 16e9, 12e9)
+    >>> len(result.offloaded)
+    11
+    """
+    task = start_graph("swap_all", problem, M, beta, device, workspace_limit)
+    planner = {"name": "swap_all", "scheduled": scheduled}
+
+    def planned(memory: int) -> _core.Schedule | None:
+        at = Device(memory, d2h=task.device.d2h, h2d=task.device.h2d, duplex=task.device.duplex)
+        return _core.swap_all(task.graph, at, task.workspace_limit, scheduled, planner)
+
+    schedule = task.everything_stays() if task.stays else planned(task.device.memory)
+    if schedule is None:  # with fetches on demand it would fit
+        enough = need_of_swapping_all(task.graph, task.workspace_limit)
+        while planned(enough) is None:
+            enough *= 2
+        needed = by_bisection(lambda memory: planned(memory) is not None, task.device.memory, enough)
+        raise task.no_plan(needed, "fetching one layer ahead does not fit")
+    return task.result({"scheduled": scheduled}, schedule)

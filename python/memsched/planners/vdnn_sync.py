@@ -1,0 +1,69 @@
+"""vDNN (Rhu et al., 2016) layer by layer: transfers are synchronised with the layers, as in the original."""
+
+from __future__ import annotations
+
+from memsched import _core
+from memsched._core import Device, Graph
+from memsched.planners.graph_base import start_graph
+from memsched.problem import Problem
+from memsched.result import Result
+
+
+def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
+    """That of the two sets which needs less, with the first algorithm of each op."""
+    return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))
+
+
+def vdnn_sync(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+) -> Result:
+    """Offload the inputs of all layers, or of convolutions only, in step with the layers; the faster of both.
+
+    vDNN_all moves each feature map that the forward reads by an op of any kind but "fc", vDNN_conv each that an op of
+    kind "conv" reads. A layer waits for the offloads that were issued with the layer before. Fetches are issued one
+    layer ahead, or on demand where that does not fit. Each run takes the fastest algorithm whose workspace finds room.
+    Two simulations. Where nothing can be offloaded, without a link or with too small a host, everything stays.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+        Of a family the graph at full batch.
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+
+    Returns
+    -------
+    Result
+        params["moved"] is "all" or "conv".
+
+    Raises
+    ------
+    InfeasibleError
+    InvalidInputError
+
+    References
+    ----------
+    Rhu, Gimelshein, Clemons, Zulfiqar, Keckler, "vDNN: virtualized deep neural networks for scalable, memory-efficient
+    neural network design", MICRO 2016.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> graph = ms.profiles.analytic("vgg16", 256, "k40m").graph
+    >>> ms.vdnn_sync(graph, 12 * 2**30, 10e9).params["moved"]
+    'conv'
+    """
+    task = start_graph("vdnn_sync", problem, M, beta, device, None, need=least_memory)
+    if task.stays:
+        return task.result({"moved": None}, task.everything_stays())
+    schedule, convolutions = _core.vdnn_sync(task.graph, task.device, {"name": "vdnn_sync"})
+    assert schedule is not None  # `start_graph` has checked that one of both fits
+    return task.result({"moved": "conv" if convolutions else "all"}, schedule)

@@ -1,0 +1,234 @@
+"""What every planner of graphs must do, on random training graphs with skips and ops with several algorithms."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from listed import GRAPH_PLANNERS
+from memsched.planners.registry import PLANNERS
+from memsched.testing import devices, graphs
+
+FEW = settings(max_examples=max(25, settings().max_examples // 3))
+TINY = 1e-9
+ALL = pytest.mark.parametrize("planner", GRAPH_PLANNERS)
+RISING = [name for name in GRAPH_PLANNERS if name != "superneurons"]  # feasible at M is feasible above
+
+
+def run(planner: str, *arguments: Any, **options: Any) -> ms.Result:
+    return PLANNERS[planner].plan(*arguments, **options)
+
+
+def linked(draw: st.DrawFn, graph: ms.Graph) -> ms.Device:
+    """A device with a link, and a host that takes everything; its memory is still open."""
+    device = draw(devices(memory=1))
+    assume(min(device.d2h, device.h2d) > 0)
+    return ms.Device(1, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex, latency=device.latency)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[ms.Graph, ms.Device]:
+    graph = draw(graphs())
+    return graph, linked(draw, graph)
+
+
+def between(planner: str, graph: ms.Graph, share: float) -> int:
+    """An amount of memory from the planner's least to a little above the peak."""
+    least = max(1, ms.min_memory(graph, planner))
+    return int(least + share * max(0, ms.peak_memory(graph) + 9 - least))
+
+
+def check(result: ms.Result, memory: int) -> None:
+    """What holds for every result."""
+    report = ms.validate(result)
+    assert report.makespan == pytest.approx(result.makespan, rel=TINY, abs=TINY)
+    assert report.peak_memory == result.peak_memory <= memory
+    assert report.recomputed == result.recomputed
+    assert 0 <= result.lower_bound <= result.makespan * (1 + TINY)
+    assert result.makespan >= report.compute_time - TINY
+    assert result.schedule.planner["name"] == result.planner
+    assert ms.Result.from_json(json.dumps(result.to_json(), allow_nan=False)) == result
+    if not PLANNERS[result.planner].recomputes:
+        assert result.recomputed == ()
+
+
+@ALL
+@FEW
+@given(case=cases(), share=st.floats(0, 1))
+def test_results_are_what_they_say(planner: str, case: tuple[ms.Graph, ms.Device], share: float) -> None:
+    graph, device = case
+    memory = between(planner, graph, share)
+    try:
+        result = run(planner, graph, memory, device=device)
+    except ms.InfeasibleError as error:
+        assert planner in ("superneurons", "swap_all")
+        assert error.min_memory > memory
+        result = run(planner, graph, error.min_memory, device=device)
+        memory = error.min_memory
+    assert (result.planner, result.problem, result.device.memory) == (planner, graph, memory)
+    check(result, memory)
+
+
+@ALL
+@FEW
+@given(case=cases())
+def test_the_least_memory_is_enough_and_one_byte_less_is_not(planner: str, case: tuple[ms.Graph, ms.Device]) -> None:
+    graph, device = case
+    least = ms.min_memory(graph, planner)
+    if least > 0:
+        check(run(planner, graph, least, device=device), least)
+    if least > 1:
+        with pytest.raises(ms.InfeasibleError) as caught:
+            run(planner, graph, least - 1, device=device)
+        assert caught.value.min_memory == least
+
+
+@ALL
+@FEW
+@given(graph=graphs(), chain=st.booleans())
+def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms.Graph, chain: bool) -> None:
+    with pytest.raises(ms.InfeasibleError, match="must stay") as caught:
+        run(planner, graph, 1, 0)
+    enough = caught.value.min_memory
+    assert enough >= ms.peak_memory(graph)
+    result = run(planner, graph, enough, 0)
+    check(result, enough)
+    assert result.offloaded == result.recomputed == ()
+    with pytest.raises(ms.InfeasibleError):
+        run(planner, graph, enough - 1)
+
+
+@ALL
+@FEW
+@given(case=cases(), share=st.floats(0, 1))
+def test_same_input_same_plan(planner: str, case: tuple[ms.Graph, ms.Device], share: float) -> None:
+    graph, device = case
+    memory = between(planner, graph, share)
+    again = {"threads": 2} if "threads" in inspect.signature(PLANNERS[planner].plan).parameters else {}
+    try:
+        once = run(planner, graph, memory, device=device)
+    except ms.InfeasibleError:
+        return
+    other = run(planner, graph, memory, device=device, **again)
+    assert (once.schedule, once.timeline, once.params) == (other.schedule, other.timeline, other.params)
+
+
+@FEW
+@given(case=cases(), share=st.floats(0, 1))
+def test_each_search_is_no_worse_than_what_it_starts_from(case: tuple[ms.Graph, ms.Device], share: float) -> None:
+    graph, device = case
+    memory = between("pooch", graph, share)
+    everything = ms.swap_all(graph, memory, device=device).makespan
+    chosen = ms.swap_opt(graph, memory, device=device).makespan
+    assert chosen <= everything * (1 + TINY)
+    assert ms.pooch(graph, memory, device=device).makespan <= chosen * (1 + TINY)
+    assert ms.pooch(graph, memory, device=device, fill=True).makespan <= chosen * (1 + TINY)
+    try:
+        assert everything <= ms.swap_all(graph, memory, device=device, scheduled=False).makespan * (1 + TINY)
+    except ms.InfeasibleError as error:
+        assert error.min_memory > memory
+
+
+@FEW
+@given(case=cases(), more=st.integers(0, 9))
+def test_with_enough_memory_the_searches_move_nothing(case: tuple[ms.Graph, ms.Device], more: int) -> None:
+    graph, device = case
+    workspaces = sum(max(choice["workspace"] for choice in op["choices"]) for op in graph.ops)
+    memory = ms.peak_memory(graph) + workspaces + more + 1
+    for planner in ("pooch", "swap_opt"):
+        result = run(planner, graph, memory, device=device)
+        assert result.offloaded == result.recomputed == ()
+        fastest = sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops)
+        assert result.makespan == pytest.approx(fastest)
+        assert result.optimal
+
+
+@pytest.mark.parametrize("planner", ["pooch", "swap_all", "vdnn_sync"])
+@given(case=cases(), share=st.floats(0, 1), data=st.data())
+def test_a_plan_with_a_step_less_is_refused(
+    planner: str, case: tuple[ms.Graph, ms.Device], share: float, data: st.DataObject
+) -> None:
+    """Without a prefetch or a run something is missing, and one byte below the peak of the list it does not fit."""
+    graph, device = case
+    result = run(planner, graph, between(planner, graph, share), device=device)
+    steps = [dict(step) for step in result.schedule.steps]
+    needed = [k for k, step in enumerate(steps) if "run" in step or "prefetch" in step]
+    gone = data.draw(st.sampled_from(needed))
+    assume("run" in steps[gone] or steps[gone]["prefetch"] not in {s.get("prefetch") for s in steps[:gone]})
+    left = [step for k, step in enumerate(steps) if k != gone and "after" not in step]
+    assume(len(left) == len(steps) - 1)
+    rounds = [(graph.batch, 1)]
+    short = ms.Schedule(left, budget=result.schedule.budget, graph=graph.name, rounds=rounds)
+    if "run" in steps[gone] and steps[gone]["run"] not in {s.get("run") for s in left}:
+        with pytest.raises(ms.ScheduleError):
+            ms.validate(graph, short, result.device)
+        with pytest.raises(ms.ScheduleError):
+            ms.simulate(graph, short, result.device)
+    tight = logical_peak(graph, steps) - 1
+    if tight > 0:
+        below = ms.Schedule(steps, budget=tight, graph=graph.name, rounds=rounds)
+        with pytest.raises(ms.ScheduleError):
+            ms.validate(graph, below, ms.Device(result.device.memory, 1.0))
+
+
+def logical_peak(graph: ms.Graph, steps: list[dict[str, Any]]) -> int:
+    """The most bytes that the list holds in its own order, resident included."""
+    size = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    ops = {op["name"]: op for op in graph.ops}
+    live = graph.resident + sum(tensor["size"] for tensor in graph.tensors if tensor["role"] in ("input", "weight"))
+    most = live
+    for step in steps:
+        scratch = 0
+        if "run" in step:
+            op = ops[step["run"]]
+            live += sum(size[name] for name in op["writes"])
+            names = [choice["alg"] for choice in op["choices"]]
+            scratch = op["choices"][names.index(step["alg"]) if "alg" in step else 0]["workspace"]
+        live += size[step["prefetch"]] if "prefetch" in step else 0
+        most = max(most, live + scratch)
+        live -= size[step["free"]] if "free" in step else 0
+    return most
+
+
+@ALL
+def test_chains_and_families_are_planned_on_their_graphs(planner: str) -> None:
+    chain = ms.profiles.random(9, seed=3)
+    memory = int(0.6 * ms.min_memory(chain, planner) + 0.4 * ms.peak_memory(chain))
+    result = run(planner, chain, memory, 1e9)
+    check(result, memory)
+    assert result.problem == chain
+    assert result.schedule.steps == run(planner, ms.to_graph(chain), memory, 1e9).schedule.steps
+    family = ms.profiles.analytic("alexnet", 512)
+    check(run(planner, family, 3 * 10**9, 12e9), 3 * 10**9)
+
+
+@ALL
+def test_plans_of_pieces_of_real_networks(planner: str) -> None:
+    for name, batch in (("resnet50", 256), ("vgg16", 128)):
+        graph = ms.profiles.analytic(name, batch).graph
+        result = run(planner, graph, device=ms.Device(16 * 10**9, 12e9, duplex=True))
+        check(result, 16 * 10**9)
+
+
+def test_compare_and_plan_take_graphs() -> None:
+    graph = ms.profiles.analytic("alexnet", 1024).graph
+    memory = int(0.5 * ms.min_memory(graph) + 0.5 * ms.peak_memory(graph))
+    seen: list[str] = []
+    found = ms.compare(graph, memory, 12e9, progress=seen.append)
+    assert list(found) == GRAPH_PLANNERS == seen
+    results = [value for value in found.values() if isinstance(value, ms.Result)]
+    assert len(results) > 2
+    best = ms.plan(graph, memory, 12e9)
+    assert best.makespan == min(result.makespan for result in results)
+    assert np.isclose(best.lower_bound, ms.bounds(graph, memory, 12e9, recompute=True).best)
+    with pytest.raises(ms.InvalidInputError, match="chunk"):
+        ms.compare(graph, memory, 12e9, chunk=5)
+    with pytest.raises(ms.InvalidInputError, match="greedy plans a Chain"):
+        ms.plan(graph, memory, 12e9, planner="greedy")
