@@ -21,9 +21,22 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
 )
 PLANNERS = "memsched.planners."
-SHARED = {"base", "graph_base", "minimum", "recompute", "registry"}  # of memsched.planners, which are no planners
+SHARED = {
+    "base",
+    "graph_base",
+    "minimum",
+    "recompute",
+    "registry",
+    "rounds",
+}  # of memsched.planners, which are no planners
 # A planner may use another one only here: offload begins its search with the sets of the other two.
-ALLOWED = {("offload", "dynprog"), ("offload", "greedy"), ("autoswap", "bayes"), ("vdnn", "vdnn_sync")}
+ALLOWED = {
+    ("offload", "dynprog"),
+    ("offload", "greedy"),
+    ("autoswap", "bayes"),
+    ("vdnn", "vdnn_sync"),
+    ("vdnn_plus", "vdnn_sync"),
+}
 HEAVY = ("torch", "matplotlib", "highspy", "dask", "click", "rich", "hypothesis", "scipy", "jsonschema")
 NEEDS_CPP = pytest.mark.skipif(not CPP.is_dir(), reason="the C++ sources are not here")
 

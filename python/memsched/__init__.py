@@ -12,6 +12,7 @@ from memsched.frontier import Frontier, frontier
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
+from memsched.planners.modnn import modnn
 from memsched.planners.offload import offload
 from memsched.planners.pofo import pofo
 from memsched.planners.pooch import pooch
@@ -22,6 +23,7 @@ from memsched.planners.swap_all import swap_all
 from memsched.planners.swap_opt import swap_opt
 from memsched.planners.tflms import tflms
 from memsched.planners.vdnn import vdnn
+from memsched.planners.vdnn_plus import vdnn_plus
 from memsched.planners.vdnn_sync import vdnn_sync
 from memsched.problem import peak_memory, simulate
 from memsched.result import Result
@@ -52,6 +54,7 @@ __all__ = [
     "frontier",
     "greedy",
     "min_memory",
+    "modnn",
     "offload",
     "peak_memory",
     "plan",
@@ -67,6 +70,7 @@ __all__ = [
     "to_graph",
     "validate",
     "vdnn",
+    "vdnn_plus",
     "vdnn_sync",
 ]
 

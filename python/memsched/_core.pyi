@@ -33,7 +33,10 @@ __all__: list[str] = [
     "least_budget",
     "least_memory",
     "least_memory_plan",
+    "modnn",
+    "modnn_min_memory",
     "movable_tensors",
+    "need_of_fastest",
     "offload_search",
     "offload_set_makespans",
     "offload_set_schedule",
@@ -691,9 +694,30 @@ def least_memory_plan(chain: Chain, capacity: int, linked: bool) -> RematPlan:
     A plan that fits into any capacity from the least on, with no claim on its time.
     """
 
+def modnn(
+    graph: Graph,
+    device: Device,
+    foresee: bool,
+    planner: _Document | None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[Schedule, float]:
+    """
+    The schedule, and the makespan by the planner's own clock.
+    """
+
+def modnn_min_memory(graph: Graph) -> int:
+    """
+    Bytes, resident included: eq. (2).
+    """
+
 def movable_tensors(graph: Graph) -> list[int]:
     """
     Ids of the tensors that may travel, in order of release.
+    """
+
+def need_of_fastest(graph: Graph) -> int:
+    """
+    Bytes, resident excluded: the largest need of an op with its fastest algorithm.
     """
 
 def offload_search(

@@ -66,13 +66,13 @@ class GraphTask:
 
     def no_plan(self, needed: int, reason: str) -> InfeasibleError:
         """What to raise."""
-        return infeasible(self.planner, self.graph, self.device, needed, reason)
+        return infeasible(self.planner, self.graph.name, self.device, needed, reason)
 
 
-def infeasible(planner: str, graph: Graph, device: Device, needed: int, reason: str) -> InfeasibleError:
+def infeasible(planner: str, problem: str, device: Device, needed: int, reason: str) -> InfeasibleError:
     """What to raise where there is no plan: the reason, and what it takes."""
     return InfeasibleError(
-        f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}", needed
+        f"{planner} has no plan for '{problem}' in {device.memory} bytes: {reason}; it needs M >= {needed}", needed
     )
 
 
@@ -125,7 +125,7 @@ def start_graph(
         reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, so all must stay"
     needed = (need_of_keeping_all if reason else need)(graph, limit)
     if device.memory < needed:
-        raise infeasible(planner, graph, device, needed, reason or "some op does not fit")
+        raise infeasible(planner, graph.name, device, needed, reason or "some op does not fit")
     return GraphTask(
         planner=planner,
         problem=problem,

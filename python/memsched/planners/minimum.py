@@ -21,7 +21,7 @@ def of_fluid_model(chain: Chain) -> int:
 
 
 def by_bisection(runs: Callable[[int], bool], low: int, high: int) -> int:
-    """An M in (low, high] at which there is a plan, and with one byte less there is none; at `high` there must be one."""
+    """An M in (low, high] with a plan, where one byte less has none; at `high` there must be a plan."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if runs(middle) else (middle, high)

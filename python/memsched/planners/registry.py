@@ -10,7 +10,7 @@ from typing import Any
 
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError
-from memsched.planners import minimum, superneurons, tflms, vdnn_sync
+from memsched.planners import minimum, modnn, superneurons, tflms, vdnn_plus, vdnn_sync
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all
@@ -92,6 +92,12 @@ PLANNERS: dict[str, Planner] = {
         plan=tflms.tflms, min_memory=_tflms_min_memory, summary="the first n, fixed lookahead, no waiting"
     ),
     "autoswap": Planner(plan=autoswap, min_memory=minimum.of_graph, summary="four priority scores, tuned weights"),
+    "modnn": Planner(
+        plan=modnn.modnn,
+        min_memory=modnn.least_memory,
+        summary="sub-batches, offloading and algorithms, with addresses",
+        problems=("graph",),
+    ),
     "pooch": _graph_planner(
         pooch, need_of_swapping_all, "classes of feature maps: keep, swap or recompute", recomputes=True
     ),
@@ -107,6 +113,12 @@ PLANNERS: dict[str, Planner] = {
         vdnn_sync.vdnn_sync,
         lambda graph, _: vdnn_sync.least_memory(graph),
         "in step with the layers, as in the original",
+    ),
+    "vdnn_plus": Planner(
+        plan=vdnn_plus.vdnn_plus,
+        min_memory=vdnn_plus.least_memory,
+        summary="the same on sub-batches",
+        problems=("graph",),
     ),
 }
 

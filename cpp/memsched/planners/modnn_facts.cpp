@@ -1,0 +1,99 @@
+#include "memsched/planners/modnn_facts.h"
+
+#include "memsched/planners/modnn.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
+
+Tensors distinct(const Tensors& tensors) {
+    Tensors found;
+    for (const TensorId t : tensors) {
+        if (std::find(found.begin(), found.end(), t) == found.end()) {
+            found.push_back(t);
+        }
+    }
+    return found;
+}
+
+Bytes need(const Graph& graph, const Op& op, Bytes workspace) {
+    Bytes sum = workspace;
+    for (const Tensors& side : {distinct(op.reads), op.writes}) {
+        for (const TensorId t : side) {
+            sum += graph.tensor(t).bytes;
+        }
+    }
+    return sum;
+}
+
+} // namespace
+
+std::int32_t modnn_baseline(const Op& op) {
+    const auto least = std::min_element(op.choices.begin(), op.choices.end(),
+                                        [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });
+    return static_cast<std::int32_t>(least - op.choices.begin());
+}
+
+const Choice& modnn_fastest(const Op& op) {
+    return *std::min_element(op.choices.begin(), op.choices.end(),
+                             [](const Choice& a, const Choice& b) { return a.time < b.time; });
+}
+
+ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()) {
+    for (std::size_t i = 0; i < g.ops().size(); ++i) {
+        const Op& op = g.ops()[i];
+        base.push_back(modnn_baseline(op));
+        quickest.push_back(modnn_fastest(op).time);
+        reads.push_back(distinct(op.reads));
+        for (const TensorId t : reads.back()) {
+            uses[at(t)].push_back(static_cast<OpId>(i));
+        }
+    }
+}
+
+Bytes ModnnFacts::base_workspace(OpId op) const { return graph.op(op).choices[at(base[at(op)])].workspace; }
+
+bool ModnnFacts::goes_to_top(TensorId owner) const {
+    return owner == Segment::workspace || graph.tensor(owner).role == Role::gradient;
+}
+
+OpId ModnnFacts::next_use(TensorId t, OpId behind) const {
+    const auto found = std::upper_bound(uses[at(t)].begin(), uses[at(t)].end(), behind);
+    return found == uses[at(t)].end() ? static_cast<OpId>(graph.ops().size()) : *found;
+}
+
+bool ModnnFacts::over(TensorId t, OpId behind) const {
+    const Role role = graph.tensor(t).role;
+    return role != Role::weight && (role == Role::input || !uses[at(t)].empty()) &&
+           (uses[at(t)].empty() || uses[at(t)].back() <= behind);
+}
+
+Tensors ModnnFacts::by_size(Tensors tensors) const {
+    std::erase_if(tensors, [&](TensorId t) { return bytes(t) == 0; });
+    std::stable_sort(tensors.begin(), tensors.end(), [&](TensorId a, TensorId b) { return bytes(a) > bytes(b); });
+    return tensors;
+}
+
+Bytes modnn_min_memory(const Graph& graph) {
+    Bytes sources = 0, most = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        sources += tensor.role == Role::input || tensor.role == Role::weight ? tensor.bytes : 0;
+    }
+    for (const Op& op : graph.ops()) {
+        most = std::max(most, need(graph, op, op.choices[at(modnn_baseline(op))].workspace));
+    }
+    return graph.resident() + std::max(most, sources);
+}
+
+Bytes need_of_fastest(const Graph& graph) {
+    Bytes most = 0;
+    for (const Op& op : graph.ops()) {
+        most = std::max(most, need(graph, op, modnn_fastest(op).workspace));
+    }
+    return most;
+}
+
+} // namespace memsched

@@ -1,0 +1,49 @@
+// What moDNN's walk asks of its graph again and again.
+#pragma once
+
+#include "memsched/graph.h"
+#include "memsched/planners/segment_list.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace memsched {
+
+using Tensors = std::vector<TensorId>;
+using Flags = std::vector<std::uint8_t>;
+
+// The first choice of an op of the least workspace.
+std::int32_t modnn_baseline(const Op& op);
+
+// The first choice of an op of the least time.
+const Choice& modnn_fastest(const Op& op);
+
+// What a tensor's place in memory depends on: where it is, and whether it has served.
+struct ModnnLayout {
+    SegmentList memory;
+    Flags here; // by tensor, as the next
+    Flags used; // since it was made or last fetched
+};
+
+struct ModnnFacts {
+    explicit ModnnFacts(const Graph& g);
+
+    Bytes bytes(TensorId t) const { return graph.tensor(t).bytes; }
+    Bytes base_workspace(OpId op) const;
+    // Feature maps go to the bottom of the memory, gradients and workspaces to the top.
+    bool goes_to_top(TensorId owner) const;
+    // The first reader behind an op; as many as there are ops where there is none.
+    OpId next_use(TensorId t, OpId behind) const;
+    // It may go for good after an op: it has readers, or is an input, and none is left.
+    bool over(TensorId t, OpId behind) const;
+    // Largest first, in the given order where equal; without those of no bytes.
+    Tensors by_size(Tensors tensors) const;
+
+    const Graph& graph;
+    std::vector<std::int32_t> base;      // by op: the baseline
+    std::vector<Seconds> quickest;       // by op: of any choice
+    std::vector<Tensors> reads;          // by op, each once
+    std::vector<std::vector<OpId>> uses; // by tensor: its readers
+};
+
+} // namespace memsched

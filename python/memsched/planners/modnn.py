@@ -1,0 +1,201 @@
+"""moDNN (Chen et al., DATE 2018): sub-batches, offloading, prefetching and algorithms in contiguous memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+from memsched import _core, checks
+from memsched._core import Device, Schedule
+from memsched.errors import InvalidInputError
+from memsched.family import GraphFamily
+from memsched.fluid import Progress
+from memsched.planners.base import measured, without_link
+from memsched.planners.graph_base import infeasible
+from memsched.planners.minimum import by_bisection
+from memsched.planners.rounds import Rounds, balanced, in_rounds, rounds_of
+from memsched.problem import Problem, graph_of, make_device, simulate
+from memsched.result import Result
+
+
+def least_memory(problem: Problem) -> int:
+    """Eq. (2), of a family at batch 1; at least what inputs and weights take."""
+    return _core.modnn_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
+
+
+def modnn(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    rounds: Literal["fewest", "search"] = "fewest",
+    foresee: bool = True,
+    gpus: int = 1,
+    memory_bandwidth: float = math.inf,
+    progress: Progress = None,
+) -> Result:
+    """Split the batch so that each op fits with its fastest algorithm, then plan one walk over the ops.
+
+    Memory is contiguous: the plan has addresses. Where an op finds no room, the offloading scheme of least delay makes
+    some, the offloads written into the past as far as the link was idle; the last resort is to move everything out and
+    back without holes. An algorithm is chosen by what its workspace delays (eq. 5), and tensors are fetched when later
+    would be too late (eq. 4), if none of the next ops is left without room. O(ops x segments) and more where memory is
+    scarce.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+        Only a family can be split into rounds.
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    rounds : "fewest" or "search"
+        Eq. (3) gives the fewest rounds, n. With "search" n + 1, n + 2, n + 3, 2 n and 3 n are simulated as well: more
+        rounds can need fewer transfers.
+    foresee : bool
+        Line 16 of Algorithm 1: fetch only what leaves room for the ops until its use.
+    gpus : int
+        1 or 2. Two share the link and half the batch each: the plan is that of one of them at half the bandwidth.
+        params["exchange_time"] are the seconds to exchange and add the gradients of the weights, which come on top.
+    memory_bandwidth : float
+        Bytes per second at which a device adds gradients, for `gpus=2`.
+    progress : callable, optional
+        Called with a fraction from 0 to 1.
+
+    Returns
+    -------
+    Result
+        Its problem is the family, with `gpus=2` at half the batch. `estimate` is the planner's own clock. lower_bound
+        holds for the same rounds.
+
+    Raises
+    ------
+    InfeasibleError
+        M is below eq. (2): resident, and the largest need of one op (of a family at batch 1).
+    InvalidInputError
+
+    References
+    ----------
+    Chen, Chen, Hu, "moDNN: memory optimal DNN training on GPUs", DATE 2018, Algorithm 1 and eq. (1) to (5).
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> family = ms.profiles.analytic("vgg16", 256, "k40m")
+    >>> result = ms.modnn(family, 12 * 2**30, 10e9)
+    >>> result.schedule.rounds, result.schedule.memory
+    ([(86, 1), (85, 2)], 'contiguous')
+    """
+    started = time.perf_counter()
+    if rounds not in ("fewest", "search"):
+        raise InvalidInputError(f"rounds is {rounds!r}; it must be 'fewest' or 'search'")
+    gpus = checks.count("gpus", gpus, 1, 2)
+    added = checks.bandwidth("memory_bandwidth", memory_bandwidth)
+    name = graph_of(problem).name
+    device = make_device(M, beta, device)
+    params: dict[str, Any] = {"rounds": rounds, "foresee": bool(foresee), "gpus": gpus}
+    if gpus == 2:
+        problem, device, params["exchange_time"] = _one_of_two(problem, device, added)
+    walk = _Walk(problem, device, {"name": "modnn", **params}, bool(foresee), rounds == "search", progress)
+    schedule = walk.best(device.memory)
+    if schedule is None:
+        least, reason = least_memory(problem), "some op does not fit"
+        if not walk.free:
+            least, reason = (
+                walk.least(),
+                "some op does not fit, or without a link or with so small a host too much stays",
+            )
+        raise infeasible("modnn", name, device, least, reason)
+    return measured("modnn", params, problem, schedule, device, started)
+
+
+def _one_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:
+    """Half the batch, half the link, and the seconds to exchange the gradients of the weights."""
+    if not isinstance(problem, GraphFamily) or problem.batch % 2 == 1:
+        raise InvalidInputError("gpus is 2, which halves the batch; give a GraphFamily of an even batch")
+    if min(device.d2h, device.h2d) == 0 or added == 0:
+        raise InvalidInputError("gpus is 2, but gradients cannot be exchanged at a bandwidth of 0; give one")
+    half = GraphFamily(problem.at, problem.batch // 2, name=problem.name)
+    gradients = problem.graph.resident / 2  # of the weights, which are the other half
+    exchange = gradients / device.d2h + gradients / device.h2d + 3 * gradients / added
+    return half, with_memory(device, device.memory, share=2), exchange
+
+
+def with_memory(device: Device, memory: int, share: int = 1) -> Device:
+    """The same device with other memory, and a link that so many share."""
+    return Device(
+        memory,
+        d2h=device.d2h / share,
+        h2d=device.h2d / share,
+        duplex=device.duplex,
+        latency=device.latency,
+        host_memory=device.host_memory,
+        name=device.name,
+    )
+
+
+class _Walk:
+    """Plans of one problem at any memory."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        planner: dict[str, Any],
+        foresee: bool,
+        search: bool,
+        progress: Progress,
+    ) -> None:
+        self.problem, self.device, self.planner, self.progress = problem, device, planner, progress
+        self.foresee, self.search = foresee, search
+        everything = int(_core.tensor_bytes(graph_of(problem)).sum())
+        self.linked = not without_link(device, everything)
+        self.free = self.linked and (device.host_memory is None or device.host_memory >= everything)
+
+    def least(self) -> int:
+        """A memory above the device's at which a plan can run, and with one byte less none can."""
+        high = 2 * self.device.memory
+        while self.best(high) is None:
+            high *= 2
+        return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high)
+
+    def best(self, memory: int) -> Schedule | None:
+        """The fastest of the plans that can run; None where none can."""
+        if memory < least_memory(self.problem):
+            return None
+        device = with_memory(self.device, memory)
+        found: list[tuple[float, int, Schedule]] = []
+        for order, rounds in enumerate(self._candidates(memory)):
+            schedule = self._plan(rounds, device)
+            if self._can_run(schedule):
+                found.append((simulate(self.problem, schedule, device).makespan, order, schedule))
+        return min(found)[2] if found else None
+
+    def _candidates(self, memory: int) -> list[Rounds]:
+        if not isinstance(self.problem, GraphFamily):
+            return [[(graph_of(self.problem).batch, 1)]]
+        batch = self.problem.batch
+        n = sum(times for _, times in rounds_of(self.problem, memory))
+        counts = [n, n + 1, n + 2, n + 3, 2 * n, 3 * n] if self.search else [n]
+        return [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
+
+    def _plan(self, rounds: Rounds, device: Device) -> Schedule:
+        """The walk at the larger batch: what fits there fits at the smaller."""
+        graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
+        linked = device if self.linked else Device(device.memory, 1.0)
+        schedule, _ = _core.modnn(graph, linked, self.foresee, self.planner, self.progress)
+        return schedule if rounds == [(graph.batch, 1)] else in_rounds(schedule, rounds)
+
+    def _can_run(self, schedule: Schedule) -> bool:
+        moved = {step["offload"] for step in schedule.steps if "offload" in step}
+        if not moved or self.free:
+            return True
+        family = self.problem
+        graph = family.at(schedule.rounds[0][0]) if isinstance(family, GraphFamily) else graph_of(family)
+        taken = sum(tensor["size"] for tensor in graph.tensors if tensor["name"] in moved)
+        return self.linked and taken <= (self.device.host_memory or 0)

@@ -1,0 +1,53 @@
+"""How moDNN splits a batch into rounds (Chen et al., 2018, eq. 3)."""
+
+from __future__ import annotations
+
+from memsched import _core
+from memsched._core import Schedule
+from memsched.family import GraphFamily
+
+Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
+
+
+def balanced(batch: int, rounds: int) -> Rounds:
+    """A batch in so many rounds, whose sizes differ by one at most.
+
+    Examples
+    --------
+    >>> balanced(256, 3)
+    [(86, 1), (85, 2)]
+    """
+    small, larger = divmod(batch, rounds)
+    return [(size, times) for size, times in ((small + 1, larger), (small, rounds - larger)) if times > 0]
+
+
+def fitting_batch(family: GraphFamily, memory: int) -> int:
+    """The largest batch at which every op fits with its fastest algorithm, by eq. (3); 1 where none does.
+
+    Eq. (3) assumes that needs grow in proportion to the batch, so it is repeated until it repeats itself, and then the
+    batch goes down or up one by one.
+    """
+
+    def fits(batch: int) -> bool:
+        return family.at(batch).resident + _core.need_of_fastest(family.at(batch)) <= memory
+
+    batch, seen = family.batch, set[int]()
+    while batch not in seen:
+        seen.add(batch)
+        room = memory - family.at(batch).resident
+        batch = max(1, min(family.batch, batch * room // max(1, _core.need_of_fastest(family.at(batch)))))
+    while batch > 1 and not fits(batch):
+        batch -= 1
+    while batch < family.batch and fits(batch + 1):
+        batch += 1
+    return batch
+
+
+def rounds_of(family: GraphFamily, memory: int) -> Rounds:
+    """As few balanced rounds as the fitting batch allows."""
+    return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
+
+
+def in_rounds(schedule: Schedule, rounds: Rounds) -> Schedule:
+    """The same list of steps in other rounds."""
+    return Schedule.from_json({**schedule.to_json(), "rounds": [list(one) for one in rounds]})
