@@ -24,6 +24,7 @@ PLANNERS = "memsched.planners."
 SHARED = {
     "base",
     "graph_base",
+    "graph_sets",
     "minimum",
     "recompute",
     "registry",
@@ -143,7 +144,7 @@ LAYERS = {
     "analytic": ["errors", "_core", "analytic", "family"],
     "profiles": ["errors", "_core", "analytic", "checks"],
     "units": ["errors", "_core", "problem"],
-    "compare": ["errors", "_core", "bounds", "planners", "problem", "result"],
+    "compare": ["errors", "_core", "bounds", "family", "planners", "problem", "result"],
     "frontier": ["errors", "_core", "checks", "fluid", "planners", "problem", "result"],
     "trace": ["errors", "_core", "problem", "result", "units"],
     "plot": ["errors", "documents", "result", "trace", "units"],

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from listed import GRAPH_PLANNERS
+from listed import CHAIN_PLANNERS, GRAPH_PLANNERS
 from memsched.planners.registry import PLANNERS
 from memsched.testing import devices, graphs
 
@@ -75,7 +75,7 @@ def test_results_are_what_they_say(planner: str, case: tuple[ms.Graph, ms.Device
     graph, device = case
     memory = between(planner, graph, share)
     if (needed := needs(planner, graph, memory, device=device)) is not None:
-        assert planner in ("superneurons", "swap_all")
+        assert planner in ("superneurons", "swap_all", "tflms")
         assert needed > memory
         memory = needed
     result = run(planner, graph, memory, device=device)
@@ -107,7 +107,8 @@ def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms
     check(result, enough)
     assert result.offloaded == result.recomputed == ()
     if enough > 1:
-        assert needs(planner, graph, enough - 1) == enough
+        needed = needs(planner, graph, enough - 1)
+        assert needed == enough or (planner == "modnn" and needed is not None)  # it may fail again with more
 
 
 @ALL
@@ -202,11 +203,13 @@ def logical_peak(graph: ms.Graph, steps: list[dict[str, Any]]) -> int:
 @ALL
 def test_chains_and_families_are_planned_on_their_graphs(planner: str) -> None:
     chain = ms.profiles.random(9, seed=3)
-    memory = int(0.6 * ms.min_memory(chain, planner) + 0.4 * ms.peak_memory(chain))
-    result = run(planner, chain, memory, 1e9)
-    check(result, memory)
-    assert result.problem == chain
-    assert result.schedule.steps == run(planner, ms.to_graph(chain), memory, 1e9).schedule.steps
+    memory = int(0.6 * ms.min_memory(ms.to_graph(chain), planner) + 0.4 * ms.peak_memory(chain))
+    check(run(planner, ms.to_graph(chain), memory, 1e9), memory)
+    if planner not in CHAIN_PLANNERS:  # which plan chains in another way
+        result = run(planner, chain, memory, 1e9)
+        check(result, memory)
+        assert result.problem == chain
+        assert result.schedule.steps == run(planner, ms.to_graph(chain), memory, 1e9).schedule.steps
     family = ms.profiles.analytic("alexnet", 512)
     check(run(planner, family, 3 * 10**9, 12e9), 3 * 10**9)
 

@@ -1,4 +1,4 @@
-"""moDNN: a slow one and the core's make the same plans; they are legal, and their clock is the simulator's."""
+"""moDNN: a slow one and the core's make the same plans, whose clock is the simulator's; rounds, and two GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
-from memsched.testing import graphs
+from memsched.planners.rounds import balanced, rounds_of
+from memsched.testing import families, graphs
 from oracles.modnn import DoesNotFitError, Modnn
 
 
@@ -66,3 +67,101 @@ def test_plentiful_memory_moves_nothing(graph: ms.Graph, data: st.DataObject) ->
     plan, timeline = planned(graph, data.draw(devices(budget)), budget)
     assert not any("offload" in step or "prefetch" in step for step in plan.steps)
     assert timeline.makespan == pytest.approx(fastest(graph), rel=1e-9)
+
+
+@given(family=families(max_batch=9), share=st.floats(0, 1.2), data=st.data())
+def test_rounds_work_through_the_batch(family: ms.GraphFamily, share: float, data: st.DataObject) -> None:
+    """And the list of steps, which is planned for the larger batch, runs at the smaller one too."""
+    least = ms.min_memory(family)
+    memory = max(1, ms.min_memory(family, "modnn"), least + int(share * (ms.peak_memory(family) - least)))
+    device = data.draw(devices(memory))
+    fewest, search = (ms.modnn(family, device=device, rounds=rounds) for rounds in ("fewest", "search"))
+    for result in (fewest, search):
+        report = ms.validate(result)
+        assert report.makespan == pytest.approx(result.makespan, rel=1e-9)
+        assert report.peak_memory == result.peak_memory <= memory
+        assert sum(batch * times for batch, times in result.schedule.rounds) == family.batch
+        assert ms.Result.from_json(result.to_json()) == result
+    assert search.makespan <= fewest.makespan * (1 + 1e-9)
+
+
+@given(family=families(max_batch=9), share=st.floats(0, 1.2), data=st.data())
+def test_vdnn_takes_the_same_rounds(family: ms.GraphFamily, share: float, data: st.DataObject) -> None:
+    """It can fail with more memory, where eq. (3) gives fewer rounds; then it says what will do."""
+    least = ms.min_memory(family)
+    memory = max(1, least + int(share * (ms.peak_memory(family) - least)))
+    device = data.draw(devices(memory))
+    try:
+        result = ms.vdnn_plus(family, device=device)
+    except ms.InfeasibleError as error:
+        result = ms.vdnn_plus(family, error.min_memory, device=device)
+    assert ms.validate(result).makespan == pytest.approx(result.makespan, rel=1e-9)
+    assert list(result.schedule.rounds) == rounds_of(family, result.device.memory)
+
+
+@given(family=families(max_batch=9), share=st.floats(0, 1.2))
+def test_the_batch_is_the_largest_that_fits_around_it(family: ms.GraphFamily, share: float) -> None:
+    memory = int(share * ms.peak_memory(family))
+    rounds = rounds_of(family, memory)
+    assert rounds == balanced(family.batch, sum(times for _, times in rounds))
+    needs = [family.at(b).resident + _core.need_of_fastest(family.at(b)) for b in range(1, family.batch + 1)]
+    largest = max((b for b, need in enumerate(needs, 1) if need <= memory), default=1)
+    assert sum(times for _, times in rounds) == -(-family.batch // largest)
+
+
+@pytest.mark.parametrize(("batch", "rounds"), [(256, 3), (7, 7), (9, 2), (1, 1), (128, 5)])
+def test_rounds_are_balanced(batch: int, rounds: int) -> None:
+    found = balanced(batch, rounds)
+    assert sum(size * times for size, times in found) == batch
+    assert sum(times for _, times in found) == rounds
+    assert found[0][0] - found[-1][0] <= 1
+
+
+def test_two_gpus_share_the_link_and_the_batch() -> None:
+    family = ms.profiles.analytic("vgg16", 256, "k40m")
+    one, two = (ms.modnn(family, 12 * 2**30, 10e9, gpus=gpus, memory_bandwidth=216e9) for gpus in (1, 2))
+    assert (two.problem.batch, two.device.d2h, two.device.memory) == (128, 5e9, 12 * 2**30)
+    gradients = family.graph.resident / 2
+    assert two.params["exchange_time"] == pytest.approx(2 * gradients / 10e9 + 3 * gradients / 216e9)
+    assert 1.5 < one.makespan / (two.makespan + two.params["exchange_time"]) < 2
+    for problem, beta in ((family.graph, 1e9), (ms.profiles.analytic("alexnet", 3), 1e9), (family, 0)):
+        with pytest.raises(ms.InvalidInputError, match="gpus is 2"):
+            ms.modnn(problem, 12 * 2**30, beta, gpus=2)
+
+
+def test_a_link_or_a_host_that_is_too_small() -> None:
+    """At 4 GiB two rounds of ResNet-34 move nothing, and one does."""
+    family = ms.profiles.analytic("resnet34", 256, "k40m")
+    assert ms.modnn(family, 4 * 2**30, 10e9).offloaded
+    with pytest.raises(ms.InfeasibleError, match="without a link") as caught:
+        ms.modnn(family, 4 * 2**30, 0)
+    assert ms.modnn(family, caught.value.min_memory, 0).offloaded == ()
+    assert ms.modnn(family, 4 * 2**30, 0, rounds="search").offloaded == ()
+    small = ms.Device(4 * 2**30, 10e9, host_memory=1000)
+    assert ms.modnn(family, device=small, rounds="search").offloaded == ()
+
+
+@pytest.mark.parametrize("rounds", ["most", 3, None])
+def test_bad_rounds(rounds: Any) -> None:
+    with pytest.raises(ms.InvalidInputError, match="rounds is"):
+        ms.modnn(ms.profiles.analytic("alexnet", 8), 12 * 2**30, 1e9, rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("network", "batch", "gib", "over_ideal", "moved"),
+    [
+        ("vgg16", 256, 12, 1.006, 0.0),
+        ("vgg101", 128, 12, 1.004, 51.4e9),
+        ("vgg101", 128, 4, 1.080, None),
+        ("resnet34", 256, 12, 1.0, 0.0),
+        ("resnet34", 256, 4, 1.218, None),
+        ("fcn", 128, 12, 1.012, 0.0),
+    ],
+)
+def test_networks_of_the_paper(network: str, batch: int, gib: int, over_ideal: float, moved: float | None) -> None:
+    """Figures of an earlier implementation, which shares no code, on a profile made by the same formulas."""
+    family = ms.profiles.analytic(network, batch, "k40m")
+    result = ms.modnn(family, gib * 2**30, 10e9)
+    assert result.makespan / fastest(family.graph) == pytest.approx(over_ideal, rel=0.01)
+    if moved is not None:
+        assert result.timeline.bytes_out + result.timeline.bytes_in == pytest.approx(moved, rel=0.01)

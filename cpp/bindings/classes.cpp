@@ -1,5 +1,6 @@
 // Planners of graphs that decide by classes of feature maps.
 #include "memsched/class_plans.h"
+#include "memsched/class_sets.h"
 #include "memsched/fixed_choices.h"
 #include "memsched/planners/pooch.h"
 #include "memsched/planners/superneurons.h"
@@ -125,6 +126,21 @@ void bind_classes(py::module_& module) {
         py::arg("layers") = 1, py::arg("convolutions") = false, py::arg("soft") = false,
         py::arg("planner") = py::dict(),
         "classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.");
+    module.def(
+        "class_makespans",
+        [](const Graph& graph, const Device& device, Bytes limit, const Classes& rows, int layers,
+           const py::object& progress) {
+            const PythonProgress ticker(std::nullopt, progress);
+            std::vector<MapClass> classes;
+            for (py::ssize_t k = 0; k < rows.size(); ++k) {
+                classes.push_back(static_cast<MapClass>(std::min<std::uint8_t>(rows.data()[k], 2)));
+            }
+            const py::gil_scoped_release free;
+            return class_makespans(fix_choices(graph, limit).graph, device, classes, {FetchRule::Kind::layers, layers},
+                                   ticker.progress());
+        },
+        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("rows"), py::arg("layers"),
+        py::arg("progress") = py::none(), "Seconds by row of classes, fetched so many layers ahead; or infinity.");
     module.def(
         "least_budget",
         [](const Graph& graph, Bytes limit, const Classes& classes) {

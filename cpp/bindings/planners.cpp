@@ -1,5 +1,6 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
 #include "memsched/bounds.h"
+#include "memsched/lifetimes.h"
 #include "memsched/offload_sets.h"
 #include "memsched/planners/dynprog.h"
 #include "memsched/planners/offload.h"
@@ -125,6 +126,11 @@ void bind_planners(py::module_& module) {
             return bytes;
         },
         py::arg("graph"), "Sizes of the tensors, by id.");
+    py::class_<Lifetimes>(module, "Lifetimes", "When the plain run needs each tensor; ops by id, -1 for none.")
+        .def(py::init<const Graph&>(), py::arg("graph"))
+        .def_readonly("last_forward", &Lifetimes::last_forward, "By tensor.")
+        .def_readonly("first_backward", &Lifetimes::first_backward, "By tensor.")
+        .def_readonly("usage", &Lifetimes::usage, "By op: bytes held while it runs, resident excluded.");
     bind_sets(module);
     bind_fluid(module);
 }

@@ -18,11 +18,13 @@ __all__: list[str] = [
     "DynprogSolution",
     "FluidChain",
     "Graph",
+    "Lifetimes",
     "RematPlan",
     "RematTable",
     "Schedule",
     "Timeline",
     "Unrolled",
+    "class_makespans",
     "class_schedule",
     "dynprog",
     "feature_maps",
@@ -513,6 +515,30 @@ class Timeline:
         Seconds, one entry a step.
         """
 
+class Lifetimes:
+    """
+    When the plain run needs each tensor; ops by id, -1 for none.
+    """
+
+    def __init__(self, graph: Graph) -> None: ...
+    @property
+    def first_backward(self) -> list[int]:
+        """
+        By tensor.
+        """
+
+    @property
+    def last_forward(self) -> list[int]:
+        """
+        By tensor.
+        """
+
+    @property
+    def usage(self) -> list[int]:
+        """
+        By op: bytes held while it runs, resident excluded.
+        """
+
 class FluidChain:
     """
     A chain in the interruptible link model, times in link bytes.
@@ -638,6 +664,18 @@ class Unrolled:
         """
         By tensor of the unrolled graph: the tensor of the original.
         """
+
+def class_makespans(
+    graph: Graph,
+    device: Device,
+    workspace_limit: int,
+    rows: numpy.typing.ArrayLike,
+    layers: int,
+    progress: typing.Callable[[float], object] | None = None,
+) -> list[float]:
+    """
+    Seconds by row of classes, fetched so many layers ahead; or infinity.
+    """
 
 def class_schedule(
     graph: Graph,

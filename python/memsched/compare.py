@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from memsched._core import Chain, Device
 from memsched.bounds import recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.family import GraphFamily
 from memsched.planners.registry import check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
@@ -152,6 +153,11 @@ def plan(
 
 
 def _bounded(best: Result) -> Result:
-    """With a bound on all plans, not only on those of the planner that won."""
-    bound = min(recompute_bound(graph_of(best.problem), best.device), best.makespan)
+    """With a bound on all plans of the same rounds, not only on those of the planner that won."""
+    problem, rounds = best.problem, best.schedule.rounds
+    if isinstance(problem, GraphFamily):
+        bound = sum(times * recompute_bound(problem.at(batch), best.device) for batch, times in rounds)
+    else:
+        bound = recompute_bound(graph_of(problem), best.device)
+    bound = min(bound, best.makespan)
     return dataclasses.replace(best, lower_bound=bound, optimal=best.makespan <= bound * (1 + 1e-12))

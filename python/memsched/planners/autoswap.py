@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from memsched import checks
-from memsched._core import Chain, Device
+from memsched import _core, checks
+from memsched._core import Device
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress
-from memsched.planners import minimum
-from memsched.planners.base import ChainTask, start
+from memsched.planners.base import ChainTask, SetTask
 from memsched.planners.bayes import minimise
-from memsched.problem import ChunkLike
+from memsched.planners.graph_base import WORKSPACE_LIMIT
+from memsched.planners.graph_sets import start_sets
+from memsched.problem import ChunkLike, Problem
 from memsched.result import Result
 
 Array = npt.NDArray[np.float64]
@@ -25,31 +26,41 @@ STARTS = np.vstack([np.eye(4), np.full((1, 4), 0.25)])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The blocks x_0 .. x_{n-1} (x_k is a^k and tape^k) on the plain run F_1 .. F_n, loss, B_n .. B_1.
+    """The blocks that may travel, on the plain run.
 
-    x_k is absent, in the paper's sense, from the end of F_{k+1} to the start of B_{k+1}. Its tape is away
-    during these two as well, for they do not read it.
+    Of a chain x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1; it is absent, in the paper's sense, from
+    the end of F_{k+1} to the start of B_{k+1}, and its tape during these two as well, for they do not read it. Of a
+    graph each block is one tensor, which is absent between its last forward and its first backward use.
 
     Attributes
     ----------
     seconds : ndarray, one entry an op
     excess : ndarray, one entry an op
         Bytes by which the load during the op exceeds M.
-    size, tape : ndarray, shape [n]
-        Bytes of x_k, and those of them that are tape^k.
-    transfer : ndarray, shape [n]
-        Seconds that x_k needs to leave and to come back.
+    begin, end : ndarray, one entry a block
+        It is absent during the ops begin .. end - 1.
+    size, tape : ndarray, one entry a block
+        Bytes of the block, and those of them that are away during the ops begin - 1 and end as well.
+    transfer : ndarray, one entry a block
+        Seconds that it needs to leave and to come back.
     """
 
     seconds: Array
     excess: Bytes
+    begin: Bytes
+    end: Bytes
     size: Bytes
     tape: Bytes
     transfer: Array
 
 
-def blocks_of(task: ChainTask) -> Blocks:
-    """The blocks, their transfers, and the load curve of the plain run, gathered from the chain."""
+def blocks_of(task: SetTask) -> Blocks:
+    """The blocks, their transfers, and the load curve of the plain run."""
+    return chain_blocks(task) if isinstance(task, ChainTask) else graph_blocks(task)
+
+
+def chain_blocks(task: ChainTask) -> Blocks:
+    """Those of a chain."""
     chain, device = task.chain, task.device
     held = np.cumsum([chain.activation[0], *chain.saved])[1:]
     forward = held + chain.forward_overhead
@@ -58,20 +69,39 @@ def blocks_of(task: ChainTask) -> Blocks:
     size = np.array([chain.activation[0], *chain.saved[:-1]], dtype=np.int64)
     moving = [k for k, tensor in zip(task.stage, task.graph.tensors, strict=True) if k >= 0 and tensor["size"] > 0]
     copies = np.bincount(moving, minlength=chain.n)
+    first = np.arange(chain.n)
     return Blocks(
         seconds=np.concatenate([chain.forward_time, [0.0], chain.backward_time[::-1]]),
         excess=np.asarray(load - device.memory, dtype=np.int64),
+        begin=first + 1,
+        end=2 * chain.n - first,
         size=size,
         tape=size - chain.activation[:-1],
         transfer=2 * device.latency * copies + size / device.d2h + size / device.h2d,
     )
 
 
+def graph_blocks(task: SetTask) -> Blocks:
+    """Those of a graph."""
+    graph, device = task.graph, task.device
+    lives = _core.Lifetimes(graph)
+    movable = np.array(_core.movable_tensors(graph), dtype=np.int64)
+    size = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
+    return Blocks(
+        seconds=np.array([op["choices"][0]["time"] for op in graph.ops]),
+        excess=np.asarray(lives.usage, dtype=np.int64) + graph.resident - device.memory,
+        begin=np.maximum(np.asarray(lives.last_forward, dtype=np.int64)[movable], 0) + 1,
+        end=np.asarray(lives.first_backward, dtype=np.int64)[movable],
+        size=size,
+        tape=np.zeros_like(size),
+        transfer=2 * device.latency * (size > 0) + size / device.d2h + size / device.h2d,
+    )
+
+
 def over_absences(blocks: Blocks, rate: Array | Bytes) -> Array:
     """Integral of a rate, one entry an op, over the absence of each block."""
     total = np.concatenate([[0.0], np.cumsum(rate * blocks.seconds)])
-    n = len(blocks.size)
-    integral: Array = total[2 * n : n : -1] - total[1 : n + 1]
+    integral: Array = total[blocks.end] - total[blocks.begin]
     return integral
 
 
@@ -92,9 +122,10 @@ def normalised(values: Array) -> Array:
 
 def take(blocks: Blocks, excess: Bytes, k: int) -> None:
     """Lower `excess` by what the absence of x_k frees during each op."""
-    n = len(blocks.size)
-    excess[k + 1 : 2 * n - k] -= blocks.size[k]
-    excess[[k, 2 * n - k]] -= blocks.tape[k]
+    begin, end = int(blocks.begin[k]), int(blocks.end[k])
+    excess[begin:end] -= blocks.size[k]
+    if blocks.tape[k]:
+        excess[[begin - 1, end]] -= blocks.tape[k]
 
 
 def select(blocks: Blocks, weights: Array) -> Flags:
@@ -120,12 +151,13 @@ def select(blocks: Blocks, weights: Array) -> Flags:
 
 
 def autoswap(
-    chain: Chain,
+    problem: Problem,
     M: float | None = None,
     beta: float | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
     evaluations: int = 40,
     seed: int = 0,
     progress: Progress = None,
@@ -142,8 +174,9 @@ def autoswap(
 
     Parameters
     ----------
-    chain : Chain
-        Its x_0 .. x_{n-1} are the candidates.
+    problem : Chain, Graph or GraphFamily
+        Of a chain x_0 .. x_{n-1} are the candidates, of a graph all activations and inputs that the backward reads. Of
+        a family the graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -151,7 +184,9 @@ def autoswap(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        How the chosen activations travel: whole, or in pieces.
+        Of a chain, how the chosen activations travel: whole, or in pieces.
+    workspace_limit : int
+        Bytes; each op of a graph takes its fastest algorithm whose workspace is within it.
     evaluations : int
         Weights to try; fewer are tried when the lower bound is met.
     seed : int
@@ -185,7 +220,7 @@ def autoswap(
     """
     evaluations = checks.count("evaluations", evaluations, 1, 1000)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
-    task = start("autoswap", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    task = start_sets("autoswap", problem, M, beta, device, chunk, workspace_limit)
     params = {"chunk": chunk, "seed": seed}
     if task.excess <= 0:
         nothing = task.schedule(np.zeros(len(task.stage), np.uint8), {"name": "autoswap"})

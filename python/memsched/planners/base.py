@@ -22,31 +22,32 @@ from memsched.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainTask:
-    """One call of a chain planner.
+class SetTask:
+    """One call of a planner that decides which blocks of tensors travel.
 
     Attributes
     ----------
-    chain, graph : Chain and Graph
-        The graph is the chain, cut as `chunk` says.
+    problem : Chain, Graph or GraphFamily
+    graph : Graph
+        The chain, cut as `chunk` says, or the graph with one algorithm an op.
     device : Device
         Its memory is the budget M.
     chunk : None, int or "storage"
     started : float
         When the call began, for Result.runtime.
+    blocks : int
+        How many blocks there are.
     stage : ndarray of int, one entry a tensor
-        k where the tensor is (a piece of) a^k or tape^k with k < n, else -1.
-    tape : ndarray of bool, one entry a tensor
-        Whether it is (a piece of) a tape^k.
+        The block that the tensor is a part of, else -1. Of a chain block k is a^k and tape^k, k < n.
     """
 
-    chain: Chain
+    problem: Problem
     graph: Graph
     device: Device
     chunk: ChunkLike
     started: float
+    blocks: int
     stage: npt.NDArray[np.int64]
-    tape: npt.NDArray[np.bool_]
 
     @property
     def excess(self) -> int:
@@ -56,10 +57,10 @@ class ChainTask:
     @property
     def capacity(self) -> int:
         """Bytes for everything but what is resident."""
-        return self.device.memory - self.chain.resident
+        return self.device.memory - self.graph.resident
 
     def tensors(self, stages: Flags) -> Flags:
-        """Flags of tensors for flags of stages, one row or many: x_k is a^k and tape^k."""
+        """Flags of tensors for flags of blocks, one row or many."""
         padded = np.concatenate([stages, np.zeros((*stages.shape[:-1], 1), np.uint8)], axis=-1)
         return np.ascontiguousarray(padded[..., self.stage])
 
@@ -67,7 +68,7 @@ class ChainTask:
         """What to raise when nothing that fits the device fits the host too."""
         if self.device.host_memory is None:
             return InfeasibleError(
-                f"{planner} found no plan of finite length for '{self.chain.name}' in {self.device.memory} bytes; "
+                f"{planner} found no plan of finite length for '{self.graph.name}' in {self.device.memory} bytes; "
                 f"the link is too slow, and without it M must be {self.device.memory + self.excess}",
                 self.device.memory + self.excess,
             )
@@ -79,7 +80,7 @@ class ChainTask:
             spared += int(sizes[tensor])
         needed = max(self.device.memory + 1, self.device.memory + self.excess - spared)
         return InfeasibleError(
-            f"{planner} has no plan for '{self.chain.name}' in {self.device.memory} bytes with host_memory = {room}: "
+            f"{planner} has no plan for '{self.graph.name}' in {self.device.memory} bytes with host_memory = {room}: "
             f"what must leave does not fit the host; raise host_memory, or M to about {needed}",
             needed,
         )
@@ -99,7 +100,18 @@ class ChainTask:
         limit = self.device.host_memory
         if limit is not None and int(_core.tensor_bytes(self.graph)[tensors != 0].sum()) > limit:
             raise self.host_error(planner["name"])
-        return _core.offload_set_schedule(self.graph, self.device.memory, tensors, planner, self.chunk, ahead)
+        schedule = _core.offload_set_schedule(self.graph, self.device.memory, tensors, planner, self.chunk, ahead)
+        return schedule if isinstance(self.problem, Chain) else self._with_algorithms(schedule)
+
+    def _with_algorithms(self, schedule: Schedule) -> Schedule:
+        """The schedule for the problem's own graph, whose ops may have several algorithms."""
+        fixed = {op["name"]: op["choices"][0]["alg"] for op in self.graph.ops}
+        several = {op["name"] for op in graph_of(self.problem).ops if len(op["choices"]) > 1}
+        document = schedule.to_json()
+        for step in document["steps"]:
+            if step.get("run") in several:
+                step["alg"] = fixed[step["run"]]
+        return Schedule.from_json(document)
 
     def result(
         self,
@@ -114,13 +126,32 @@ class ChainTask:
         return measured(
             planner,
             params,
-            self.chain,
+            self.problem,
             schedule,
             self.device,
             self.started,
             estimate=estimate,
             recomputes=recomputes,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTask(SetTask):
+    """One call of a planner of chains.
+
+    Attributes
+    ----------
+    tape : ndarray of bool, one entry a tensor
+        Whether it is (a piece of) a tape^k.
+    """
+
+    tape: npt.NDArray[np.bool_]
+
+    @property
+    def chain(self) -> Chain:
+        """The problem."""
+        assert isinstance(self.problem, Chain)
+        return self.problem
 
 
 def measured(
@@ -194,13 +225,48 @@ def start(
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
     device = make_device(M, beta, device)
     graph = _core.to_graph(problem, chunk)
+    check_memory(
+        planner,
+        graph,
+        device,
+        lambda: min_memory(problem),
+        None if recomputing is None else lambda: recomputing(problem),
+    )
+    names = [tensor["name"] for tensor in graph.tensors]
+    stage = np.array([_stage(name, problem.n) for name in names], dtype=np.int64)
+    tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
+    return ChainTask(
+        problem=problem,
+        graph=graph,
+        device=device,
+        chunk=chunk,
+        started=started,
+        blocks=problem.n,
+        stage=stage,
+        tape=tape,
+    )
+
+
+def check_memory(
+    planner: str,
+    graph: Graph,
+    device: Device,
+    min_memory: Callable[[], int],
+    recomputing: Callable[[], int] | None = None,
+) -> None:
+    """Refuse a memory below the planner's minimum, or below the peak when there is no link.
+
+    Raises
+    ------
+    InfeasibleError
+    """
     needed = _core.graph_peak_memory(graph)
     no_link = without_link(device, needed)
     if device.memory < needed:
         if not no_link:
-            needed = min_memory(problem)
+            needed = min_memory()
         elif recomputing is not None:
-            needed = recomputing(problem)
+            needed = recomputing()
     if device.memory < needed:
         reason = (
             "without a link (beta is 0, missing or next to nothing) everything must stay"
@@ -208,13 +274,9 @@ def start(
             else "some stage does not fit"
         )
         raise InfeasibleError(
-            f"{planner} has no plan for '{problem.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}",
+            f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}",
             needed,
         )
-    names = [tensor["name"] for tensor in graph.tensors]
-    stage = np.array([_stage(name, problem.n) for name in names], dtype=np.int64)
-    tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
-    return ChainTask(chain=problem, graph=graph, device=device, chunk=chunk, started=started, stage=stage, tape=tape)
 
 
 def _stage(tensor: str, n: int) -> int:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum, modnn, superneurons, tflms, vdnn_plus, vdnn_sync
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all
+from memsched.planners.graph_sets import need_of_moving_all
 from memsched.planners.greedy import greedy
 from memsched.planners.offload import offload
 from memsched.planners.pofo import pofo, pofo_with_table
@@ -55,9 +57,17 @@ class Planner:
     with_table: Callable[..., Result] | None = None
 
 
-def _tflms_min_memory(chain: Chain) -> int:
-    bandwidth = (chain.provenance or {}).get("link_bandwidth", math.inf)
-    return tflms.min_memory(chain, Device(1, bandwidth))
+def _tflms_min_memory(problem: Problem) -> int:
+    if not isinstance(problem, Chain):
+        return tflms.graph_min_memory(graph_of(problem), WORKSPACE_LIMIT)
+    bandwidth = (problem.provenance or {}).get("link_bandwidth", math.inf)
+    return tflms.min_memory(problem, Device(1, bandwidth))
+
+
+def _autoswap_min_memory(problem: Problem) -> int:
+    if isinstance(problem, Chain):
+        return minimum.of_graph(problem)
+    return need_of_moving_all(_core.fixed_choices(graph_of(problem), WORKSPACE_LIMIT))
 
 
 def _graph_planner(
@@ -89,9 +99,17 @@ PLANNERS: dict[str, Planner] = {
     "greedy": Planner(plan=greedy, min_memory=minimum.of_graph, summary="the first activations until the rest fits"),
     "vdnn": Planner(plan=vdnn, min_memory=minimum.of_graph, summary="best threshold on forward time over size"),
     "tflms": Planner(
-        plan=tflms.tflms, min_memory=_tflms_min_memory, summary="the first n, fixed lookahead, no waiting"
+        plan=tflms.tflms,
+        min_memory=_tflms_min_memory,
+        summary="the first n, fixed lookahead, no waiting",
+        problems=("chain", "graph"),
     ),
-    "autoswap": Planner(plan=autoswap, min_memory=minimum.of_graph, summary="four priority scores, tuned weights"),
+    "autoswap": Planner(
+        plan=autoswap,
+        min_memory=_autoswap_min_memory,
+        summary="four priority scores, tuned weights",
+        problems=("chain", "graph"),
+    ),
     "modnn": Planner(
         plan=modnn.modnn,
         min_memory=modnn.least_memory,

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from memsched import _core
-from memsched._core import Chain, Device
+from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags
 from memsched.planners.base import ChainTask, start
+from memsched.planners.graph_base import WORKSPACE_LIMIT, GraphTask, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
-from memsched.problem import ChunkLike, make_device
+from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -43,21 +44,24 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
 
 
 def tflms(
-    chain: Chain,
+    problem: Problem,
     M: float | None = None,
     beta: float | None = None,
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
 ) -> Result:
     """Offload the first n activations and prefetch a fixed number of stages ahead; the best of all such settings.
 
-    It knows no profile and never delays a forward to wait for memory: a setting under which one would wait has failed,
-    and so has one whose prefetches do not fit.
+    It knows no profile. On a chain it never delays a forward to wait for memory: a setting under which one would wait
+    has failed. So has one whose prefetches do not fit. On a graph the first n feature maps travel, and are fetched a
+    number of layers ahead.
 
     Parameters
     ----------
-    chain : Chain
+    problem : Chain, Graph or GraphFamily
+        Of a family the graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -65,12 +69,14 @@ def tflms(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        How the chosen activations travel: whole, or in pieces.
+        Of a chain, how the chosen activations travel: whole, or in pieces.
+    workspace_limit : int
+        Bytes; each op of a graph takes its fastest algorithm whose workspace is within it.
 
     Returns
     -------
     Result
-        params["tensors"] and params["lookahead"] (stages) are the winner's.
+        params["tensors"] and params["lookahead"] (stages, or layers) are the winner's.
 
     Raises
     ------
@@ -89,17 +95,52 @@ def tflms(
     >>> ms.tflms(chain, M=20, beta=8).params["tensors"]
     1
     """
-    task = start("tflms", chain, M, beta, device, chunk)
+    if not isinstance(problem, Chain):
+        graph_of(problem, chunk)
+        return _of_graph(start_graph("tflms", problem, M, beta, device, workspace_limit, need=lambda *_: 0))
+    task = start("tflms", problem, M, beta, device, chunk)
     makespans = _makespans(task)
     if not np.isfinite(makespans).any():
-        least = min_memory(chain, task.device, chunk)
+        least = min_memory(problem, task.device, chunk)
         raise InfeasibleError(
-            f"tflms has no plan for '{chain.name}' in {task.device.memory} bytes: every setting makes a forward wait "
+            f"tflms has no plan for '{problem.name}' in {task.device.memory} bytes: every setting makes a forward wait "
             f"for memory, which tflms cannot do; it needs M >= {least}",
             least,
         )
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
-    flags = task.tensors(_prefixes(chain.n)[count])
+    flags = task.tensors(_prefixes(problem.n)[count])
     params = {"chunk": chunk, "tensors": count, "lookahead": LOOKAHEADS[row]}
     planner = {"name": "tflms", "tensors": count, "lookahead": LOOKAHEADS[row]}
     return task.result("tflms", params, task.schedule(flags, planner, LOOKAHEADS[row]))
+
+
+def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0) -> int:
+    """An M above `above` at which some n runs, fetched one layer ahead, and with one byte less none does."""
+    rows = _map_prefixes(graph)
+
+    def runs(memory: int) -> bool:
+        return bool(np.isfinite(_core.class_makespans(graph, Device(memory, 1.0), workspace_limit, rows, 1)).any())
+
+    return by_bisection(runs, above, max(above + 1, need_of_keeping_all(graph, workspace_limit)))
+
+
+def _map_prefixes(graph: Graph) -> Flags:
+    return _prefixes(len(_core.feature_maps(graph)))
+
+
+def _of_graph(task: GraphTask) -> Result:
+    if task.stays:
+        return task.result({"tensors": 0, "lookahead": None}, task.everything_stays())
+    rows, limit = _map_prefixes(task.graph), task.workspace_limit
+    found = [_core.class_makespans(task.graph, task.device, limit, rows, ahead) for ahead in LOOKAHEADS]
+    if not np.isfinite(found).any():
+        least = graph_min_memory(task.graph, limit, task.device.memory)
+        raise task.no_plan(least, "whatever travels, some op does not fit, or what is fetched ahead does not")
+    row, count = divmod(int(np.argmin(found)), len(rows))
+    params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
+    planner = {"name": "tflms", **params}
+    schedule = _core.class_schedule(
+        task.graph, task.device, limit, rows[count], fetch="layers", layers=LOOKAHEADS[row], planner=planner
+    )
+    assert schedule is not None  # it has a makespan
+    return task.result(params, schedule)

@@ -1,0 +1,66 @@
+"""Sets of feature maps that travel, for planners that take graphs as well as chains."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from memsched import _core, checks
+from memsched._core import Chain, Device, Graph
+from memsched.planners import minimum
+from memsched.planners.base import SetTask, check_memory, start
+from memsched.problem import ChunkLike, Problem, graph_of, make_device
+
+
+def need_of_moving_all(graph: Graph) -> int:
+    """The least M when every tensor that may travel is away whenever it may be. All ops must have one algorithm."""
+    lives, sizes = _core.Lifetimes(graph), _core.tensor_bytes(graph)
+    away = np.zeros(len(graph.ops) + 1, dtype=np.int64)
+    for tensor in _core.movable_tensors(graph):
+        away[max(lives.last_forward[tensor], 0) + 1] += sizes[tensor]
+        away[lives.first_backward[tensor]] -= sizes[tensor]
+    return graph.resident + int((np.asarray(lives.usage) - np.cumsum(away)[:-1]).max())
+
+
+def start_sets(
+    planner: str,
+    problem: Problem,
+    M: float | None,
+    beta: float | None,
+    device: Device | None,
+    chunk: ChunkLike,
+    workspace_limit: object,
+    *,
+    least: bool = True,
+) -> SetTask:
+    """Check a call for a chain or a graph. Of a graph every tensor that may travel is a block of its own.
+
+    With `least` that M is enough for each op is checked, too.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad problem, M, beta, device, chunk or workspace_limit.
+    InfeasibleError
+        M is below the least of any plan, or below the peak when there is no link.
+    """
+    limit = checks.count("workspace_limit", workspace_limit, 0, 2**62)
+    if isinstance(problem, Chain):
+        return start(planner, problem, M, beta, device, chunk, min_memory=minimum.of_graph if least else lambda _: 0)
+    started = time.perf_counter()
+    graph = _core.fixed_choices(graph_of(problem, chunk), limit)
+    device = make_device(M, beta, device)
+    check_memory(planner, graph, device, lambda: need_of_moving_all(graph) if least else 0)
+    movable = _core.movable_tensors(graph)
+    stage = np.full(len(graph.tensors), -1, dtype=np.int64)
+    stage[movable] = np.arange(len(movable))
+    return SetTask(
+        problem=problem,
+        graph=graph,
+        device=device,
+        chunk=None,
+        started=started,
+        blocks=len(movable),
+        stage=stage,
+    )
