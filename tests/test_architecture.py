@@ -138,6 +138,7 @@ LAYERS = {
     "family": ["errors", "_core", "checks", "documents"],
     "problem": ["errors", "_core", "checks", "family"],
     "result": ["errors", "_core", "checks", "documents", "family", "problem"],
+    "classes": ["_core", "result"],
     "discretize": [],
     "fluid": ["errors", "_core", "discretize"],
     "bounds": ["errors", "_core", "checks", "fluid", "problem"],
@@ -148,6 +149,7 @@ LAYERS = {
     "frontier": ["errors", "_core", "checks", "fluid", "planners", "problem", "result"],
     "trace": ["errors", "_core", "problem", "result", "units"],
     "plot": ["errors", "documents", "result", "trace", "units"],
+    "plot_classes": ["errors", "classes", "plot", "result", "units"],
     "plot_frontier": ["errors", "_core", "frontier", "planners", "plot", "problem", "units"],
 }
 
@@ -179,9 +181,14 @@ def test_planners_know_no_other_planner(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_shows_results_is_known_to_the_command_line_only(module: str) -> None:
-    for shown in ("plot", "plot_frontier", "trace", "cli", "report"):
+    for shown in ("plot", "plot_classes", "plot_frontier", "trace", "cli", "report"):
         inside = module.startswith(("memsched.cli", "memsched.__main__", f"memsched.{shown}"))
-        if not inside and module not in ("memsched.plot", "memsched.plot_frontier", "memsched.trace"):
+        if not inside and module not in (
+            "memsched.plot",
+            "memsched.plot_classes",
+            "memsched.plot_frontier",
+            "memsched.trace",
+        ):
             assert not uses(module, f"memsched.{shown}")
 
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 
 import memsched as ms
 from memsched import plot as module
+from memsched import plot_classes as classes_module
 from memsched import plot_frontier as frontier_module
 from memsched.plot import memory_curve, plot
 from memsched.plot_frontier import least_memory, lower_bounds, plot_frontier
@@ -47,7 +48,7 @@ def words(figure: Any) -> str:
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:
-    for tested in (module, frontier_module):
+    for tested in (module, frontier_module, classes_module):
         outcome = doctest.testmod(tested)
         assert outcome.attempted > 0
         assert outcome.failed == 0

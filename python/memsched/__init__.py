@@ -5,6 +5,7 @@ import importlib
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.bounds import Bounds, bounds
+from memsched.classes import feature_map_classes
 from memsched.compare import compare, plan
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError
 from memsched.family import GraphFamily
@@ -51,6 +52,7 @@ __all__ = [
     "bounds",
     "compare",
     "dynprog",
+    "feature_map_classes",
     "frontier",
     "greedy",
     "min_memory",

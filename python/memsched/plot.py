@@ -172,13 +172,19 @@ def _title(result: Result) -> str:
         facts += [f"lower bound {format_seconds(result.lower_bound)}", f"gap {format_percent(result.gap)}"]
     if result.optimal:
         facts.append("proven optimal")
+    if _rounds(result) > 1:
+        facts.append(f"the first of {_rounds(result)} rounds is shown")
     return ", ".join(facts)
+
+
+def _rounds(result: Result) -> int:
+    return sum(times for _, times in result.schedule.rounds)
 
 
 def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a result: what each stream does, and the memory in use under it, on one axis of time.
 
-    Needs matplotlib; uses none of pyplot's global state.
+    Of a plan in rounds the first round is drawn. Needs matplotlib; uses none of pyplot's global state.
 
     Parameters
     ----------
@@ -209,7 +215,8 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     """
     figure = new_figure(path)
     bars = intervals(result)
-    until = max([result.timeline.makespan, *(bar.end for bar in bars)])
+    ends = [bar.end for bar in bars]
+    until = max(ends) if ends and _rounds(result) > 1 else max([result.timeline.makespan, *ends])
     factor, unit = time_unit(until)
     figure.subplots_adjust(left=0.115, right=0.985, top=0.86, bottom=0.19, hspace=0.06)
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])

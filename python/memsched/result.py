@@ -56,7 +56,7 @@ class Result:
         The planner's value in its paper's own model, seconds.
     lower_bound : float
         Seconds. No schedule that runs each op once, in graph order, is faster on this device; where the planner may
-        recompute, no schedule at all.
+        recompute, no schedule at all. Of a family, no schedule that works through the batch in the same rounds.
     optimal : bool
         Whether the plan is proven best: its makespan meets the lower bound.
     runtime : float

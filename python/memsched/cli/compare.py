@@ -25,7 +25,7 @@ from memsched.cli.show import (
 from memsched.compare import compare as run_planners
 from memsched.documents import write_document
 from memsched.errors import InfeasibleError, MemschedError
-from memsched.planners.registry import PLANNERS, min_memory, planner_named
+from memsched.planners.registry import PLANNERS, min_memory, planner_named, planners_of
 from memsched.problem import Problem, graph_of, peak_memory
 from memsched.result import Result
 from memsched.units import format_bytes, format_seconds, memory_percent
@@ -167,21 +167,22 @@ def compare(
     as_json: bool,
     machine: Machine,
 ) -> None:
-    """Run every planner on PROBLEM and show the figures side by side.
+    """Run every planner of such problems on PROBLEM and show the figures side by side.
 
     \b
     memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB
+    memsched compare analytic:vgg16:256:k40m --memory 12GiB --bandwidth 10GB/s
 
-    "/ bound" is the makespan over the lower bound of what the planner may do: pofo and rotor recompute, the
-    others do not. A planner without a plan shows the memory it needs. The exit status is 0 when at least one
-    planner has a plan, and 3 when none has.
+    "/ bound" is the makespan over the lower bound of what the planner may do: pofo, rotor, pooch and superneurons
+    recompute, the others do not; plans in rounds are held against the same rounds. A planner without a plan shows
+    the memory it needs. The exit status is 0 when at least one planner has a plan, and 3 when none has.
     """
     check_writable(output)
-    names = list(dict.fromkeys(planners)) or list(PLANNERS)
-    for name in names:
+    for name in planners:
         planner_named(name)
     pieces, limit = chunk_and_limit(chunk, time_limit)
     loaded = load_problem(problem)
+    names = list(dict.fromkeys(planners)) or planners_of(loaded)
     device, origin = machine.build(loaded)
     with working("planning") as say:
         outcomes = run_planners(

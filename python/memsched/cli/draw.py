@@ -11,6 +11,7 @@ from rich.text import Text
 from memsched.cli.check import PROBLEM
 from memsched.cli.inputs import (
     CHAIN,
+    FAMILY,
     GRAPH,
     PLAN,
     RESULT,
@@ -18,6 +19,7 @@ from memsched.cli.inputs import (
     check_writable,
     json_option,
     machine_options,
+    named_problem,
     open_result,
     problem_from,
     read_target,
@@ -27,6 +29,7 @@ from memsched.cli.show import print_json, print_rich
 from memsched.documents import write_document
 from memsched.plot import check_suffix
 from memsched.plot import plot as draw
+from memsched.plot_classes import plot_classes as draw_classes
 from memsched.result import Result
 from memsched.trace import trace as make_trace
 from memsched.units import format_seconds
@@ -34,7 +37,12 @@ from memsched.units import format_seconds
 
 def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:
     """The result in a file, that of a bare plan, or a new one of a problem."""
-    document = read_target(target, RESULT, PLAN, CHAIN, GRAPH)
+    named = named_problem(target)
+    if named is not None:
+        if problem is not None:
+            raise click.UsageError(f"'{target}' is a problem itself; leave --problem out")
+        return options.run(named, machine)[0]
+    document = read_target(target, RESULT, PLAN, CHAIN, GRAPH, FAMILY)
     if document["format"] in (RESULT, PLAN):
         if options.given:
             raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
@@ -66,8 +74,16 @@ def _say(result: Result, output: str, as_json: bool) -> None:
         print_rich(Text(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}"))
 
 
-@_drawing_command
-def plot(target: str, output: str, problem: str | None, as_json: bool, machine: Machine, options: Planning) -> None:
+@click.option("--classes", is_flag=True, help="Draw instead what happens to each feature map along the network.")
+def _plot(
+    target: str,
+    output: str,
+    problem: str | None,
+    classes: bool,
+    as_json: bool,
+    machine: Machine,
+    options: Planning,
+) -> None:
     """Draw the three streams and the memory under them.
 
     FILE is a result, a bare plan with --problem, or a PROBLEM to plan.
@@ -75,6 +91,7 @@ def plot(target: str, output: str, problem: str | None, as_json: bool, machine: 
     \b
     memsched plot result.json -o plan.png
     memsched plot resnet101-224-b32 --planner greedy --memory 40% -o plan.svg
+    memsched plot analytic:resnet50:512 --memory 16GB --bandwidth 12GB/s --duplex --classes -o classes.png
 
     The ending of the output says which: .png, .svg or .pdf.
     """
@@ -82,8 +99,12 @@ def plot(target: str, output: str, problem: str | None, as_json: bool, machine: 
     check_writable(output)
     options.check()
     result = _result(target, problem, machine, options)
-    draw(result, output)
+    (draw_classes if classes else draw)(result, output)
     _say(result, output, as_json)
+
+
+plot = _drawing_command(_plot)
+plot.name = "plot"
 
 
 @_drawing_command

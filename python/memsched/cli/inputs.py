@@ -13,16 +13,17 @@ from typing import Any
 import click
 
 from memsched import profiles
-from memsched._core import Chain, Device, Graph, Schedule
+from memsched._core import Device, Schedule
 from memsched.bounds import graph_bound, recompute_bound
 from memsched.documents import Document, read_chain, read_device, read_document, read_graph, read_plan
 from memsched.errors import InvalidInputError
+from memsched.family import GraphFamily
 from memsched.problem import Problem, simulate
 from memsched.result import Result
 from memsched.units import parse_bandwidth, parse_bytes, parse_memory, parse_seconds
 
 RESULT, PLAN = "memsched-result/1", "memsched-plan/1"
-CHAIN, GRAPH = "memsched-chain/1", "memsched-graph/1"
+CHAIN, GRAPH, FAMILY = "memsched-chain/1", "memsched-graph/1", "memsched-family/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +155,30 @@ def read_target(source: str, *formats: str) -> Document:
 
 
 def load_problem(source: str) -> Problem:
-    """A shipped profile by its name, or a chain or graph from a file."""
-    return problem_from(read_target(source, CHAIN, GRAPH))
+    """A problem by its name, or from a file."""
+    return named_problem(source) or problem_from(read_target(source, CHAIN, GRAPH, FAMILY))
 
 
-def problem_from(document: Document) -> Chain | Graph:
-    """A chain or a graph from its JSON form."""
-    return read_graph(document) if document["format"] == GRAPH else read_chain(document)
+def named_problem(source: str) -> Problem | None:
+    """The graph of a shipped profile as graph:NAME, a network by formula as analytic:NETWORK:BATCH[:GPU]; else None."""
+    kind, _, rest = source.partition(":")
+    if kind == "graph" and rest:
+        return profiles.load_graph(rest)
+    if kind != "analytic" or not rest:
+        return None
+    network, *numbers = rest.split(":")
+    if len(numbers) not in (1, 2) or not numbers[0].isascii() or not numbers[0].isdigit():
+        raise InvalidInputError(
+            f"the problem is {source!r}; a network by formula is analytic:NETWORK:BATCH[:GPU], "
+            "such as analytic:resnet50:512 or analytic:vgg16:256:k40m"
+        )
+    return profiles.analytic(network, int(numbers[0]), *numbers[1:])
+
+
+def problem_from(document: Document) -> Problem:
+    """A chain, a graph or a family from its JSON form."""
+    readers: dict[str, Callable[[Document], Problem]] = {GRAPH: read_graph, FAMILY: GraphFamily.from_json}
+    return readers.get(document["format"], read_chain)(document)
 
 
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
@@ -201,7 +219,9 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
 def _bound(result: Result) -> float:
     """A lower bound for a plan whose own is not known."""
     bound = recompute_bound if result.recomputed else graph_bound
-    return min(bound(result.graph, result.device), result.makespan)
+    family = result.problem if isinstance(result.problem, GraphFamily) else None
+    rounds = ((result.graph if family is None else family.at(b), times) for b, times in result.schedule.rounds)
+    return min(sum(times * bound(graph, result.device) for graph, times in rounds), result.makespan)
 
 
 def check_writable(path: str | None) -> None:

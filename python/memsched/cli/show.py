@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from memsched._core import Device
+from memsched._core import Device, Graph
+from memsched.classes import CLASSES, feature_map_classes
+from memsched.family import GraphFamily
 from memsched.result import Result
 from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
@@ -134,6 +137,11 @@ def report(result: Result, origin: str) -> Table:
     if result.recomputed:
         seconds = format_seconds(timeline.recompute_time)
         rows.append(("recomputed", f"{len(result.recomputed)} ops, {seconds}"))
+    classes = Counter(feature_map_classes(result).values())
+    if isinstance(result.problem, Graph | GraphFamily):
+        rows.append(("feature maps", ", ".join(f"{classes[kind]} {kind}" for kind in CLASSES)))
+    if isinstance(result.problem, GraphFamily) and result.schedule.rounds != ((result.problem.batch, 1),):
+        rows.append(("rounds", " and ".join(f"{times} x {batch}" for batch, times in result.schedule.rounds)))
     if result.estimate is not None:
         rows.append(("estimate", f"{format_seconds(result.estimate)} in the model of the planner's paper"))
     rows.append(("steps", str(len(result.schedule.steps))))

@@ -1,0 +1,80 @@
+"""The classes of feature maps that a plan stands for, and their picture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import _core
+from memsched.plot import plot
+from memsched.plot_classes import plot_classes
+from memsched.testing import graphs
+
+DEVICE = ms.Device(16 * 10**9, 12e9, duplex=True)
+
+
+@given(graphs(), st.data())
+def test_a_plan_from_classes_tells_its_classes(graph: ms.Graph, data: st.DataObject) -> None:
+    """With memory for all nothing is dropped twice, and with no map of no bytes none is passed over."""
+    maps = _core.feature_maps(graph)
+    wanted = [data.draw(st.sampled_from(["keep", "swap", "recompute"])) for _ in maps]
+    codes = np.array([("keep", "swap", "recompute").index(one) for one in wanted], np.uint8)
+    device = ms.Device(4 * ms.peak_memory(graph) + 100, 1.0)
+    schedule = _core.class_schedule(graph, device, 0, codes, planner={"name": "by hand"})
+    assert schedule is not None
+    result = ms.Result(
+        planner="by hand",
+        problem=graph,
+        device=device,
+        schedule=schedule,
+        timeline=ms.simulate(graph, schedule, device),
+        lower_bound=0.0,
+        runtime=0.0,
+    )
+    found = list(ms.feature_map_classes(result).values())
+    for one, other in zip(wanted, found, strict=True):
+        assert one == other or other == "recompute"  # a second output of an op that runs again
+
+
+def test_classes_of_planners() -> None:
+    graph = ms.profiles.analytic("resnet50", 256).graph
+    classes = ms.feature_map_classes(ms.swap_all(graph, device=DEVICE))
+    assert len(classes) == 105
+    assert set(classes.values()) == {"swap"}
+    counted = Counter(ms.feature_map_classes(ms.superneurons(graph, device=DEVICE)).values())
+    assert counted == {"keep": 95, "swap": 5, "recompute": 5}
+    chain = ms.profiles.load("resnet18-224-b32")
+    rotor = ms.feature_map_classes(ms.rotor(chain, ms.min_memory(chain, "rotor")))
+    assert set(rotor.values()) == {"keep", "recompute"}
+
+
+def test_the_picture_counts_what_it_shows(tmp_path: Path) -> None:
+    family = ms.profiles.analytic("resnet50", 256)
+    results = [ms.swap_all(family, device=DEVICE), ms.superneurons(family, device=DEVICE)]
+    figure = plot_classes(results, tmp_path / "classes.svg")
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert "105 swap" in titles[0]
+    assert "95 keep" in titles[1]
+    assert "5 recompute" in titles[1]
+    assert sum(len(axes.patches) for axes in figure.axes) == 2 * 105
+    assert (tmp_path / "classes.svg").stat().st_size > 1000
+    rounds = ms.modnn(ms.profiles.analytic("vgg16", 256, "k40m"), 8 * 2**30, 10e9)
+    assert "in 4 rounds" in plot_classes(rounds).axes[0].get_title(loc="left")
+    shown = plot(rounds)
+    assert shown.axes[0].get_xlim()[1] < 1000 * rounds.makespan
+    assert "the first of 4 rounds" in " ".join(text.get_text() for text in shown.texts)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    result = ms.swap_all(ms.profiles.analytic("alexnet", 512), 10**10, 1e9)
+    for results in ([], [result] * 7):
+        with pytest.raises(ms.InvalidInputError, match="results are"):
+            plot_classes(results)
+    with pytest.raises(ms.InvalidInputError, match=r"\.gif"):
+        plot_classes(result, tmp_path / "classes.gif")
