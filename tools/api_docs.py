@@ -37,10 +37,16 @@ GROUPS = {
     "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
     "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
     "Planners": ["offload", "pofo", "rotor", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
+    "Planners of graphs": ["modnn", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "vdnn_plus"],
     "Lower bounds": ["bounds", "Bounds"],
-    "Comparing": ["compare", "plan", "frontier", "Frontier"],
+    "Comparing": ["compare", "plan", "frontier", "Frontier", "feature_map_classes"],
     "Profiles": ["profiles"],
-    "Pictures and traces": ["plot.plot", "plot_frontier.plot_frontier", "trace.trace"],
+    "Pictures and traces": [
+        "plot.plot",
+        "plot_classes.plot_classes",
+        "plot_frontier.plot_frontier",
+        "trace.trace",
+    ],
     "PyTorch": ["torch"],
     "Tools for tests": ["testing"],
     "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError"],
@@ -49,6 +55,8 @@ GROUPS = {
 NOTES = {
     "Planners": "Give M (bytes) and beta (bytes per second), or a device, which M and beta then override. "
     "[algorithms.md](algorithms.md) says how the planners work.",
+    "Planners of graphs": "They take graphs, families of graphs, and chains as their graphs. Of the planners above, "
+    "vdnn, tflms and autoswap take graphs, too.",
     "Profiles": "A module that `import memsched` brings. [profiles.md](profiles.md) says where the figures come from.",
     "Pictures and traces": "To be imported by name, as in `from memsched.plot import plot`. Pictures need matplotlib.",
     "PyTorch": "`memsched.torch` is to be imported by name and needs torch: `pip install 'memsched[torch]'`. "
@@ -57,7 +65,7 @@ NOTES = {
 }
 
 TYPES = {
-    "Problem": "`Chain` or `Graph`.",
+    "Problem": "`Chain`, `Graph` or `GraphFamily`.",
     "ChunkLike": 'None, a number of bytes, or `"storage"`.',
     "Progress": "None, or a function of a fraction from 0 to 1.",
     "Number": "int, float or a numpy scalar; bytes must be whole. No bool, no str.",

@@ -35,7 +35,7 @@ def feature_map_classes(result: Result) -> dict[str, str]:
     >>> import memsched as ms
     >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
     >>> ms.feature_map_classes(ms.rotor(chain, M=20))
-    {'a1': 'recompute', 'a2': 'keep', 'a3': 'keep'}
+    {'a1': 'recompute', 'a2': 'recompute', 'a3': 'keep'}
     """
     graph = result.graph
     steps = result.schedule.steps

@@ -89,7 +89,7 @@ def modnn(
     >>> family = ms.profiles.analytic("vgg16", 256, "k40m")
     >>> result = ms.modnn(family, 12 * 2**30, 10e9)
     >>> result.schedule.rounds, result.schedule.memory
-    ([(86, 1), (85, 2)], 'contiguous')
+    (((86, 1), (85, 2)), 'contiguous')
     """
     started = time.perf_counter()
     if rounds not in ("fewest", "search"):

@@ -67,7 +67,7 @@ def vdnn_plus(
     >>> import memsched as ms
     >>> family = ms.profiles.analytic("vgg16", 256, "k40m")
     >>> ms.vdnn_plus(family, 4 * 2**30, 10e9).schedule.rounds
-    [(32, 8)]
+    ((32, 8),)
     """
     device = make_device(M, beta, device)
     try:
