@@ -78,6 +78,51 @@ def test_search_evaluation(benchmark: BenchmarkFixture, name: str, chunk: int | 
     benchmark(_core.offload_set_makespans, task.graph, device, device.memory, rows)
 
 
+RESNET50 = 512  # its batch: on 16e9 bytes it needs the searches most
+V100 = ms.Device(16 * 10**9, 12e9, duplex=True)
+
+
+def test_simulate_resnet50(benchmark: BenchmarkFixture) -> None:
+    """PoocH's plan, names resolved; `test_search_evaluation` is without names."""
+    benchmark.group = "simulate ResNet-50 by formula"
+    graph = ms.profiles.analytic("resnet50", RESNET50).graph
+    schedule = ms.pooch(graph, device=V100).schedule
+    benchmark(_core.simulate_graph, graph, schedule, V100)
+    if benchmark.stats is not None:
+        benchmark.extra_info["steps"] = len(schedule)
+        benchmark.extra_info["steps_per_second"] = len(schedule) / benchmark.stats.stats.min
+
+
+def largest_step() -> tuple[ms.Graph, ms.Device]:
+    """The largest shipped training step, 3,327 ops, at half of its memory."""
+    graph = ms.profiles.load_graph("densenet201-224-b32")
+    least = ms.min_memory(graph, "pooch")
+    return graph, ms.Device((least + ms.peak_memory(graph)) // 2, 12e9)
+
+
+@pytest.mark.parametrize("planner", ["pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "autoswap", "tflms"])
+@pytest.mark.parametrize("name", ["resnet50", "DenseNet-201 with optimiser"])
+def test_graph_planner(benchmark: BenchmarkFixture, name: str, planner: str) -> None:
+    benchmark.group = f"planners of graphs: {name}"
+    made = ms.profiles.analytic("resnet50", RESNET50).graph, V100
+    graph, device = made if name == "resnet50" else largest_step()
+    benchmark.extra_info["ops"] = len(graph.ops)
+    try:
+        benchmark.pedantic(getattr(ms, planner), (graph,), {"device": device}, rounds=3)
+    except ms.InfeasibleError:
+        pytest.skip("no plan at this memory")
+
+
+@pytest.mark.parametrize("rounds", ["fewest", "search"])
+@pytest.mark.parametrize("gib", [12, 4])
+def test_modnn(benchmark: BenchmarkFixture, gib: int, rounds: str) -> None:
+    """The family is made anew each time: its graphs at the sub-batches are a part of the work."""
+    benchmark.group = f"modnn on VGG-101 in {gib} GiB"
+    benchmark.pedantic(
+        lambda: ms.modnn(ms.profiles.analytic("vgg101", 128, "k40m"), gib * 2**30, 10e9, rounds=rounds), rounds=3
+    )
+
+
 @pytest.mark.parametrize("chunk", [None, 16 * MIB, MIB])
 def test_to_graph(benchmark: BenchmarkFixture, chunk: int | None) -> None:
     benchmark.group = f"to_graph: {BIG}"
