@@ -23,6 +23,19 @@ def hard() -> tuple[ms.Chain, int, float]:
     return chain, memory, beta
 
 
+def step() -> tuple[ms.Graph, int, float]:
+    """A training step of 3,327 ops, in which PoocH searches for many seconds."""
+    graph = ms.profiles.load_graph("densenet201-224-b32")
+    least = ms.min_memory(graph, "pooch")
+    return graph, int(least + 0.1 * (ms.peak_memory(graph) - least)), 12e9
+
+
+def large() -> tuple[ms.Graph, int, float]:
+    """The same at the least memory for moDNN."""
+    graph = ms.profiles.load_graph("densenet201-224-b32")
+    return graph, ms.min_memory(graph, "modnn"), 12e9
+
+
 def dynprog() -> ms.Result:
     return ms.dynprog(*hard(), slots=None, time_limit=0.6)
 
@@ -75,7 +88,7 @@ def test_two_planners_at_once_find_what_each_finds_alone() -> None:
 
 SCRIPT = """
 import memsched as ms
-from test_threads import hard
+from test_threads import hard, large, step
 
 def running(fraction):
     print("running", flush=True)
@@ -86,11 +99,13 @@ CALLS = [
     "ms.offload(*hard(), time_limit=60, progress=running)",
     "ms.dynprog(*hard(), slots=None, time_limit=60, progress=running)",
     "ms.dynprog(*hard(), slots=None, method='hash', max_states=10**9, time_limit=60, progress=running)",
+    "ms.pooch(*step(), beam=100, progress=running)",
+    "ms.modnn(*large(), progress=running)",
 ]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to a child there")
-@pytest.mark.parametrize("call", CALLS, ids=["offload", "dynprog", "hash"])
+@pytest.mark.parametrize("call", CALLS, ids=["offload", "dynprog", "hash", "pooch", "modnn"])
 def test_ctrl_c_ends_a_planner(call: str) -> None:
     """The child reports from within C++, is interrupted there, and would otherwise run for a minute."""
     child = subprocess.Popen(

@@ -14,13 +14,20 @@ Device without_limit(Device device) {
 
 } // namespace
 
-ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers)
-    : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers),
+ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers,
+                         const Progress& progress)
+    : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers), progress_(progress),
       lists_(static_cast<std::size_t>(workers.threads())) {
     for (int worker = 0; worker < workers.threads(); ++worker) {
         plans_.push_back(std::make_unique<ClassPlans>(graph));
         simulators_.emplace_back(graph, without_limit(device), budget);
     }
+}
+
+bool ClassSearch::stopped(double fraction) {
+    fraction_ = std::max(fraction_, fraction);
+    stopped_ = stopped_ || progress_.tick(fraction_);
+    return stopped_;
 }
 
 Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchRule& rule, Bytes more, int worker) {
@@ -34,11 +41,15 @@ Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchR
 }
 
 std::vector<Seconds> ClassSearch::makespans(const std::vector<ClassQuestion>& questions) {
-    std::vector<Seconds> found(questions.size());
-    workers_.each(static_cast<int>(questions.size()), [&](int k, int worker) {
-        const ClassQuestion& one = questions[static_cast<std::size_t>(k)];
-        found[static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
-    });
+    std::vector<Seconds> found(questions.size(), Simulator::illegal);
+    const std::size_t block = 8 * plans_.size(); // between blocks others are heard
+    for (std::size_t begin = 0; begin < found.size() && !stopped(fraction_); begin += block) {
+        const std::size_t count = std::min(block, found.size() - begin);
+        workers_.each(static_cast<int>(count), [&](int k, int worker) {
+            const ClassQuestion& one = questions[begin + static_cast<std::size_t>(k)];
+            found[begin + static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
+        });
+    }
     return found;
 }
 

@@ -4,6 +4,7 @@
 #include "memsched/class_plans.h"
 #include "memsched/device.h"
 #include "memsched/parallel.h"
+#include "memsched/progress.h"
 #include "memsched/simulate.h"
 
 #include <atomic>
@@ -31,26 +32,30 @@ struct ClassQuestion {
 
 class ClassSearch {
   public:
-    // budget: bytes, resident included. Keeps references to graph and workers.
-    ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers);
+    // budget: bytes, resident included. Keeps references to graph, workers and progress.
+    ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers, const Progress& progress);
 
     const std::vector<TensorId>& maps() const { return plans_[0]->maps(); }
 
     // The makespan; Simulator::illegal where there is no plan.
     Seconds makespan(const std::vector<MapClass>& classes, const FetchRule& rule = {}, Bytes more = 0, int worker = 0);
-    // Of all questions, with eager fetches.
+    // Of all questions, with eager fetches; Simulator::illegal for those that were not reached when told to stop.
     std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
+    // Whether the search was told to stop; `fraction` of it is done.
+    bool stopped(double fraction);
     // The steps of a plan that `makespan` found to exist.
     StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
     // All maps away: the better of eager fetches and fetches one layer ahead; its makespan is Simulator::illegal where
     // that does not fit.
     ClassSolution swap_all();
-    Workers& workers() { return workers_; }
     std::int64_t evaluations() const { return evaluations_; }
 
   private:
     Bytes capacity_;
     Workers& workers_;
+    const Progress& progress_;
+    double fraction_ = 0;
+    bool stopped_ = false;
     std::vector<std::unique_ptr<ClassPlans>> plans_; // by worker, as the next two
     std::vector<Simulator> simulators_;
     std::vector<StepList> lists_;

@@ -58,8 +58,8 @@ Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, C
 // Step 1: which of the maps whose transfers stall are kept.
 class KeepSearch {
   public:
-    KeepSearch(ClassSearch& search, const Stalling& stalling, const PoochOptions& options, const Progress& progress)
-        : search_(search), options_(options), progress_(progress) {
+    KeepSearch(ClassSearch& search, const Stalling& stalling, const PoochOptions& options)
+        : search_(search), options_(options) {
         for (std::size_t m = search.maps().size(); m-- > 0;) { // from the output layer
             if (stalling.in[m]) {
                 levels_.push_back(m);
@@ -77,13 +77,9 @@ class KeepSearch {
             walk(base);
         }
         ClassSolution best = swap_all;
-        std::vector<std::pair<Seconds, Classes>> values(leaves_.size());
-        search_.workers().each(static_cast<int>(leaves_.size()), [&](int k, int worker) {
-            values[static_cast<std::size_t>(k)] = with_rest(leaves_[static_cast<std::size_t>(k)], worker);
-        });
-        for (auto& [makespan, classes] : values) {
-            if (makespan < best.makespan) {
-                best = {std::move(classes), {}, makespan};
+        for (ClassSolution& leaf : with_rest()) {
+            if (leaf.makespan < best.makespan) {
+                best = std::move(leaf);
             }
         }
         return best;
@@ -92,16 +88,11 @@ class KeepSearch {
   private:
     // All ways to keep or swap, "keep" first.
     void grow(const Classes& classes, std::size_t level) {
-        if (progress_.tick(0)) {
+        if (level == levels_.size() || search_.stopped(0)) {
             leaves_.push_back(classes);
             return;
         }
-        if (level == levels_.size()) {
-            leaves_.push_back(classes);
-            return;
-        }
-        Classes kept = classes;
-        kept[levels_[level]] = MapClass::keep;
+        const Classes kept = with_kept(classes, levels_[level]);
         if (search_.makespan(kept) < Simulator::illegal) {
             grow(kept, level + 1);
         }
@@ -114,17 +105,15 @@ class KeepSearch {
         Classes greedy = base;
         bool full = false;
         for (std::size_t level = 0; level < levels_.size(); ++level) {
-            if (progress_.tick(0.2 * static_cast<double>(level) / static_cast<double>(levels_.size()))) {
+            if (search_.stopped(0.2 * static_cast<double>(level) / static_cast<double>(levels_.size()))) {
                 break;
             }
             std::vector<ClassQuestion> questions;
             for (const auto& [makespan, classes] : states) {
-                questions.push_back({classes, 0});
-                questions.back().classes[levels_[level]] = MapClass::keep;
+                questions.push_back({with_kept(classes, levels_[level]), 0});
             }
             if (!full) {
-                questions.push_back({greedy, 0});
-                questions.back().classes[levels_[level]] = MapClass::keep;
+                questions.push_back({with_kept(greedy, levels_[level]), 0});
             }
             const std::vector<Seconds> found = search_.makespans(questions);
             if (!full) {
@@ -147,33 +136,54 @@ class KeepSearch {
         leaves_.push_back(std::move(greedy));
     }
 
-    // Of the maps whose offload alone stalls, the first so many are kept that the makespan is the least; more on ties.
-    std::pair<Seconds, Classes> with_rest(Classes classes, int worker) {
-        std::pair<Seconds, Classes> best{search_.makespan(classes, {}, 0, worker), classes};
+    // Of each leaf and the maps whose offload alone stalls: the first so many are kept that the makespan is the least;
+    // more on ties.
+    std::vector<ClassSolution> with_rest() {
+        std::vector<ClassQuestion> states;
+        for (Classes& leaf : leaves_) {
+            states.push_back({std::move(leaf), 0});
+        }
+        std::vector<Seconds> now = search_.makespans(states);
+        std::vector<ClassSolution> best;
+        for (std::size_t k = 0; k < states.size(); ++k) {
+            best.push_back({states[k].classes, {}, now[k]});
+        }
         for (const std::size_t m : rest_) {
-            classes[m] = MapClass::keep;
-            const Seconds makespan = search_.makespan(classes, {}, 0, worker);
-            if (makespan == Simulator::illegal) {
-                break;
+            std::vector<std::size_t> alive; // leaves in which one more may fit
+            std::vector<ClassQuestion> questions;
+            for (std::size_t k = 0; k < states.size(); ++k) {
+                if (now[k] < Simulator::illegal) {
+                    alive.push_back(k);
+                    states[k].classes[m] = MapClass::keep;
+                    questions.push_back(states[k]);
+                }
             }
-            if (!clearly_less(best.first, makespan)) {
-                best = {makespan, classes};
+            const std::vector<Seconds> found = search_.makespans(questions);
+            for (std::size_t q = 0; q < alive.size(); ++q) {
+                const std::size_t k = alive[q];
+                now[k] = found[q];
+                if (now[k] < Simulator::illegal && !clearly_less(best[k].makespan, now[k])) {
+                    best[k] = {states[k].classes, {}, now[k]};
+                }
             }
         }
         return best;
     }
 
+    static Classes with_kept(Classes classes, std::size_t m) {
+        classes[m] = MapClass::keep;
+        return classes;
+    }
+
     ClassSearch& search_;
     const PoochOptions& options_;
-    const Progress& progress_;
     std::vector<std::size_t> levels_, rest_;
     std::vector<Classes> leaves_;
 };
 
 // Step 2: what is computed again instead of swapped, the one with the least ratio of the two overheads first. They are
 // measured against a plan that keeps the map for free.
-ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassSolution best,
-                                 const Progress& progress) {
+ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassSolution best) {
     std::vector<std::size_t> candidates;
     for (std::size_t m = 0; m < best.classes.size(); ++m) {
         if (best.classes[m] == MapClass::swap) {
@@ -182,15 +192,16 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
     }
     const std::size_t all = candidates.size();
     while (!candidates.empty()) {
-        if (progress.tick(0.2 + 0.8 * (1 - static_cast<double>(candidates.size()) / static_cast<double>(all)))) {
-            break;
-        }
+        const double fraction = 0.2 + 0.8 * (1 - static_cast<double>(candidates.size()) / static_cast<double>(all));
         std::vector<ClassQuestion> questions;
         for (const std::size_t m : candidates) {
             questions.push_back({best.classes, 0});
             questions.back().classes[m] = MapClass::recompute;
         }
         const std::vector<Seconds> again = search.makespans(questions);
+        if (search.stopped(fraction)) {
+            break;
+        }
         std::vector<std::size_t> faster;
         std::vector<Seconds> recomputed;
         questions.clear();
@@ -207,6 +218,9 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
             break;
         }
         const std::vector<Seconds> free = search.makespans(questions);
+        if (search.stopped(fraction)) {
+            break;
+        }
         std::size_t chosen = 0;
         double least = std::numeric_limits<double>::infinity();
         for (std::size_t k = 0; k < faster.size(); ++k) {
@@ -229,7 +243,7 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
 // From the output layer, while it fits and costs nothing.
 void keep_what_fits(ClassSearch& search, ClassSolution& best) {
     for (std::size_t m = best.classes.size(); m-- > 0;) {
-        if (best.classes[m] == MapClass::swap) {
+        if (best.classes[m] == MapClass::swap && !search.stopped(1)) {
             Classes kept = best.classes;
             kept[m] = MapClass::keep;
             const Seconds makespan = search.makespan(kept, best.rule);
@@ -248,7 +262,7 @@ void keep_what_fits(ClassSearch& search, ClassSolution& best) {
 
 std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress) {
-    ClassSearch search(graph, device, budget, workers);
+    ClassSearch search(graph, device, budget, workers, progress);
     PoochSolution found;
     const ClassSolution all = search.swap_all();
     if (all.makespan == Simulator::illegal) {
@@ -261,10 +275,10 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
         return found;
     }
     const Stalling stalling = stalling_maps(graph, device, budget, search);
-    found.swap_opt = KeepSearch(search, stalling, options, progress).best(all);
+    found.swap_opt = KeepSearch(search, stalling, options).best(all);
     found.pooch = found.swap_opt;
     if (recompute) {
-        found.pooch = with_recomputation(graph, search, found.swap_opt, progress);
+        found.pooch = with_recomputation(graph, search, found.swap_opt);
         if (options.fill) {
             keep_what_fits(search, found.pooch);
         }

@@ -6,7 +6,8 @@ namespace memsched {
 
 ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget) {
     Workers alone(1);
-    ClassSearch search(graph, device, budget, alone);
+    const Progress unheard;
+    ClassSearch search(graph, device, budget, alone, unheard);
     const std::vector<TensorId>& maps = search.maps();
     ClassSolution found{std::vector<MapClass>(maps.size(), MapClass::keep), {FetchRule::Kind::layers}, 0};
     found.rule.convolutions = true;

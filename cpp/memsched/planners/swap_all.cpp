@@ -4,7 +4,8 @@ namespace memsched {
 
 ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, bool scheduled) {
     Workers alone(1);
-    ClassSearch search(graph, device, budget, alone);
+    const Progress unheard;
+    ClassSearch search(graph, device, budget, alone, unheard);
     if (scheduled) {
         return search.swap_all();
     }

@@ -77,6 +77,8 @@ def superneurons(
         return task.result({}, task.everything_stays(), recomputes=True)
     schedule = _planned(task.graph, task.device, task.workspace_limit)
     if schedule is None:
-        needed = least_memory(task.graph, task.workspace_limit, task.device.memory)
+        needed = least_memory(task.graph, task.workspace_limit)
+        if needed <= task.device.memory:
+            needed = least_memory(task.graph, task.workspace_limit, task.device.memory)
         raise task.no_plan(needed, "its classes, or their fetches one convolution ahead, do not fit")
     return task.result({}, schedule, recomputes=True)

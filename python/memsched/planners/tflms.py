@@ -134,7 +134,9 @@ def _of_graph(task: GraphTask) -> Result:
     rows, limit = _map_prefixes(task.graph), task.workspace_limit
     found = [_core.class_makespans(task.graph, task.device, limit, rows, ahead) for ahead in LOOKAHEADS]
     if not np.isfinite(found).any():
-        least = graph_min_memory(task.graph, limit, task.device.memory)
+        least = graph_min_memory(task.graph, limit)
+        if least <= task.device.memory:
+            least = graph_min_memory(task.graph, limit, task.device.memory)
         raise task.no_plan(least, "whatever travels, some op does not fit, or what is fetched ahead does not")
     row, count = divmod(int(np.argmin(found)), len(rows))
     params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
