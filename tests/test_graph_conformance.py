@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -153,32 +154,69 @@ def test_with_enough_memory_the_searches_move_nothing(case: tuple[ms.Graph, ms.D
         assert result.optimal
 
 
-@pytest.mark.parametrize("planner", ["pooch", "swap_all", "vdnn_sync"])
-@given(case=cases(), share=st.floats(0, 1), data=st.data())
-def test_a_plan_with_a_step_less_is_refused(
+def refused(result: ms.Result, steps: list[dict[str, Any]], budget: int | None = None) -> None:
+    """Neither the validator nor the simulator takes the steps."""
+    schedule = ms.Schedule(
+        steps,
+        budget=result.schedule.budget if budget is None else budget,
+        graph=result.graph.name,
+        memory=result.schedule.memory,
+        rounds=[(result.graph.batch, 1)],
+    )
+    for judge in (ms.validate, ms.simulate):
+        with pytest.raises(ms.ScheduleError):
+            judge(result.problem, schedule, result.device)
+
+
+MUTATED = st.sampled_from(["pooch", "swap_all", "vdnn_sync", "modnn", "autoswap"])
+
+
+@given(planner=MUTATED, case=cases(), share=st.floats(0, 0.9), data=st.data())
+def test_mutated_plans_are_refused(
     planner: str, case: tuple[ms.Graph, ms.Device], share: float, data: st.DataObject
 ) -> None:
-    """Without a prefetch or a run something is missing, and one byte below the peak of the list it does not fit."""
+    """Without a run or a prefetch something is missing; so it is where a free comes before a use; and so on."""
     graph, device = case
     result = run(planner, graph, between(planner, graph, share), device=device)
+    steps = [{key: value for key, value in step.items() if key != "after"} for step in result.schedule.steps]
+    once = Counter(step["run"] for step in steps if "run" in step)
+    needed = [k for k, step in enumerate(steps) if "prefetch" in step or once[step.get("run")] == 1]
+    gone = data.draw(st.sampled_from(needed), label="gone")
+    refused(result, steps[:gone] + steps[gone + 1 :])
+    frees = [k for k, step in enumerate(steps) if "free" in step and used_before(graph, steps, k) >= 0]
+    if frees:
+        late = data.draw(st.sampled_from(frees), label="late")
+        early = used_before(graph, steps, late)
+        refused(result, [*steps[:early], steps[late], *steps[early:late], *steps[late + 1 :]])
+    if result.schedule.memory == "fluid" and logical_peak(graph, steps) > 1:
+        refused(result, steps, logical_peak(graph, steps) - 1)
+
+
+def used_before(graph: ms.Graph, steps: list[dict[str, Any]], free: int) -> int:
+    """The run before a free that reads its tensor last, with nothing in between that brings it; -1: there is none."""
+    reads = {op["name"]: op["reads"] for op in graph.ops}
+    for k in range(free - 1, -1, -1):
+        if steps[free]["free"] in (steps[k].get("prefetch"), steps[k].get("offload")):
+            return -1
+        if steps[free]["free"] in reads.get(steps[k].get("run"), ()):
+            return k
+    return -1
+
+
+@given(case=cases(), share=st.floats(0, 0.9), data=st.data())
+def test_wrong_addresses_are_refused(case: tuple[ms.Graph, ms.Device], share: float, data: st.DataObject) -> None:
+    """What one run brings shares no byte."""
+    graph, device = case
+    result = ms.modnn(graph, between("modnn", graph, share), device=device)
     steps = [dict(step) for step in result.schedule.steps]
-    needed = [k for k, step in enumerate(steps) if "run" in step or "prefetch" in step]
-    gone = data.draw(st.sampled_from(needed))
-    assume("run" in steps[gone] or steps[gone]["prefetch"] not in {s.get("prefetch") for s in steps[:gone]})
-    left = [step for k, step in enumerate(steps) if k != gone and "after" not in step]
-    assume(len(left) == len(steps) - 1)
-    rounds = [(graph.batch, 1)]
-    short = ms.Schedule(left, budget=result.schedule.budget, graph=graph.name, rounds=rounds)
-    if "run" in steps[gone] and steps[gone]["run"] not in {s.get("run") for s in left}:
-        with pytest.raises(ms.ScheduleError):
-            ms.validate(graph, short, result.device)
-        with pytest.raises(ms.ScheduleError):
-            ms.simulate(graph, short, result.device)
-    tight = logical_peak(graph, steps) - 1
-    if tight > 0:
-        below = ms.Schedule(steps, budget=tight, graph=graph.name, rounds=rounds)
-        with pytest.raises(ms.ScheduleError):
-            ms.validate(graph, below, ms.Device(result.device.memory, 1.0))
+    several = [k for k, step in enumerate(steps) if "run" in step and len(step.get("at", {})) > 1]
+    assume(several)
+    chosen = data.draw(st.sampled_from(several))
+    places = dict(steps[chosen]["at"])
+    first, second = list(places)[:2]
+    refused(result, [*steps[:chosen], {**steps[chosen], "at": {**places, second: places[first]}}, *steps[chosen + 1 :]])
+    outside = {**places, first: result.device.memory}
+    refused(result, [*steps[:chosen], {**steps[chosen], "at": outside}, *steps[chosen + 1 :]])
 
 
 def logical_peak(graph: ms.Graph, steps: list[dict[str, Any]]) -> int:

@@ -59,14 +59,15 @@ StepList ClassSearch::steps(const std::vector<MapClass>& classes, const FetchRul
     return list;
 }
 
-ClassSolution ClassSearch::swap_all() {
-    ClassSolution best{std::vector<MapClass>(maps().size(), MapClass::swap), {}, 0};
+ClassSolution ClassSearch::with_best_rule(std::vector<MapClass> classes) {
+    ClassSolution best{std::move(classes), {}, 0};
     best.makespan = makespan(best.classes);
-    const FetchRule one_layer_ahead{FetchRule::Kind::layers};
-    const Seconds ahead = makespan(best.classes, one_layer_ahead);
-    if (clearly_less(ahead, best.makespan)) {
-        best.rule = one_layer_ahead;
-        best.makespan = ahead;
+    for (const FetchRule& rule : {FetchRule{FetchRule::Kind::layers}, FetchRule{FetchRule::Kind::demand}}) {
+        const Seconds found = makespan(best.classes, rule);
+        if (clearly_less(found, best.makespan)) {
+            best.rule = rule;
+            best.makespan = found;
+        }
     }
     return best;
 }

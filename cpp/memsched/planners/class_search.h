@@ -45,9 +45,9 @@ class ClassSearch {
     bool stopped(double fraction);
     // The steps of a plan that `makespan` found to exist.
     StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
-    // All maps away: the better of eager fetches and fetches one layer ahead; its makespan is Simulator::illegal where
-    // that does not fit.
-    ClassSolution swap_all();
+    // The best of eager fetches, fetches one layer ahead and fetches on demand; its makespan is Simulator::illegal
+    // where none fits. Eager ones are mostly the best, but what is listed early holds its memory against later runs.
+    ClassSolution with_best_rule(std::vector<MapClass> classes);
     std::int64_t evaluations() const { return evaluations_; }
 
   private:

@@ -240,6 +240,12 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
     return best;
 }
 
+// With the fetches that suit the classes best.
+ClassSolution settled(ClassSearch& search, ClassSolution found) {
+    ClassSolution best = search.with_best_rule(found.classes);
+    return clearly_less(best.makespan, found.makespan) ? best : found;
+}
+
 // From the output layer, while it fits and costs nothing.
 void keep_what_fits(ClassSearch& search, ClassSolution& best) {
     for (std::size_t m = best.classes.size(); m-- > 0;) {
@@ -264,7 +270,7 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
                                    const PoochOptions& options, Workers& workers, const Progress& progress) {
     ClassSearch search(graph, device, budget, workers, progress);
     PoochSolution found;
-    const ClassSolution all = search.swap_all();
+    const ClassSolution all = search.with_best_rule(Classes(search.maps().size(), MapClass::swap));
     if (all.makespan == Simulator::illegal) {
         return std::nullopt;
     }
@@ -275,10 +281,10 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
         return found;
     }
     const Stalling stalling = stalling_maps(graph, device, budget, search);
-    found.swap_opt = KeepSearch(search, stalling, options).best(all);
+    found.swap_opt = settled(search, KeepSearch(search, stalling, options).best(all));
     found.pooch = found.swap_opt;
     if (recompute) {
-        found.pooch = with_recomputation(graph, search, found.swap_opt);
+        found.pooch = settled(search, with_recomputation(graph, search, found.swap_opt));
         if (options.fill) {
             keep_what_fits(search, found.pooch);
         }

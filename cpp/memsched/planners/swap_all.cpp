@@ -6,10 +6,11 @@ ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, b
     Workers alone(1);
     const Progress unheard;
     ClassSearch search(graph, device, budget, alone, unheard);
+    const std::vector<MapClass> swapped(search.maps().size(), MapClass::swap);
     if (scheduled) {
-        return search.swap_all();
+        return search.with_best_rule(swapped);
     }
-    ClassSolution all{std::vector<MapClass>(search.maps().size(), MapClass::swap), {FetchRule::Kind::layers}, 0};
+    ClassSolution all{swapped, {FetchRule::Kind::layers}, 0};
     all.makespan = search.makespan(all.classes, all.rule);
     return all;
 }

@@ -5,8 +5,8 @@
 
 namespace memsched {
 
-// The better of eager fetches and fetches one layer ahead; only the latter unless `scheduled`. budget: bytes, resident
-// included. Its makespan is Simulator::illegal where there is no such plan.
+// The best of eager fetches, fetches one layer ahead and fetches on demand; one layer ahead unless `scheduled`. budget:
+// bytes, resident included. Its makespan is Simulator::illegal where there is no such plan.
 ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, bool scheduled);
 
 } // namespace memsched

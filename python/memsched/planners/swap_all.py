@@ -21,7 +21,7 @@ def swap_all(
 ) -> Result:
     """Offload every feature map after its last forward use, and fetch it for the backward.
 
-    Two simulations. Where nothing can be offloaded, without a link or with too small a host, everything stays.
+    Three simulations. Where nothing can be offloaded, without a link or with too small a host, everything stays.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def swap_all(
     workspace_limit : int
         Bytes; each op takes its fastest algorithm whose workspace is within it.
     scheduled : bool
-        Fetch as early as memory allows, or one layer ahead, whichever is faster. Otherwise one layer ahead: the
-        paper's "swap-all (w/o scheduling)".
+        Fetch as early as memory allows, one layer ahead or on demand, whichever is fastest. Otherwise one layer ahead:
+        the paper's "swap-all (w/o scheduling)".
 
     Returns
     -------
