@@ -87,8 +87,12 @@ def test_two_planners_at_once_find_what_each_finds_alone() -> None:
 
 
 SCRIPT = """
+import signal
+
 import memsched as ms
 from test_threads import hard, large, step
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells switch off for what runs in the background
 
 def running(fraction):
     print("running", flush=True)

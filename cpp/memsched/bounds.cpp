@@ -62,14 +62,6 @@ Workload reversed(Workload work) {
     return work;
 }
 
-Seconds fastest(const Op& op) {
-    Seconds time = op.choices[0].time;
-    for (const Choice& choice : op.choices) {
-        time = std::min(time, choice.time);
-    }
-    return time;
-}
-
 Workload workload(const Graph& graph, Bytes capacity) {
     const Lifetimes lifetimes(graph);
     const std::size_t n = graph.ops().size();
@@ -87,7 +79,7 @@ Workload workload(const Graph& graph, Bytes capacity) {
     std::vector<OpId> previous(lifetimes.birth);    // last op that touched a tensor
     std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
     for (std::size_t j = 0; j < n; ++j) {
-        work.time[j] = fastest(graph.ops()[j]);
+        work.time[j] = fastest(graph.ops()[j]).time;
         work.excess[j] = static_cast<double>(lifetimes.usage[j] - capacity) - unread;
         work.away_most[j] = static_cast<double>(lifetimes.usage[j] - lifetimes.need[j]) - unread;
         unread += dropped[j];

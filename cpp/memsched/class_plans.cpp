@@ -4,20 +4,6 @@
 #include <stdexcept>
 
 namespace memsched {
-namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
-Bytes written_bytes(const Graph& graph, const Op& op) {
-    Bytes sum = 0;
-    for (const TensorId t : op.writes) {
-        sum += graph.tensor(t).bytes;
-    }
-    return sum;
-}
-
-} // namespace
-
 OpId turn_of(const Graph& graph) {
     const auto first =
         std::find_if(graph.ops().begin(), graph.ops().end(), [](const Op& op) { return op.phase == Phase::backward; });

@@ -4,20 +4,6 @@
 #include <map>
 
 namespace memsched {
-namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
-Bytes written_bytes(const Graph& graph, const Op& op) {
-    Bytes sum = 0;
-    for (const TensorId t : op.writes) {
-        sum += graph.tensor(t).bytes;
-    }
-    return sum;
-}
-
-} // namespace
-
 FetchPlaces::FetchPlaces(const Graph& graph, OpId turn) : graph_(graph), turn_(turn) {
     std::map<int, std::int32_t> layers;
     for (const Op& op : graph.ops()) {

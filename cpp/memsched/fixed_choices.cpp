@@ -1,7 +1,6 @@
 #include "memsched/fixed_choices.h"
 
 namespace memsched {
-namespace {
 
 std::int32_t fastest_within(const Op& op, Bytes limit) {
     std::int32_t best = 0;
@@ -13,8 +12,6 @@ std::int32_t fastest_within(const Op& op, Bytes limit) {
     }
     return best;
 }
-
-} // namespace
 
 FixedChoices fix_choices(const Graph& graph, Bytes limit) {
     GraphData data{graph.name(), graph.batch(), graph.resident(), graph.tensors(), graph.ops()};

@@ -8,6 +8,9 @@
 
 namespace memsched {
 
+// The fastest choice whose workspace is at most `limit` bytes, the first of equals; else the first of all.
+std::int32_t fastest_within(const Op& op, Bytes limit);
+
 // A graph whose ops have one choice each, and which choice of the original that is.
 struct FixedChoices {
     Graph graph;
@@ -17,7 +20,7 @@ struct FixedChoices {
     StepList on_original(StepList list) const;
 };
 
-// Of each op the fastest choice whose workspace is at most `limit` bytes, the first of equals; else the first of all.
+// Of each op the fastest choice within the limit.
 FixedChoices fix_choices(const Graph& graph, Bytes limit);
 
 } // namespace memsched

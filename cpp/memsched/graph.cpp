@@ -140,4 +140,23 @@ Bytes workspace(const Op& op, int choice, bool skip) {
     return skip && op.skip_workspace ? *op.skip_workspace : op.choices[static_cast<std::size_t>(choice)].workspace;
 }
 
+std::int32_t baseline(const Op& op) {
+    const auto least = std::min_element(op.choices.begin(), op.choices.end(),
+                                        [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });
+    return static_cast<std::int32_t>(least - op.choices.begin());
+}
+
+const Choice& fastest(const Op& op) {
+    return *std::min_element(op.choices.begin(), op.choices.end(),
+                             [](const Choice& a, const Choice& b) { return a.time < b.time; });
+}
+
+Bytes written_bytes(const Graph& graph, const Op& op) {
+    Bytes sum = 0;
+    for (const TensorId t : op.writes) {
+        sum += graph.tensor(t).bytes;
+    }
+    return sum;
+}
+
 } // namespace memsched

@@ -79,4 +79,13 @@ class Graph {
 
 Bytes workspace(const Op& op, int choice, bool skip);
 
+// The first choice of the least workspace.
+std::int32_t baseline(const Op& op);
+
+// The first choice of the least time.
+const Choice& fastest(const Op& op);
+
+// All that an op writes.
+Bytes written_bytes(const Graph& graph, const Op& op);
+
 } // namespace memsched

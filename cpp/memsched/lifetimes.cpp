@@ -6,13 +6,7 @@ namespace memsched {
 namespace {
 
 // The least workspace and the fastest time that any choice of the op offers bound every plan from below.
-Bytes least_workspace(const Op& op) {
-    Bytes least = op.choices[0].workspace;
-    for (const Choice& choice : op.choices) {
-        least = std::min(least, choice.workspace);
-    }
-    return least;
-}
+Bytes least_workspace(const Op& op) { return op.choices[at(baseline(op))].workspace; }
 
 } // namespace
 

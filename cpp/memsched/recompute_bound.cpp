@@ -11,12 +11,6 @@ namespace {
 
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
 
-Seconds fastest(const Op& op) {
-    return std::min_element(op.choices.begin(), op.choices.end(),
-                            [](const Choice& a, const Choice& b) { return a.time < b.time; })
-        ->time;
-}
-
 // before[p][q]: op q must have run before op p can.
 std::vector<std::vector<bool>> precedence(const Graph& graph) {
     std::vector<std::vector<bool>> before(graph.ops().size(), std::vector<bool>(graph.ops().size(), false));
@@ -98,7 +92,7 @@ class Instants {
         : graph_(graph), lifetimes_(graph), before_(precedence(graph)), capacity_(capacity),
           readers_(graph.tensors().size()), again_(graph.ops().size()) {
         for (std::size_t q = 0; q < graph.ops().size(); ++q) {
-            time_.push_back(fastest(graph.ops()[q]));
+            time_.push_back(fastest(graph.ops()[q]).time);
             total_ += time_.back();
             for (const TensorId t : graph.ops()[q].reads) {
                 readers_[static_cast<std::size_t>(t)].push_back(q);

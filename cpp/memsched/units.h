@@ -1,6 +1,7 @@
 // Units of measure shared by the whole core, and the checked arithmetic on them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -12,6 +13,9 @@ using Bandwidth = double;      // bytes per second; 0 means no link, infinity a 
 using TensorId = std::int32_t; // index into Graph::tensors
 using OpId = std::int32_t;     // index into Graph::ops
 using StepId = std::int32_t;   // index into a list of steps
+
+// An id as an index.
+inline std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 // a + b; throws std::invalid_argument naming `what` when the sum leaves int64.
 Bytes checked_add(Bytes a, Bytes b, const std::string& what);

@@ -42,5 +42,6 @@ def feature_map_classes(result: Result) -> dict[str, str]:
     fetched = {step["prefetch"] for step in steps if "prefetch" in step}
     runs = Counter(step["run"] for step in steps if "run" in step)
     again = {name for op in graph.ops if runs[op["name"]] > 1 for name in op["writes"]}
-    names = [graph.tensors[tensor]["name"] for tensor in _core.feature_maps(graph)]
+    tensors = graph.tensors
+    names = [tensors[tensor]["name"] for tensor in _core.feature_maps(graph)]
     return {name: "swap" if name in fetched else "recompute" if name in again else "keep" for name in names}

@@ -13,8 +13,6 @@ namespace {
 
 using Scheme = ModnnState::Scheme;
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 // The decisions of Algorithm 1, op by op.
 class Walk {
   public:

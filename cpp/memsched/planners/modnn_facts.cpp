@@ -7,8 +7,6 @@
 namespace memsched {
 namespace {
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 Tensors distinct(const Tensors& tensors) {
     Tensors found;
     for (const TensorId t : tensors) {
@@ -31,22 +29,11 @@ Bytes need(const Graph& graph, const Op& op, Bytes workspace) {
 
 } // namespace
 
-std::int32_t modnn_baseline(const Op& op) {
-    const auto least = std::min_element(op.choices.begin(), op.choices.end(),
-                                        [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });
-    return static_cast<std::int32_t>(least - op.choices.begin());
-}
-
-const Choice& modnn_fastest(const Op& op) {
-    return *std::min_element(op.choices.begin(), op.choices.end(),
-                             [](const Choice& a, const Choice& b) { return a.time < b.time; });
-}
-
 ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()) {
     for (std::size_t i = 0; i < g.ops().size(); ++i) {
         const Op& op = g.ops()[i];
-        base.push_back(modnn_baseline(op));
-        quickest.push_back(modnn_fastest(op).time);
+        base.push_back(baseline(op));
+        quickest.push_back(fastest(op).time);
         reads.push_back(distinct(op.reads));
         for (const TensorId t : reads.back()) {
             uses[at(t)].push_back(static_cast<OpId>(i));
@@ -83,7 +70,7 @@ Bytes modnn_min_memory(const Graph& graph) {
         sources += tensor.role == Role::input || tensor.role == Role::weight ? tensor.bytes : 0;
     }
     for (const Op& op : graph.ops()) {
-        most = std::max(most, need(graph, op, op.choices[at(modnn_baseline(op))].workspace));
+        most = std::max(most, need(graph, op, op.choices[at(baseline(op))].workspace));
     }
     return graph.resident() + std::max(most, sources);
 }
@@ -91,7 +78,7 @@ Bytes modnn_min_memory(const Graph& graph) {
 Bytes need_of_fastest(const Graph& graph) {
     Bytes most = 0;
     for (const Op& op : graph.ops()) {
-        most = std::max(most, need(graph, op, modnn_fastest(op).workspace));
+        most = std::max(most, need(graph, op, fastest(op).workspace));
     }
     return most;
 }

@@ -12,12 +12,6 @@ namespace memsched {
 using Tensors = std::vector<TensorId>;
 using Flags = std::vector<std::uint8_t>;
 
-// The first choice of an op of the least workspace.
-std::int32_t modnn_baseline(const Op& op);
-
-// The first choice of an op of the least time.
-const Choice& modnn_fastest(const Op& op);
-
 // What a tensor's place in memory depends on: where it is, and whether it has served.
 struct ModnnLayout {
     SegmentList memory;

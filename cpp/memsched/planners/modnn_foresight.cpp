@@ -4,12 +4,6 @@
 #include <optional>
 
 namespace memsched {
-namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
-} // namespace
-
 bool ModnnForesight::fits(OpId i, OpId s, ModnnLayout layout) const {
     finish(i, layout);
     for (OpId u = i + 1; u <= s; ++u) {

@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::size_t out = 0; // the link of offloads
 
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-
 } // namespace
 
 ModnnState::ModnnState(const ModnnFacts& facts, const Device& device, Bytes capacity)

@@ -9,16 +9,6 @@
 namespace memsched {
 namespace {
 
-std::int32_t fastest_within(const Op& op, Bytes room) {
-    std::int32_t best = 0;
-    for (std::size_t k = 1; k < op.choices.size(); ++k) {
-        if (op.choices[k].workspace <= room && op.choices[k].time < op.choices[static_cast<std::size_t>(best)].time) {
-            best = static_cast<std::int32_t>(k);
-        }
-    }
-    return best;
-}
-
 // Bytes of the prefetches that are issued with the run at position k.
 Bytes issued_with(const Graph& graph, const StepList& list, std::size_t k) {
     Bytes sum = 0;

@@ -55,8 +55,8 @@ def modnn(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     rounds : "fewest" or "search"
-        Eq. (3) gives the fewest rounds, n. With "search" n + 1, n + 2, n + 3, 2 n and 3 n are simulated as well: more
-        rounds can need fewer transfers.
+        Eq. (3) gives the fewest rounds, n. With "search" n + 1, n + 2, n + 3, 2 n and 3 n are simulated as well, for
+        more rounds can need fewer transfers, each with line 16 and without.
     foresee : bool
         Line 16 of Algorithm 1: fetch only what leaves room for the ops until its use.
     gpus : int
@@ -123,15 +123,14 @@ def _one_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFa
     half = GraphFamily(problem.at, problem.batch // 2, name=problem.name)
     gradients = problem.graph.resident / 2  # of the weights, which are the other half
     exchange = gradients / device.d2h + gradients / device.h2d + 3 * gradients / added
-    return half, with_memory(device, device.memory, share=2), exchange
+    return half, _half_the_link(device), exchange
 
 
-def with_memory(device: Device, memory: int, share: int = 1) -> Device:
-    """The same device with other memory, and a link that so many share."""
+def _half_the_link(device: Device) -> Device:
     return Device(
-        memory,
-        d2h=device.d2h / share,
-        h2d=device.h2d / share,
+        device.memory,
+        d2h=device.d2h / 2,
+        h2d=device.h2d / 2,
         duplex=device.duplex,
         latency=device.latency,
         host_memory=device.host_memory,
@@ -168,13 +167,14 @@ class _Walk:
         """The fastest of the plans that can run; None where none can."""
         if memory < least_memory(self.problem):
             return None
-        device = with_memory(self.device, memory)
+        device = make_device(memory, None, self.device)
         found: list[tuple[float, int, Schedule]] = []
         for order, rounds in enumerate(self._candidates(memory)):
-            schedule = self._plan(rounds, device)
-            if self._can_run(schedule):
-                found.append((simulate(self.problem, schedule, device).makespan, order, schedule))
-        return min(found)[2] if found else None
+            for foresee in (True, False) if self.search and self.foresee else (self.foresee,):
+                schedule = self._plan(rounds, device, foresee)
+                if self._can_run(schedule):
+                    found.append((simulate(self.problem, schedule, device).makespan, order, schedule))
+        return min(found, key=lambda one: one[:2])[2] if found else None
 
     def _candidates(self, memory: int) -> list[Rounds]:
         if not isinstance(self.problem, GraphFamily):
@@ -184,11 +184,11 @@ class _Walk:
         counts = [n, n + 1, n + 2, n + 3, 2 * n, 3 * n] if self.search else [n]
         return [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
 
-    def _plan(self, rounds: Rounds, device: Device) -> Schedule:
+    def _plan(self, rounds: Rounds, device: Device, foresee: bool) -> Schedule:
         """The walk at the larger batch: what fits there fits at the smaller."""
         graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
         linked = device if self.linked else Device(device.memory, 1.0)
-        schedule, _ = _core.modnn(graph, linked, self.foresee, self.planner, self.progress)
+        schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress)
         return schedule if rounds == [(graph.batch, 1)] else in_rounds(schedule, rounds)
 
     def _can_run(self, schedule: Schedule) -> bool:

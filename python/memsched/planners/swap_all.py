@@ -6,7 +6,7 @@ from memsched import _core
 from memsched._core import Device
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
 from memsched.planners.minimum import by_bisection
-from memsched.problem import Problem
+from memsched.problem import Problem, make_device
 from memsched.result import Result
 
 
@@ -65,7 +65,7 @@ def swap_all(
     planner = {"name": "swap_all", "scheduled": scheduled}
 
     def planned(memory: int) -> _core.Schedule | None:
-        at = Device(memory, d2h=task.device.d2h, h2d=task.device.h2d, duplex=task.device.duplex)
+        at = make_device(memory, None, task.device)
         return _core.swap_all(task.graph, at, task.workspace_limit, scheduled, planner)
 
     schedule = task.everything_stays() if task.stays else planned(task.device.memory)

@@ -9,7 +9,7 @@ from memsched import checks
 from memsched._core import Chain, Device
 from memsched.compare import plan as plan_chain
 from memsched.errors import InfeasibleError
-from memsched.planners.registry import PLANNERS, check_planner, planner_named
+from memsched.planners.registry import check_planner, min_memory, planners_of
 from memsched.result import Result
 from memsched.torch.machines import Link
 from memsched.units import format_bytes, parse_bytes, parse_memory
@@ -56,8 +56,8 @@ def solve(
     try:
         return plan_chain(chain, device=device, planner=planner, chunk="storage", time_limit=time_limit)
     except InfeasibleError as error:
-        planners = PLANNERS.values() if planner == "auto" else [planner_named(planner)]
-        if any(entry.min_memory(chain) <= limit for entry in planners):  # it is the host's memory that lacks
+        names = planners_of(chain) if planner == "auto" else [planner]
+        if any(min_memory(chain, name) <= limit for name in names):  # it is the host's memory that lacks
             raise
         raise InfeasibleError(
             f"the budget of {format_bytes(limit)} is too small: {format_bytes(chain.resident)} are resident, and the "
