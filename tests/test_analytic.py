@@ -84,6 +84,64 @@ def test_families_are_graphs_that_run(network: str, gpu: str) -> None:
     assert per_image == sorted(per_image, reverse=True)
 
 
+def parameters_of_resnext(widths: tuple[int, ...], counts: tuple[int, ...], groups: int, classes: int) -> int:
+    """Convolutions without bias, two for each channel that is normalised, and the last layer."""
+    found, before = 3 * 64 * 7**3 + 2 * 64, 64
+    for width, count in zip(widths, counts, strict=True):
+        found += before * 2 * width + 2 * 2 * width  # the shortcut of the first block
+        for _ in range(count):
+            found += before * width + width * width // groups * 27 + width * 2 * width + 2 * (width + width + 2 * width)
+            before = 2 * width
+    return found + (before + 1) * classes
+
+
+def test_resnext101_3d_has_the_layers_of_the_network() -> None:
+    """33 blocks of 3 convolutions, 4 shortcuts and the first; ReLUs behind all but those; 48.34 million parameters."""
+    graph = ms.profiles.analytic("resnext101_3d", 2).graph
+    found = maps(graph)
+    assert len(found) == 207
+    assert sum("conv" in name or "shortcut" in name for name in found) == 33 * 3 + 4 + 1
+    assert sum("relu" in name for name in found) == 33 * 3 + 1
+    expected = parameters_of_resnext((128, 256, 512, 1024), (3, 4, 23, 3), 32, 400)
+    assert (graph.resident, expected) == (8 * expected, 48_340_816)
+    assert {c["alg"] for op in graph.ops if op["kind"] == "conv" for c in op["choices"]} == {"implicit_gemm", "gemm"}
+
+
+def test_a_convolution_of_three_dimensions_by_hand() -> None:
+    """256 channels in 32 groups, from 8 x 28 x 28 to 4 x 14 x 14 with kernels of 3 x 3 x 3."""
+    graph = ms.profiles.analytic("resnext101_3d", 1).graph
+    sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    assert (sizes["res3_1.relu1"], sizes["res3_1.conv2"]) == (6_422_528, 802_816)
+    (op,) = (op for op in graph.ops if op["name"] == "res3_1.conv2.fwd")
+    implicit, gemm = op["choices"]
+    assert (implicit["workspace"], gemm["workspace"]) == (0, 4 * 256 * 27 * 784)
+    operations = 2 * 256 * 784 * (8 * 27)
+    share = 200_704 / (200_704 + 8e5) * 216 / (216 + 24) * 8 / (8 + 12)
+    assert implicit["time"] == pytest.approx(1e-5 + operations / (15.7e12 * 0.72 * share), rel=1e-9)
+
+
+def test_clips_have_frames_and_sides() -> None:
+    """Twice the frames and twice the side: all maps but the last three are eight times larger."""
+    assert ms.profiles.analytic("resnext101_3d", 1) == ms.profiles.analytic("resnext101_3d", 1, clip=(16, 112))
+    small, large = (ms.profiles.analytic("resnext101_3d", 1, clip=clip).graph for clip in ((32, 224), (64, 448)))
+    assert (small.resident, small.name) == (large.resident, "resnext101_3d-32-224@v100")
+    for a, b in zip(small.tensors, large.tensors, strict=True):
+        assert b["size"] == (1 if a["name"].startswith(("pool5", "fc")) else 8) * a["size"]
+
+
+@pytest.mark.parametrize(
+    ("network", "clip", "words"),
+    [
+        ("resnet50", (16, 112), "resnet50 takes pictures; only resnext101_3d takes clips"),
+        ("resnext101_3d", (8, 112), "whole numbers >= 16"),
+        ("resnext101_3d", (16, 112.5), "whole numbers >= 16"),
+    ],
+)
+def test_clips_are_checked(network: str, clip: tuple[int, int], words: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=words):
+        ms.profiles.analytic(network, 1, clip=clip)
+
+
 def test_gradients_that_meet_are_added() -> None:
     """The op that makes the second part reads the first and writes the sum."""
     graph = ms.profiles.analytic("resnet34", 2).graph

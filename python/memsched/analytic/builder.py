@@ -18,11 +18,15 @@ class Map:
     channels: int
     height: int
     width: int
+    depth: int = 1
     relu: bool = False
 
     @property
     def elements(self) -> int:
-        return self.channels * self.height * self.width
+        return self.channels * self.depth * self.height * self.width
+
+
+Along = tuple[int, int, int]  # a kernel, its stride and its padding in depth
 
 
 class Builder:
@@ -42,18 +46,29 @@ class Builder:
         self._backward: list[Callable[[], None]] = []
         self._gradient: dict[str, str] = {}  # the latest sum of each map's gradient
 
-    def input(self, name: str, channels: int, side: int) -> Map:
+    def input(self, name: str, channels: int, side: int, depth: int = 1) -> Map:
         """The batch itself."""
-        made = Map(name=name, channels=channels, height=side, width=side)
+        made = Map(name=name, channels=channels, depth=depth, height=side, width=side)
         self._tensor(name, made, "input")
         return made
 
     def conv(
-        self, name: str, x: Map, filters: int, kernel: int, *, stride: int = 1, pad: int = 0, relu: bool = False
+        self,
+        name: str,
+        x: Map,
+        filters: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        pad: int = 0,
+        along: Along = (1, 1, 0),
+        groups: int = 1,
+        relu: bool = False,
     ) -> Map:
         """A convolution; with `relu`, bias and ReLU are fused into it."""
         height, width = ((side + 2 * pad - kernel) // stride + 1 for side in (x.height, x.width))
-        y = Map(name=name, channels=filters, height=height, width=width, relu=relu)
+        depth = (x.depth + 2 * along[2] - along[0]) // along[1] + 1
+        y = Map(name=name, channels=filters, depth=depth, height=height, width=width, relu=relu)
         shape = Conv(
             batch=self.batch,
             channels=x.channels,
@@ -64,8 +79,12 @@ class Builder:
             width=x.width,
             out_height=height,
             out_width=width,
+            depth=x.depth,
+            out_depth=depth,
+            kernel_depth=along[0],
+            groups=groups,
         )
-        self.parameters += filters * (x.channels * kernel**2 + (1 if relu else 0))
+        self.parameters += filters * (shape.patch + (1 if relu else 0))
         return self._product(y, x, "conv", shape)
 
     def linear(self, name: str, x: Map, filters: int, *, relu: bool = False) -> Map:
@@ -102,12 +121,17 @@ class Builder:
         self._backward.append(backward)
         return y
 
-    def pool(self, name: str, x: Map, kernel: int, stride: int, pad: int = 0) -> Map:
+    def pool(self, name: str, x: Map, kernel: int, stride: int, pad: int = 0, along: Along = (1, 1, 0)) -> Map:
         """Max pooling; a kernel of 0 is the average over all pixels."""
-        height, width = (
-            ((side + 2 * pad - kernel + stride - 1) // stride + 1 if kernel else 1) for side in (x.height, x.width)
-        )
-        y = Map(name=name, channels=x.channels, height=height, width=width)
+
+        def pooled(side: int, kernel: int, stride: int, pad: int) -> int:
+            return (side + 2 * pad - kernel + stride - 1) // stride + 1
+
+        height, width, depth = 1, 1, 1
+        if kernel:
+            height, width = (pooled(side, kernel, stride, pad) for side in (x.height, x.width))
+            depth = pooled(x.depth, *along)
+        y = Map(name=name, channels=x.channels, depth=depth, height=height, width=width)
         layer = self._next()
         both = self._bytes(x) + self._bytes(y)
         self._op(f"{name}.fwd", "fwd", "pool", layer, [x.name], [y], moving(self.gpu, both))
@@ -133,7 +157,7 @@ class Builder:
     def _norm(self, name: str, maps: list[Map], normed: list[Map], *, moved: tuple[int, int], temporaries: int) -> Map:
         """Bytes moved by the forward and the backward, and the forward's temporaries, in sizes of the result."""
         first = maps[0]
-        r = Map(name=name, channels=first.channels, height=first.height, width=first.width)
+        r = Map(name=name, channels=first.channels, depth=first.depth, height=first.height, width=first.width)
         size, layer = self._bytes(r), self._next()
         self.parameters += 2 * len(normed) * first.channels
         names = [one.name for one in maps]

@@ -96,7 +96,10 @@ def gpu_named(name: str) -> Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv:
-    """A convolution at one batch size: channels in and out, side of the kernel, sides of the input and the output."""
+    """A convolution at one batch size: channels in and out, side of the kernel, sides of the input and the output.
+
+    Depths are those of a convolution in three dimensions. Each of the groups has its share of both channels.
+    """
 
     batch: int
     channels: int
@@ -107,18 +110,36 @@ class Conv:
     width: int
     out_height: int
     out_width: int
+    depth: int = 1
+    out_depth: int = 1
+    kernel_depth: int = 1
+    groups: int = 1
 
     @property
     def input_bytes(self) -> int:
-        return FLOAT * self.batch * self.channels * self.height * self.width
+        return FLOAT * self.batch * self.channels * self.depth * self.height * self.width
 
     @property
     def output_bytes(self) -> int:
-        return FLOAT * self.batch * self.filters * self.out_height * self.out_width
+        return FLOAT * self.batch * self.filters * self.out_pixels
 
     @property
     def weight_bytes(self) -> int:
-        return FLOAT * self.channels * self.filters * self.kernel**2
+        return FLOAT * self.filters * self.patch
+
+    @property
+    def out_pixels(self) -> int:
+        """Of one sample."""
+        return self.out_depth * self.out_height * self.out_width
+
+    @property
+    def kernel_volume(self) -> int:
+        return self.kernel_depth * self.kernel**2
+
+    @property
+    def patch(self) -> int:
+        """Numbers that one output is the sum over."""
+        return self.channels // self.groups * self.kernel_volume
 
     def choices(self, gpu: Gpu, what: str, mask: bool = False) -> list[dict[str, Any]]:
         """The algorithms of one of its three kernels, the one without workspace first.
@@ -132,9 +153,10 @@ class Conv:
             Whether the gradient is masked by the input, which is then read, too.
         """
         names = ["implicit_gemm", "gemm"]
-        if self.stride == 1 and self.kernel == 3:
+        tiled = self.stride == 1 and self.kernel_depth == self.depth == self.groups == 1
+        if tiled and self.kernel == 3:
             names.append("winograd")
-        if self.stride == 1 and 3 <= self.kernel <= 16:
+        if tiled and 3 <= self.kernel <= 16:
             names.append("fft")
         moved = self.input_bytes * (2 if mask else 1) + self.output_bytes + self.weight_bytes
         found = []
@@ -147,12 +169,12 @@ class Conv:
         return found
 
     def _utilisation(self, gpu: Gpu, what: str) -> float:
-        pixels = self.batch * self.out_height * self.out_width
-        patch, outputs = self.channels * self.kernel**2, self.filters * pixels
+        pixels = self.batch * self.out_pixels
+        channels, filters, outputs = self.channels // self.groups, self.filters // self.groups, self.filters * pixels
         reduction, other = {
-            "fwd": (patch, self.filters),
-            "dgrad": (self.filters * self.kernel**2, self.channels),
-            "wgrad": (pixels, min(self.filters, patch)),
+            "fwd": (self.patch, filters),
+            "dgrad": (filters * self.kernel_volume, channels),
+            "wgrad": (pixels, min(filters, self.patch)),
         }[what]
         return (
             (outputs / (outputs + gpu.half_output)) * (reduction / (reduction + _HALF)) * (other / (other + _HALF / 2))
@@ -163,14 +185,13 @@ class Conv:
 
     def _implicit_gemm(self) -> tuple[float, float, int]:
         """Operations, bytes moved beside input, weights and output, and workspace."""
-        patch = self.channels * self.kernel**2
-        return 2.0 * self.batch * self.filters * self.out_height * self.out_width * patch, 0.0, 0
+        return 2.0 * self.batch * self.filters * self.out_pixels * self.patch, 0.0, 0
 
     def _gemm(self) -> tuple[float, float, int]:
         flops = self._implicit_gemm()[0]
-        if self.kernel == 1 and self.stride == 1:
+        if self.kernel_volume == 1 and self.stride == 1:
             return flops, 0.0, 0
-        columns = FLOAT * self.channels * self.kernel**2 * self.out_height * self.out_width
+        columns = FLOAT * self.channels * self.kernel_volume * self.out_pixels
         return flops, float(columns * self.batch), columns * min(self.batch, _SHARED_COLUMNS)
 
     def _winograd(self) -> tuple[float, float, int]:

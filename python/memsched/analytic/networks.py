@@ -77,11 +77,33 @@ def _resnet(counts: Sequence[int], *, bottleneck: bool) -> Callable[[Builder], N
     return build
 
 
-NETWORKS: dict[str, Callable[[Builder], None]] = {
+def _resnext101_3d(b: Builder, frames: int, side: int) -> None:
+    """ResNeXt-101 on clips (Hara et al., CVPR 2018): kernels of three dimensions, 32 groups, 400 classes of actions.
+
+    The convolution with groups has a block's stride. Maps are kept as by `_resnet`; the pooling, without padding and
+    with the sides rounded up, gives the sides of the original.
+    """
+    conv1 = b.conv("conv1", b.input("x", 3, side, frames), 64, 7, stride=2, pad=3, along=(7, 1, 3))
+    x = b.pool("pool1", b.norm_relu("relu1", conv1), 3, 2, along=(3, 2, 0))
+    for stage, (count, width) in enumerate(zip((3, 4, 23, 3), (128, 256, 512, 1024), strict=True), 2):
+        for k in range(1, count + 1):
+            stride = 2 if k == 1 and stage > 2 else 1
+            name = f"res{stage}_{k}"
+            shortcut = x if k > 1 else b.conv(f"{name}.shortcut", x, 2 * width, 1, stride=stride, along=(1, stride, 0))
+            x = b.norm_relu(f"{name}.relu1", b.conv(f"{name}.conv1", x, width, 1))
+            c = b.conv(f"{name}.conv2", x, width, 3, stride=stride, pad=1, along=(3, stride, 1), groups=32)
+            c = b.conv(f"{name}.conv3", b.norm_relu(f"{name}.relu2", c), 2 * width, 1)
+            x = b.norm_add_relu(f"{name}.relu", c, shortcut, norm=k == 1)
+    b.loss(b.linear("fc", b.pool("pool5", x, 0, 1), 400))
+
+
+CLIPS = ("resnext101_3d",)  # whose input has a number of frames
+NETWORKS: dict[str, Callable[..., None]] = {
     "alexnet": _alexnet,
     "fcn": _fcn,
     "resnet34": _resnet((3, 4, 6, 3), bottleneck=False),
     "resnet50": _resnet((3, 4, 6, 3), bottleneck=True),
+    "resnext101_3d": _resnext101_3d,
     "vgg16": _vgg((2, 2, 3, 3, 3)),
     "vgg19": _vgg((2, 2, 4, 4, 4)),
     "vgg101": _vgg((12, 12, 24, 25, 25)),
