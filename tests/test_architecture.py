@@ -104,7 +104,10 @@ def test_only_torch_knows_torch(module: str) -> None:
 
 TORCH = [module for module in MODULES if module.startswith("memsched.torch.")]
 # What the PyTorch package may use of the others: the types, the checks, and the planners through `plan` alone.
-TORCH_MAY_USE = {"_core", "checks", "compare", "documents", "errors", "planners.registry", "problem", "result", "units"}
+TORCH_MAY_USE = {
+    *("_core", "checks", "compare", "documents", "errors", "family", "planners.registry", "problem", "result", "units"),
+    "validate",  # before a plan is run
+}
 
 
 @pytest.mark.parametrize("module", TORCH)

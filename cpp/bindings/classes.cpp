@@ -44,6 +44,31 @@ FetchRule rule_of(const std::string& kind, int layers, bool convolutions, bool s
     return {known, layers, convolutions, soft};
 }
 
+// The paper's search, and for so many seconds more what lies beyond it.
+std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device& device, Bytes limit, bool recompute,
+                                                const PoochOptions& options, int threads, double more_seconds,
+                                                std::uint64_t seed, const std::string& planner,
+                                                const py::object& progress) {
+    const FixedChoices fixed = fix_choices(graph, limit);
+    std::optional<PoochSolution> found;
+    {
+        const PythonProgress ticker(std::nullopt, progress);
+        const py::gil_scoped_release free;
+        Workers workers(threads);
+        found = pooch(fixed.graph, device, device.memory, recompute, options, workers, ticker.progress());
+    }
+    if (!found) {
+        return {std::nullopt, 0};
+    }
+    if (more_seconds > 0) {
+        const PythonProgress ticker(more_seconds, progress);
+        const py::gil_scoped_release free;
+        found->pooch = improve_classes(fixed.graph, device, device.memory, std::move(found->pooch), seed,
+                                       found->evaluations, ticker.progress());
+    }
+    return {schedule_of(graph, fixed, device.memory, found->pooch, planner), found->evaluations};
+}
+
 void bind_searches(py::module_& module) {
     module.def(
         "swap_all",
@@ -59,20 +84,15 @@ void bind_searches(py::module_& module) {
     module.def(
         "pooch",
         [](const Graph& graph, const Device& device, Bytes limit, bool recompute, int tree, int beam, bool fill,
-           int threads, std::optional<double> time_limit, const py::object& planner, const py::object& progress) {
-            const PythonProgress ticker(time_limit, progress);
+           int threads, double more_seconds, std::uint64_t seed, const py::object& planner,
+           const py::object& progress) {
             const std::string text = dump_json(planner, "planner");
-            const py::gil_scoped_release free;
-            const FixedChoices fixed = fix_choices(graph, limit);
-            Workers workers(threads);
-            const auto found =
-                pooch(fixed.graph, device, device.memory, recompute, {tree, beam, fill}, workers, ticker.progress());
-            return std::pair(found ? schedule_of(graph, fixed, device.memory, found->pooch, text) : std::nullopt,
-                             found ? found->evaluations : 0);
+            return searched(graph, device, limit, recompute, {tree, beam, fill}, threads, more_seconds, seed, text,
+                            progress);
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("recompute"), py::arg("tree"),
-        py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("time_limit"), py::arg("planner"),
-        py::arg("progress") = py::none(), "The schedule, and how many plans were timed.");
+        py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("more_seconds"), py::arg("seed"),
+        py::arg("planner"), py::arg("progress") = py::none(), "The schedule, and how many plans were timed.");
     module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner) {

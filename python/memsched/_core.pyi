@@ -798,7 +798,8 @@ def pooch(
     beam: int,
     fill: bool,
     threads: int,
-    time_limit: float | None,
+    more_seconds: float,
+    seed: int,
     planner: _Document | None,
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[Schedule | None, int]:

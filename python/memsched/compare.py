@@ -13,7 +13,8 @@ from memsched.planners.registry import check_planner, planner_named, planners_of
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
-SEARCH = 1.0  # seconds in which auto improves POFO's plan
+SEARCH = 1.0  # seconds in which auto improves the plan of ..
+SEARCHED = ("pofo", "pooch")  # .. one of these, which by default stop where their papers do
 
 
 def compare(
@@ -108,8 +109,8 @@ def plan(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     planner : str
-        A planner's name, or "auto": all that are listed for such a problem, and POFO's plan improved on the simulator.
-        On ties auto takes the one registered first.
+        A planner's name, or "auto": all that are listed for such a problem, with POFO's or PoocH's plan improved by a
+        search. On ties auto takes the one registered first.
     chunk : None, int or "storage"
         Of a chain, how tensors travel: whole, or in pieces.
     time_limit : float, optional
@@ -137,12 +138,13 @@ def plan(
     check_planner(planner)
     auto = planner == "auto"
     every = planners_of(problem)
-    names = [name for name in every if name != "pofo"] if auto else [planner]
+    names = [name for name in every if name not in SEARCHED] if auto else [planner]
     device = make_device(M, beta, device)
     found = compare(problem, device=device, planners=names, chunk=chunk, time_limit=time_limit)
-    if auto and "pofo" in every:  # in its place among the planners, for ties
-        searched = compare(problem, device=device, planners=["pofo"], chunk=chunk, time_limit=time_limit or SEARCH)
-        found = {name: found[name] if name in found else searched[name] for name in every}
+    if auto:  # in their place among the planners, for ties
+        rest = [name for name in every if name in SEARCHED]
+        found |= compare(problem, device=device, planners=rest, chunk=chunk, time_limit=time_limit or SEARCH)
+        found = {name: found[name] for name in every}
     results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
     if results:
         best = min(results, key=lambda result: result.makespan)

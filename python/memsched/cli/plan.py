@@ -67,7 +67,7 @@ CHUNK = click.option(
 TIME_LIMIT = click.option(
     "--time-limit",
     metavar="SECONDS",
-    help="For each planner that searches. By default 1 for offload, 0 for pofo (1 in auto), none for dynprog.",
+    help="For planners that search. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog.",
 )
 
 

@@ -145,7 +145,8 @@ def search_classes(
     beam: int,
     fill: bool,
     threads: int,
-    time_limit: float | None,
+    time_limit: float,
+    seed: int,
     progress: Progress,
 ) -> Result:
     """PoocH's search, with recomputation or without.
@@ -158,8 +159,11 @@ def search_classes(
     tree = checks.count("tree", tree, 0, 20)
     beam = checks.count("beam", beam, 1, 1000)
     threads = checks.count("threads", threads, 0, 1024)
-    limit = checks.time_limit(time_limit)
-    params: dict[str, Any] = {"tree": tree, "beam": beam, **({"fill": fill} if recompute else {})}
+    more_seconds = checks.non_negative("time_limit", time_limit, "seconds")
+    seed = checks.count("seed", seed, 0, 2**63 - 1)
+    params: dict[str, Any] = {"tree": tree, "beam": beam}
+    if recompute:
+        params |= {"fill": fill, "time_limit": more_seconds}
     if task.stays:
         return task.result({**params, "evaluations": 0}, task.everything_stays(), recomputes=recompute)
     schedule, evaluations = _core.pooch(
@@ -171,7 +175,8 @@ def search_classes(
         beam,
         fill,
         threads,
-        limit,
+        more_seconds,
+        seed,
         {"name": task.planner, **params},
         progress,
     )

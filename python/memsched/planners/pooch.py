@@ -20,7 +20,8 @@ def pooch(
     beam: int = 4,
     fill: bool = False,
     threads: int = 1,
-    time_limit: float | None = None,
+    time_limit: float = 0.0,
+    seed: int = 0,
     progress: Progress = None,
 ) -> Result:
     """Search classes of feature maps: first which stay and which travel, then which are computed again instead.
@@ -49,8 +50,10 @@ def pooch(
         In the end keep what still fits, from the output layer, where it costs no time.
     threads : int
         0: as many as the machine has. The plan does not depend on it.
-    time_limit : float, optional
-        Seconds, after which the best so far is taken.
+    time_limit : float
+        Seconds to go on after the paper's search, with random changes of a few classes at a time.
+    seed : int
+        Of these changes.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -88,5 +91,6 @@ def pooch(
         fill=fill,
         threads=threads,
         time_limit=time_limit,
+        seed=seed,
         progress=progress,
     )

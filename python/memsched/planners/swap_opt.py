@@ -19,7 +19,6 @@ def swap_opt(
     tree: int = 12,
     beam: int = 4,
     threads: int = 1,
-    time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
     """Keep those feature maps whose transfers would make the computation wait, as far as they fit; swap the others.
@@ -46,8 +45,6 @@ def swap_opt(
         Otherwise so many states are kept.
     threads : int
         0: as many as the machine has. The plan does not depend on it.
-    time_limit : float, optional
-        Seconds, after which the best so far is taken.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -81,6 +78,7 @@ def swap_opt(
         beam=beam,
         fill=False,
         threads=threads,
-        time_limit=time_limit,
+        time_limit=0.0,
+        seed=0,
         progress=progress,
     )
