@@ -117,7 +117,9 @@ def source_of(module: str) -> Path:
 def exported(module: str) -> dict[str, Definition | None]:
     """The names in `__all__` of a package; None stands for a module."""
     found: dict[str, Definition | None] = {}
-    for node in ast.parse(source_of(module).read_text(encoding="utf-8")).body:
+    body = ast.parse(source_of(module).read_text(encoding="utf-8")).body
+    lazily = [inner for node in body if isinstance(node, ast.If) for inner in node.body]  # under TYPE_CHECKING
+    for node in (*lazily, *body):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memsched"):
             inside = definitions(source_of(str(node.module)))
             found |= {alias.asname or alias.name: inside.get(alias.name) for alias in node.names}

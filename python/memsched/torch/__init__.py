@@ -4,6 +4,9 @@ Needs PyTorch: `pip install 'memsched[torch]'`. `import memsched` alone does not
 it is first used.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as _error:
@@ -16,4 +19,14 @@ from memsched.torch.profile import profile
 from memsched.torch.resident import Resident
 from memsched.torch.torch_plan import TorchPlan
 
-__all__ = ["CaptureError", "HookedPlan", "Resident", "TorchPlan", "plan", "profile"]
+if TYPE_CHECKING:
+    from memsched.torch.graph_step.plan import StepPlan, plan_step
+
+__all__ = ["CaptureError", "HookedPlan", "Resident", "StepPlan", "TorchPlan", "plan", "plan_step", "profile"]
+
+
+def __getattr__(name: str) -> object:
+    """`plan_step` traces with parts of torch that nothing else here needs: they are imported when it is first used."""
+    if name in ("StepPlan", "plan_step"):
+        return getattr(importlib.import_module("memsched.torch.graph_step.plan"), name)
+    raise AttributeError(f"module 'memsched.torch' has no attribute {name!r}")
