@@ -16,7 +16,7 @@ import numpy as np
 from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, budget, environment, environment_line, table
 
 import memsched as ms
-from memsched.planners.registry import PLANNERS
+from memsched.planners.registry import planners_of
 
 LIMITS = tuple(100 * k / 9 for k in range(10))  # percent, from the least memory of POFO to the peak
 SEARCH = 0.1  # seconds for each planner that searches
@@ -28,7 +28,7 @@ def auto_row(profile: str, percent: float) -> Row:
     device = ms.Device(budget(chain, percent, "pofo"), bandwidth(chain))
     best = ms.plan(chain, device=device, time_limit=SEARCH)
     assert ms.validate(best).peak_memory <= device.memory, (profile, percent)
-    others = [name for name in PLANNERS if name != "pofo"]  # auto's POFO starts from the plain one
+    others = [name for name in planners_of(chain) if name != "pofo"]  # auto's POFO starts from the plain one
     for name, found in ms.compare(chain, device=device, planners=others, time_limit=SEARCH).items():
         if isinstance(found, ms.Result) and name != "offload":  # whose search is timed
             assert best.makespan <= found.makespan * (1 + 1e-9), (profile, percent, name)

@@ -60,7 +60,9 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
     if (!found) {
         return {std::nullopt, 0};
     }
-    if (more_seconds > 0) {
+    const bool stays = std::all_of(found->pooch.classes.begin(), found->pooch.classes.end(),
+                                   [](MapClass one) { return one == MapClass::keep; });
+    if (more_seconds > 0 && !stays) {
         const PythonProgress ticker(more_seconds, progress);
         const py::gil_scoped_release free;
         found->pooch = improve_classes(fixed.graph, device, device.memory, std::move(found->pooch), seed,
@@ -152,6 +154,10 @@ void bind_classes(py::module_& module) {
            const py::object& progress) {
             const PythonProgress ticker(std::nullopt, progress);
             std::vector<MapClass> classes;
+            const auto maps = static_cast<py::ssize_t>(feature_maps(graph).size());
+            if (maps > 0 && rows.size() % maps != 0) {
+                throw std::invalid_argument("rows must have one class a feature map");
+            }
             for (py::ssize_t k = 0; k < rows.size(); ++k) {
                 classes.push_back(static_cast<MapClass>(std::min<std::uint8_t>(rows.data()[k], 2)));
             }
@@ -168,6 +174,7 @@ void bind_classes(py::module_& module) {
             if (std::find(known.begin(), known.end(), MapClass::recompute) != known.end()) {
                 throw std::invalid_argument("classes must be keep or swap");
             }
+            const py::gil_scoped_release free;
             return least_budget(fix_choices(graph, limit).graph, known);
         },
         py::arg("graph"), py::arg("workspace_limit"), py::arg("classes"),

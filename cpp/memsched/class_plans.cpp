@@ -1,9 +1,20 @@
 #include "memsched/class_plans.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 
 namespace memsched {
+namespace {
+
+constexpr int deepest = 4000; // runs inside each other, for the stack's sake
+
+Bytes saturated_add(Bytes a, Bytes b) {
+    Bytes sum = 0;
+    return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Bytes>::max() : sum;
+}
+
+} // namespace
 OpId turn_of(const Graph& graph) {
     const auto first =
         std::find_if(graph.ops().begin(), graph.ops().end(), [](const Op& op) { return op.phase == Phase::backward; });
@@ -101,6 +112,8 @@ void ClassPlans::reset(std::span<const MapClass> classes, Bytes capacity) {
     ran_.assign(graph_.ops().size(), 0);
     events_.clear();
     passing_.clear();
+    repeated_ = 0;
+    depth_ = 0;
 }
 
 void ClassPlans::drop(TensorId tensor) {
@@ -195,10 +208,18 @@ bool ClassPlans::bring(TensorId tensor) {
 bool ClassPlans::run(OpId id) {
     const Op& op = graph_.op(id);
     // Where room is so scarce that what was brought back is dropped before its use, runs could repeat without end.
-    const std::size_t most = 64 * graph_.ops().size() + 1024;
-    if ((ran_[at(id)] && op.once) || events_.size() > most) {
+    const std::size_t most = 64 * graph_.ops().size();
+    repeated_ += ran_[at(id)];
+    if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest) {
         return false;
     }
+    ++depth_;
+    const bool done = run_op(id, op);
+    --depth_;
+    return done;
+}
+
+bool ClassPlans::run_op(OpId id, const Op& op) {
     for (const bool again : {true, false}) { // what is computed again first: that needs the most room
         for (const TensorId t : op.reads) {
             if (again != (!fact(t).map || state(t).kind == MapClass::recompute)) {
@@ -271,15 +292,20 @@ bool ClassPlans::build(std::span<const MapClass> classes, Bytes capacity, const 
 
 Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
     ClassPlans plans(graph);
-    Bytes low = -1, high = 1;
-    while (!plans.fits(classes, high)) {
-        high *= 2;
+    Bytes low = -1, high = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        high += tensor.bytes;
     }
+    Bytes scratch = 0;
+    for (const Op& op : graph.ops()) {
+        scratch = std::max(scratch, op.choices[0].workspace);
+    }
+    high = saturated_add(high, scratch); // with all tensors at once and the largest workspace everything fits
     while (high - low > 1) {
         const Bytes middle = low + (high - low) / 2;
         (plans.fits(classes, middle) ? high : low) = middle;
     }
-    return graph.resident() + high;
+    return saturated_add(graph.resident(), high);
 }
 
 } // namespace memsched

@@ -56,6 +56,7 @@ class ClassPlans {
     bool forward();
     bool backward();
     bool run(OpId op);
+    bool run_op(OpId id, const Op& op);
     bool bring(TensorId tensor);
     bool make_room(Bytes bytes); // by dropping what is needed the latest
     void drop(TensorId tensor);
@@ -77,6 +78,8 @@ class ClassPlans {
     Bytes capacity_ = 0, live_ = 0;
     OpId now_ = 0; // the op of the backward that is being made possible
     bool repeats_ = false;
+    std::size_t repeated_ = 0; // runs of ops that ran before
+    int depth_ = 0;            // of runs that are under way
     std::vector<State> state_;
     std::vector<std::uint8_t> ran_;
     std::vector<TensorId> passing_; // brought back for the present op, and perhaps for it alone

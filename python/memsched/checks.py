@@ -52,6 +52,33 @@ def non_negative(name: str, value: object, unit: str) -> float:
     return number
 
 
+def flag(name: str, value: object) -> bool:
+    """True or False, and nothing that is merely true.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInputError(f"{name} is {value!r}; it must be True or False")
+    return bool(value)
+
+
+def size(name: str, value: object) -> int:
+    """A whole number of bytes >= 0 that fits in 62 bits.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    number = _as_float(value)
+    if not 0 <= number < 2**62 or number != math.floor(number):
+        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number of bytes >= 0")
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
 def time_limit(value: object) -> float | None:
     """Seconds >= 0, or None for no limit.
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from memsched._core import Chain, Device
 from memsched.bounds import recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.family import GraphFamily
-from memsched.planners.registry import check_planner, planner_named, planners_of, takes
+from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
-SEARCH = 1.0  # seconds in which auto improves the plan of ..
-SEARCHED = ("pofo", "pooch")  # .. one of these, which by default stop where their papers do
+SEARCH = 1.0  # seconds in which auto improves plans that by default stop where their papers do
+AUTO: dict[str, dict[str, object]] = {
+    "pofo": {"time_limit": SEARCH},
+    "pooch": {"time_limit": SEARCH},
+    "modnn": {"rounds": "search"},
+}
 
 
 def compare(
@@ -67,8 +71,7 @@ def compare(
     ['greedy', 'vdnn']
     """
     device = make_device(M, beta, device)
-    if not isinstance(problem, Chain):
-        graph_of(problem, chunk)  # a graph is not cut
+    _check_chunk(problem, chunk)
     if isinstance(planners, str):
         raise InvalidInputError(f"planners is {planners!r}; give a list of names")
     names = planners_of(problem) if planners is None else list(planners)
@@ -77,13 +80,7 @@ def compare(
     for name, entry in entries.items():
         if progress is not None:
             progress(name)
-        options = takes(entry.plan, {"chunk": chunk, "time_limit": time_limit})
-        try:
-            found[name] = entry.plan(problem, device=device, **options)
-        except InvalidInputError:
-            raise
-        except MemschedError as error:
-            found[name] = error
+        found[name] = _outcome(entry, problem, device, {"chunk": chunk, "time_limit": time_limit})
     return found
 
 
@@ -120,7 +117,7 @@ def plan(
     -------
     Result
         With "auto" never worse than any planner's with its default options, and `lower_bound` holds for all plans,
-        those that recompute included; with a name it holds for that planner's.
+        those that recompute included (of a family, in the same rounds); with a name it holds for that planner's.
 
     Raises
     ------
@@ -137,14 +134,16 @@ def plan(
     """
     check_planner(planner)
     auto = planner == "auto"
-    every = planners_of(problem)
-    names = [name for name in every if name not in SEARCHED] if auto else [planner]
     device = make_device(M, beta, device)
-    found = compare(problem, device=device, planners=names, chunk=chunk, time_limit=time_limit)
-    if auto:  # in their place among the planners, for ties
-        rest = [name for name in every if name in SEARCHED]
-        found |= compare(problem, device=device, planners=rest, chunk=chunk, time_limit=time_limit or SEARCH)
-        found = {name: found[name] for name in every}
+    given = {"chunk": chunk, "time_limit": time_limit}
+    if auto:
+        _check_chunk(problem, chunk)
+        found = {
+            name: _outcome(PLANNERS[name], problem, device, {**AUTO.get(name, {}), **_set(given)})
+            for name in planners_of(problem)
+        }
+    else:
+        found = compare(problem, device=device, planners=[planner], chunk=chunk, time_limit=time_limit)
     results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
     if results:
         best = min(results, key=lambda result: result.makespan)
@@ -152,6 +151,25 @@ def plan(
     infeasible = [outcome for outcome in found.values() if isinstance(outcome, InfeasibleError)]
     errors = [outcome for outcome in found.values() if isinstance(outcome, MemschedError)]
     raise min(infeasible, key=lambda error: error.min_memory) if infeasible else errors[0]
+
+
+def _check_chunk(problem: Problem, chunk: ChunkLike) -> None:
+    if not isinstance(problem, Chain):
+        graph_of(problem, chunk)  # a graph is not cut
+
+
+def _set(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:
+    """What a planner returns, or the error that it ends with, unless the input is to blame."""
+    try:
+        return entry.plan(problem, device=device, **takes(entry.plan, options))
+    except InvalidInputError:
+        raise
+    except MemschedError as error:
+        return error
 
 
 def _bounded(best: Result) -> Result:

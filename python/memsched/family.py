@@ -49,6 +49,7 @@ class GraphFamily:
         if not callable(make):
             raise InvalidInputError(f"make is {make!r}; it must be a function from a batch size to a Graph")
         self._make = make
+        self.batches: tuple[int, ...] | None = None  # which batches there are; None: all up to the full one
         self._graphs: dict[int, Graph] = {}
         self.batch = checks.count("batch", batch, 1, 2**63 - 1)
         self.name = self.graph.name if name is None else name
@@ -67,6 +68,13 @@ class GraphFamily:
             self._graphs[batch] = made
         return self._graphs[batch]
 
+    def _has(self, batch: int) -> bool:
+        try:
+            self.at(batch)
+        except InvalidInputError:
+            return False
+        return True
+
     def _check(self, batch: int, made: Graph) -> None:
         if not isinstance(made, Graph) or made.batch != batch:
             found = f"a graph of batch {made.batch}" if isinstance(made, Graph) else repr(made)
@@ -79,18 +87,11 @@ class GraphFamily:
                 f"the graph of batch {batch} has other tensors, ops or algorithms than that of batch {self.batch}; "
                 "only sizes, times and workspaces may change with the batch"
             )
-        larger = [a["name"] for a, b in zip(made.tensors, full.tensors, strict=True) if a["size"] > b["size"]]
-        larger += [
-            a["name"]
-            for a, b in zip(made.ops, full.ops, strict=True)
-            for x, y in zip(a["choices"], b["choices"], strict=True)
-            if x["workspace"] > y["workspace"]
-        ]
-        if larger or made.resident > full.resident:
-            raise InvalidInputError(
-                f"{larger[0] if larger else 'resident'!r} needs more bytes at batch {batch} than at {self.batch}; "
-                "sizes and workspaces must not fall as the batch grows"
-            )
+        above = min(known for known in self._graphs if known > batch)
+        below = max((known for known in self._graphs if known < batch), default=0)
+        _check_growth(made, self._graphs[above])
+        if below:
+            _check_growth(self._graphs[below], made)
 
     def __repr__(self) -> str:
         return f"GraphFamily(name={self.name!r}, batch={self.batch}, ops={len(self.graph.ops)})"
@@ -107,8 +108,8 @@ class GraphFamily:
         return GraphFamily.from_json, (self.to_json(self._graphs),)
 
     def to_json(self, batches: Iterable[int] = ()) -> Document:
-        """The form `memsched-family/1`: the graphs at the full batch and at some others."""
-        known = sorted({self.batch, *batches}, reverse=True)
+        """The form `memsched-family/1`: the graphs at the full batch, at 1 if it can be had, and at some others."""
+        known = sorted({self.batch, *([1] if self._has(1) else []), *batches}, reverse=True)
         graphs = [self.at(batch).to_json() for batch in known]
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
 
@@ -124,10 +125,30 @@ class GraphFamily:
         def stored(batch: int) -> Graph:
             if batch not in graphs:
                 known = ", ".join(map(str, sorted(graphs)))
-                raise InvalidInputError(f"this family was saved with its graphs at batch {known}; {batch} is not there")
+                raise InvalidInputError(
+                    f"this family was saved with its graphs at batch {known}; {batch} is not there; "
+                    "to_json(batches) saves more"
+                )
             return graphs[batch]
 
-        return cls(stored, document["batch"], name=document["name"])
+        family = cls(stored, document["batch"], name=document["name"])
+        family.batches = tuple(sorted(graphs))
+        return family
+
+
+def _check_growth(small: Graph, large: Graph) -> None:
+    larger = [a["name"] for a, b in zip(small.tensors, large.tensors, strict=True) if a["size"] > b["size"]]
+    larger += [
+        a["name"]
+        for a, b in zip(small.ops, large.ops, strict=True)
+        for x, y in zip(a["choices"], b["choices"], strict=True)
+        if x["workspace"] > y["workspace"]
+    ]
+    if larger or small.resident > large.resident:
+        raise InvalidInputError(
+            f"{larger[0] if larger else 'resident'!r} needs more bytes at batch {small.batch} than at {large.batch}; "
+            "sizes and workspaces must not fall as the batch grows"
+        )
 
 
 def _shape(graph: Graph) -> Any:

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
+from memsched.torch.lanes import EmulatedLanes
 from pytorch.graph_step_models import (
     PLANNERS,
     QUICK,
     SPEED,
     Captured,
     captured,
+    loss,
+    make,
     plain_step,
     planned_step,
     schedules,
@@ -25,7 +28,6 @@ from pytorch.graph_step_models import (
 )
 from pytorch.steps import copies, differences
 
-ALL = [*QUICK, pytest.param("resnet18", marks=pytest.mark.slow)]
 LIMIT = 8 << 20
 
 
@@ -37,7 +39,7 @@ def test_a_step_where_nothing_moves(name: str) -> None:
     assert differences(plain_step(c), planned_step(c, schedule)) == []
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [*QUICK[:4], *(pytest.param(name, marks=pytest.mark.slow) for name in QUICK[4:])])
 def test_plans_of_every_planner(name: str) -> None:
     check_planners(captured(name), PLANNERS, (0.0,))
 
@@ -119,9 +121,6 @@ def test_gradients_are_added_to_those_that_are_there() -> None:
         c.model.zero_grad(set_to_none=True)
         return found
 
-    from memsched.torch.lanes import EmulatedLanes
-    from pytorch.graph_step_models import loss
-
     runner = c.runner(staying(c), EmulatedLanes())
     want = with_gradients(lambda: loss(c.model(*c.args)).backward())
     got = with_gradients(lambda: runner.step(*c.args))
@@ -130,9 +129,6 @@ def test_gradients_are_added_to_those_that_are_there() -> None:
 
 def test_several_steps_train_alike() -> None:
     """Parameters change between the steps, and so do running statistics."""
-    from memsched.torch.lanes import EmulatedLanes
-    from pytorch.graph_step_models import loss, make
-
     results = []
     for planned in (False, True):
         model, args = make("residual")

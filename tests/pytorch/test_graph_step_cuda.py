@@ -44,7 +44,9 @@ def step_on(cuda: FakeCuda, c: Captured, schedule: ms.Schedule, lanes: CudaLanes
     return found
 
 
-@pytest.mark.parametrize("name", ["residual", pytest.param("transformer", marks=pytest.mark.slow), "tied_weights"])
+@pytest.mark.parametrize(
+    "name", ["residual", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "tied_weights"))]
+)
 def test_planned_steps_have_no_race(cuda: FakeCuda, name: str) -> None:
     c = captured(name)
     want = plain_step(c)
@@ -94,7 +96,9 @@ def test_a_step_that_does_not_clean_up_races(cuda: FakeCuda, monkeypatch: pytest
     assert any("given back" in race for race in cuda.races)
 
 
-@pytest.mark.parametrize("broken", [_NoWait, _NoOrder, _WrongStream])
+@pytest.mark.parametrize(
+    "broken", [_NoOrder, *(pytest.param(lanes, marks=pytest.mark.slow) for lanes in (_NoWait, _WrongStream))]
+)
 def test_lanes_that_are_broken_race(cuda: FakeCuda, broken: type[CudaLanes]) -> None:
     c = captured("residual")
     for _, schedule in moving(c)[:1]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import pkgutil
 import random
 from typing import Any
 
@@ -12,9 +15,20 @@ from torch import nn
 import memsched as ms
 import memsched.torch as mt
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.torch import graph_step
 from memsched.torch.graph_step.captured import CapturedStep
-from pytorch.graph_step_models import QUICK, Captured, loss, make, planned_step, staying
+from memsched.torch.graph_step.op_times import measure_operations
+from memsched.torch.lanes import EmulatedLanes
+from pytorch.graph_step_models import QUICK, Captured, captured, loss, make, planned_step, staying
 from pytorch.steps import differences, outcome
+
+MODULES = [module.name for module in pkgutil.iter_modules(graph_step.__path__, "memsched.torch.graph_step.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert found.failed == 0
 
 
 def planned(name: str = "residual", **options: Any) -> tuple[Any, tuple[Any, ...], Any]:
@@ -46,7 +60,7 @@ def test_the_report_says_what_it_costs() -> None:
 
 
 def test_times_are_measured_here() -> None:
-    _, args, plan = planned(device="here", bandwidth="12GB/s")
+    _, args, plan = planned("dropout_mlp", device="here", bandwidth="12GB/s")
     assert "measured on this CPU" in plan.report()
     assert plan.result.device.d2h == 12e9
     assert all(op["choices"][0]["time"] > 0 for op in plan.result.graph.ops)
@@ -65,6 +79,22 @@ def test_bytes_that_tracing_does_not_know_are_measured() -> None:
     unmeasured = Captured(model=model, args=args, step=step)
     with pytest.raises(MemschedError, match="plan again, on this device"):
         planned_step(unmeasured, staying(unmeasured))
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_operations_are_measured_without_a_trace(offload: bool) -> None:
+    """Where a plain step does not fit, everything waits on the host between two operations."""
+    c = captured("residual")
+    program = c.step.program
+    state = [*c.model.parameters(), *c.model.buffers()]
+    before, numbers = [tensor.detach().clone() for tensor in state], torch.get_rng_state()
+    found = measure_operations(program, state, EmulatedLanes(early=lambda: False), offload=offload, repeat=1)
+    for operation, measured in zip(program.operations, found, strict=True):
+        assert measured.seconds > 0
+        assert measured.makes == tuple(program.blocks[number].bytes for number in operation.makes)
+    assert all(map(torch.equal, before, state))
+    assert torch.equal(numbers, torch.get_rng_state())
+    assert all(parameter.grad is None for parameter in c.model.parameters())
 
 
 def test_rounds() -> None:
@@ -96,8 +126,8 @@ def test_under_autocast() -> None:
 
 def test_too_small_a_budget_says_what_it_takes() -> None:
     with pytest.raises(InfeasibleError) as caught:
-        planned(budget="1KiB")
-    _, args, plan = planned(budget=caught.value.min_memory)
+        planned("dropout_mlp", budget="1KiB")
+    _, args, plan = planned("dropout_mlp", budget=caught.value.min_memory)
     plan.verify(*args)
 
 

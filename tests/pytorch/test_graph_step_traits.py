@@ -94,6 +94,19 @@ def stateless_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.RReLU(), nn.Linear(4, 2))
 
 
+def encoder() -> nn.Module:
+    """Drops out of a tensor whose dimensions are permuted."""
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.3)
+
+
+def instance_norm() -> nn.Module:
+    """Batch normalisation that writes to statistics which are no buffers, but what becomes one."""
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True)
+    return nn.Sequential(
+        nn.ConvTranspose2d(3, 4, 3, stride=2), norm, nn.Dropout2d(0.3), nn.AvgPool2d(2, ceil_mode=True)
+    )
+
+
 def rows() -> tuple[Any, ...]:
     return (torch.randn(5, 4),)
 
@@ -101,6 +114,14 @@ def rows() -> tuple[Any, ...]:
 def shifted() -> tuple[Any, ...]:
     tokens = torch.randint(0, 10, (3, 9))
     return tokens[:, :-1], tokens[:, 1:]
+
+
+def tokens() -> tuple[Any, ...]:
+    return (torch.randn(2, 5, 8),)
+
+
+def images() -> tuple[Any, ...]:
+    return (torch.randn(3, 3, 7, 7),)
 
 
 def thrice() -> tuple[Any, ...]:
@@ -115,6 +136,8 @@ def thrice() -> tuple[Any, ...]:
         (lambda: Checkpointed(0.0), rows),
         (Language, shifted),
         (Attention, thrice),
+        (encoder, tokens),
+        (instance_norm, images),
         (norm_twice, rows),
         (frozen_norm, rows),
         (stateless_norm, rows),

@@ -5,8 +5,8 @@
 #include "memsched/planners/modnn_state.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
+#include <optional>
 
 namespace memsched {
 namespace {
@@ -137,7 +137,7 @@ class Walk {
             ++s;
         }
         Algorithm best;
-        Seconds gain = -std::numeric_limits<Seconds>::infinity();
+        std::optional<Seconds> gain; // the baseline may lose without bound, and is taken all the same
         for (std::size_t k = 0; k < op.choices.size(); ++k) {
             const Choice& choice = op.choices[k];
             const bool is_base = static_cast<std::int32_t>(k) == base;
@@ -150,7 +150,7 @@ class Walk {
             }
             const Seconds late = s < ops_ ? fetches_delayed(i, s, miss, start, choice, *place) : 0;
             const Seconds own = op.choices[at(base)].time - choice.time - place->delay - late;
-            if (own > gain) {
+            if (!gain || own > *gain) {
                 gain = own;
                 best = {static_cast<std::int32_t>(k), place->low, place->victims};
             }

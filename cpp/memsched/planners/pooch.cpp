@@ -278,6 +278,7 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
     found.swap_opt.makespan = search.makespan(found.swap_opt.classes);
     if (found.swap_opt.makespan < Simulator::illegal) { // nothing stalls
         found.pooch = found.swap_opt;
+        found.evaluations = search.evaluations();
         return found;
     }
     const Stalling stalling = stalling_maps(graph, device, budget, search);

@@ -12,7 +12,7 @@
 namespace memsched {
 
 struct PoochOptions {
-    int tree = 10;     // up to so many maps whose fetches stall are searched exhaustively,
+    int tree = 12;     // up to so many maps whose fetches stall are searched exhaustively,
     int beam = 4;      // more of them with so many states a level
     bool fill = false; // afterwards keep what still fits
 };

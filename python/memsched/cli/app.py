@@ -24,8 +24,10 @@ OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
 _HELP = """Plan what happens to every activation of a training step (keep, offload or recompute), so that it fits a
 memory budget.
 
-PROBLEM is the name of a shipped profile, such as resnet101-224-b32, or a memsched-chain/1 or memsched-graph/1
-file. FILE is a result or a plan that `memsched plan` saved. "-" reads the standard input.
+PROBLEM is the name of a shipped profile, such as resnet101-224-b32, the graph of its step, such as
+graph:resnet101-224-b32, a network by formula, such as analytic:resnet50:512, or a memsched-chain/1,
+memsched-graph/1 or memsched-family/1 file. FILE is a result or a plan that `memsched plan` saved. "-" reads the
+standard input.
 
 Sizes: 8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes. A memory may also be 40%: 0% is the least
 that any plan without recomputation needs, 100% is where the plain run fits. Bandwidths: 12GB/s, 12.2e9, inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -191,10 +192,12 @@ def measured(
     )
 
 
-def without_link(device: Device, moved: int) -> bool:
-    """Whether the device has no link, or one on which so many bytes never arrive."""
+def without_link(device: Device, moved: int, copies: int = 0) -> bool:
+    """Whether the device has no link, or one on which so many bytes, in so many copies, never arrive."""
     slowest = min(device.d2h, device.h2d)
-    return slowest == 0 or moved > sys.float_info.max * slowest
+    if slowest == 0 or moved > sys.float_info.max * slowest:
+        return True
+    return copies > 0 and not math.isfinite(1e6 * (copies * device.latency + moved / slowest))
 
 
 def start(
@@ -253,6 +256,7 @@ def check_memory(
     device: Device,
     min_memory: Callable[[], int],
     recomputing: Callable[[], int] | None = None,
+    copies: int = 0,
 ) -> None:
     """Refuse a memory below the planner's minimum, or below the peak when there is no link.
 
@@ -261,7 +265,7 @@ def check_memory(
     InfeasibleError
     """
     needed = _core.graph_peak_memory(graph)
-    no_link = without_link(device, needed)
+    no_link = without_link(device, needed, copies)
     if device.memory < needed:
         if not no_link:
             needed = min_memory()

@@ -18,6 +18,7 @@ from memsched.problem import Problem, graph_of, make_device
 from memsched.result import Result
 
 WORKSPACE_LIMIT = 8 << 20  # bytes, what Chainer gives cuDNN
+FIRST = object()  # in the place of a limit
 
 Need = Callable[[Graph, int], int]  # the least M on a graph, under a limit of workspaces
 
@@ -64,6 +65,11 @@ class GraphTask:
         started, device = self.started, self.device
         return measured(self.planner, options, self.problem, schedule, device, started, recomputes=recomputes)
 
+    def endless(self) -> InfeasibleError:
+        """What to raise where plans fit but take forever."""
+        needed = need_of_keeping_all(self.graph, self.workspace_limit)
+        return self.no_plan(needed, "the link is so slow that no plan ends")
+
     def no_plan(self, needed: int, reason: str) -> InfeasibleError:
         """What to raise."""
         return infeasible(self.planner, self.graph.name, self.device, needed, reason)
@@ -104,7 +110,7 @@ def start_graph(
     """Check a call of a planner of graphs, and that it can succeed.
 
     `need` is the planner's own minimum where feature maps can move. Without a link, or where the host cannot take all
-    of them, it needs what keeps them all. A planner that has no workspace_limit gives None.
+    of them, it needs what keeps them all. A planner that has no workspace_limit gives FIRST: each op takes its first.
 
     Raises
     ------
@@ -114,12 +120,12 @@ def start_graph(
         M is below what is needed.
     """
     started = time.perf_counter()
-    limit = -1 if workspace_limit is None else checks.count("workspace_limit", workspace_limit, 0, 2**62)
+    limit = -1 if workspace_limit is FIRST else checks.size("workspace_limit", workspace_limit)
     graph = graph_of(problem)
     device = make_device(M, beta, device)
     moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
     reason = ""
-    if without_link(device, moved):
+    if without_link(device, moved, len(graph.tensors)):
         reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
     elif device.host_memory is not None and device.host_memory < moved:
         reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, so all must stay"
@@ -163,7 +169,7 @@ def search_classes(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     params: dict[str, Any] = {"tree": tree, "beam": beam}
     if recompute:
-        params |= {"fill": fill, "time_limit": more_seconds}
+        params |= {"fill": checks.flag("fill", fill), "time_limit": more_seconds, "seed": seed}
     if task.stays:
         return task.result({**params, "evaluations": 0}, task.everything_stays(), recomputes=recompute)
     schedule, evaluations = _core.pooch(
@@ -180,5 +186,6 @@ def search_classes(
         {"name": task.planner, **params},
         progress,
     )
-    assert schedule is not None  # `start_graph` has checked that swapping all fits
+    if schedule is None:
+        raise task.endless()
     return task.result({**params, "evaluations": evaluations}, schedule, recomputes=recompute)

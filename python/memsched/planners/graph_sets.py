@@ -10,6 +10,7 @@ from memsched import _core, checks
 from memsched._core import Chain, Device, Graph
 from memsched.planners import minimum
 from memsched.planners.base import SetTask, check_memory, start
+from memsched.planners.graph_base import infeasible
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 
 
@@ -45,14 +46,19 @@ def start_sets(
     InfeasibleError
         M is below the least of any plan, or below the peak when there is no link.
     """
-    limit = checks.count("workspace_limit", workspace_limit, 0, 2**62)
+    limit = checks.size("workspace_limit", workspace_limit)
     if isinstance(problem, Chain):
         return start(planner, problem, M, beta, device, chunk, min_memory=minimum.of_graph if least else lambda _: 0)
     started = time.perf_counter()
     graph = _core.fixed_choices(graph_of(problem, chunk), limit)
     device = make_device(M, beta, device)
-    check_memory(planner, graph, device, lambda: need_of_moving_all(graph) if least else 0)
     movable = _core.movable_tensors(graph)
+    moved = int(np.asarray(_core.tensor_bytes(graph))[movable].sum())
+    peak, host = _core.graph_peak_memory(graph), device.host_memory
+    if host is not None and host < moved and device.memory < peak:
+        reason = f"the host takes {host} bytes, not all {moved} that may travel, so all must stay"
+        raise infeasible(planner, graph.name, device, peak, reason)
+    check_memory(planner, graph, device, lambda: need_of_moving_all(graph) if least else 0, copies=len(movable))
     stage = np.full(len(graph.tensors), -1, dtype=np.int64)
     stage[movable] = np.arange(len(movable))
     return SetTask(

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from memsched import _core, checks
 from memsched._core import Device, Schedule
-from memsched.errors import InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.fluid import Progress
 from memsched.planners.base import measured, without_link
 from memsched.planners.graph_base import infeasible
-from memsched.planners.minimum import by_bisection
+from memsched.planners.minimum import MOST_BYTES, by_bisection
 from memsched.planners.rounds import Rounds, balanced, in_rounds, rounds_of
 from memsched.problem import Problem, graph_of, make_device, simulate
 from memsched.result import Result
@@ -98,10 +98,11 @@ def modnn(
     added = checks.bandwidth("memory_bandwidth", memory_bandwidth)
     name = graph_of(problem).name
     device = make_device(M, beta, device)
-    params: dict[str, Any] = {"rounds": rounds, "foresee": bool(foresee), "gpus": gpus}
+    foresee = checks.flag("foresee", foresee)
+    params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:
         problem, device, params["exchange_time"] = _one_of_two(problem, device, added)
-    walk = _Walk(problem, device, {"name": "modnn", **params}, bool(foresee), rounds == "search", progress)
+    walk = _Walk(problem, device, {"name": "modnn", **params}, foresee, rounds == "search", progress)
     schedule = walk.best(device.memory)
     if schedule is None:
         least, reason = least_memory(problem), "some op does not fit"
@@ -123,6 +124,8 @@ def _one_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFa
     half = GraphFamily(problem.at, problem.batch // 2, name=problem.name)
     gradients = problem.graph.resident / 2  # of the weights, which are the other half
     exchange = gradients / device.d2h + gradients / device.h2d + 3 * gradients / added
+    if not math.isfinite(exchange):
+        raise InvalidInputError("gpus is 2, but the link is too slow to ever exchange gradients; give a faster one")
     return half, _half_the_link(device), exchange
 
 
@@ -153,14 +156,15 @@ class _Walk:
         self.problem, self.device, self.planner, self.progress = problem, device, planner, progress
         self.foresee, self.search = foresee, search
         everything = int(_core.tensor_bytes(graph_of(problem)).sum())
-        self.linked = not without_link(device, everything)
+        self.linked = not without_link(device, everything, len(graph_of(problem).tensors))
         self.free = self.linked and (device.host_memory is None or device.host_memory >= everything)
 
     def least(self) -> int:
         """A memory above the device's at which a plan can run, and with one byte less none can."""
         high = 2 * self.device.memory
-        while self.best(high) is None:
+        while high < MOST_BYTES and self.best(high) is None:
             high *= 2
+        high = min(high, MOST_BYTES)
         return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high)
 
     def best(self, memory: int) -> Schedule | None:
@@ -171,10 +175,29 @@ class _Walk:
         found: list[tuple[float, int, Schedule]] = []
         for order, rounds in enumerate(self._candidates(memory)):
             for foresee in (True, False) if self.search and self.foresee else (self.foresee,):
-                schedule = self._plan(rounds, device, foresee)
-                if self._can_run(schedule):
-                    found.append((simulate(self.problem, schedule, device).makespan, order, schedule))
+                planned = self._timed(rounds, device, foresee)
+                if planned is not None:
+                    found.append((planned[0], order, planned[1]))
         return min(found, key=lambda one: one[:2])[2] if found else None
+
+    def _timed(self, rounds: Rounds, device: Device, foresee: bool) -> tuple[float, Schedule] | None:
+        """A plan in these rounds, or in equal ones; None where it cannot run.
+
+        What fits at the larger batch fits at the smaller, but for one case: inputs are packed from address 0, so at the
+        smaller batch one may lie where another had been and is gone.
+        """
+        for tried in (rounds, self._equal(rounds))[: len(rounds)]:
+            try:
+                schedule = self._plan(tried, device, foresee)
+                if self._can_run(schedule):
+                    return simulate(self.problem, schedule, device).makespan, schedule
+            except (InfeasibleError, ScheduleError):
+                continue
+        return None
+
+    def _equal(self, rounds: Rounds) -> Rounds:
+        count, batch = sum(times for _, times in rounds), sum(size * times for size, times in rounds)
+        return balanced(batch, next(more for more in range(count, batch + 1) if batch % more == 0))
 
     def _candidates(self, memory: int) -> list[Rounds]:
         if not isinstance(self.problem, GraphFamily):
@@ -182,7 +205,9 @@ class _Walk:
         batch = self.problem.batch
         n = sum(times for _, times in rounds_of(self.problem, memory))
         counts = [n, n + 1, n + 2, n + 3, 2 * n, 3 * n] if self.search else [n]
-        return [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
+        found = [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
+        known = self.problem.batches
+        return [rounds for rounds in found if known is None or all(size in known for size, _ in rounds)]
 
     def _plan(self, rounds: Rounds, device: Device, foresee: bool) -> Schedule:
         """The walk at the larger batch: what fits there fits at the smaller."""

@@ -21,30 +21,38 @@ def balanced(batch: int, rounds: int) -> Rounds:
     return [(size, times) for size, times in ((small + 1, larger), (small, rounds - larger)) if times > 0]
 
 
+def _fits(family: GraphFamily, batch: int, memory: int) -> bool:
+    graph = family.at(batch)
+    return max(graph.resident + _core.need_of_fastest(graph), _core.modnn_min_memory(graph)) <= memory
+
+
 def fitting_batch(family: GraphFamily, memory: int) -> int:
-    """The largest batch at which every op fits with its fastest algorithm, by eq. (3); 1 where none does.
+    """The largest batch at which every op fits with its fastest algorithm, and the inputs do; 1 where none does.
 
     Eq. (3) assumes that needs grow in proportion to the batch, so it is repeated until it repeats itself, and then the
     batch goes down or up one by one.
     """
-
-    def fits(batch: int) -> bool:
-        return family.at(batch).resident + _core.need_of_fastest(family.at(batch)) <= memory
-
     batch, seen = family.batch, set[int]()
     while batch not in seen:
         seen.add(batch)
         room = memory - family.at(batch).resident
         batch = max(1, min(family.batch, batch * room // max(1, _core.need_of_fastest(family.at(batch)))))
-    while batch > 1 and not fits(batch):
+    while batch > 1 and not _fits(family, batch, memory):
         batch -= 1
-    while batch < family.batch and fits(batch + 1):
+    while batch < family.batch and _fits(family, batch + 1, memory):
         batch += 1
     return batch
 
 
 def rounds_of(family: GraphFamily, memory: int) -> Rounds:
-    """As few balanced rounds as the fitting batch allows."""
+    """As few balanced rounds as the fitting batch allows, by eq. (3).
+
+    Of a family that knows some batches only, equal rounds of one of them.
+    """
+    if family.batches is not None:
+        equal = [batch for batch in family.batches if family.batch % batch == 0]
+        fitting = [batch for batch in equal if _fits(family, batch, memory)] or equal[:1]
+        return [(fitting[-1], family.batch // fitting[-1])]
     return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
 
 

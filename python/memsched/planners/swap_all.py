@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memsched import _core
+from memsched import _core, checks
 from memsched._core import Device
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
-from memsched.planners.minimum import by_bisection
+from memsched.planners.minimum import MOST_BYTES, by_bisection
 from memsched.problem import Problem, make_device
 from memsched.result import Result
 
@@ -61,6 +61,7 @@ def swap_all(
     >>> len(result.offloaded)
     11
     """
+    scheduled = checks.flag("scheduled", scheduled)
     task = start_graph("swap_all", problem, M, beta, device, workspace_limit)
     planner = {"name": "swap_all", "scheduled": scheduled}
 
@@ -72,7 +73,9 @@ def swap_all(
     if schedule is None:  # with fetches on demand it would fit
         enough = need_of_swapping_all(task.graph, task.workspace_limit)
         while planned(enough) is None:
-            enough *= 2
+            if enough == MOST_BYTES:
+                raise task.endless()
+            enough = min(2 * enough, MOST_BYTES)
         needed = by_bisection(lambda memory: planned(memory) is not None, task.device.memory, enough)
         raise task.no_plan(needed, "fetching one layer ahead does not fit")
     return task.result({"scheduled": scheduled}, schedule)

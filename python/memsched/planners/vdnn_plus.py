@@ -9,8 +9,8 @@ from memsched._core import Device
 from memsched.errors import InfeasibleError
 from memsched.family import GraphFamily
 from memsched.planners import vdnn_sync
-from memsched.planners.graph_base import GraphTask, start_graph
-from memsched.planners.minimum import by_bisection
+from memsched.planners.graph_base import FIRST, GraphTask, start_graph
+from memsched.planners.minimum import MOST_BYTES, by_bisection
 from memsched.planners.rounds import Rounds, in_rounds, rounds_of
 from memsched.problem import Problem, graph_of, make_device
 from memsched.result import Result
@@ -80,7 +80,8 @@ def vdnn_plus(
     if task.stays:
         return task.result({"moved": None}, in_rounds(task.everything_stays(), rounds))
     schedule, convolutions = _core.vdnn_sync(task.graph, task.device, {"name": "vdnn_plus"})
-    assert schedule is not None  # `start_graph` has checked that one of both sets fits
+    if schedule is None:
+        raise task.endless()
     return task.result({"moved": "conv" if convolutions else "all"}, in_rounds(schedule, rounds))
 
 
@@ -89,7 +90,7 @@ def _start(problem: Problem, device: Device) -> tuple[GraphTask, Rounds]:
     family = problem if isinstance(problem, GraphFamily) else None
     rounds = [(graph_of(problem).batch, 1)] if family is None else rounds_of(family, device.memory)
     graph = graph_of(problem) if family is None else family.at(rounds[0][0])
-    task = start_graph("vdnn_plus", graph, None, None, device, None, need=vdnn_sync.least_memory)
+    task = start_graph("vdnn_plus", graph, None, None, device, FIRST, need=vdnn_sync.least_memory)
     return dataclasses.replace(task, problem=problem), rounds
 
 
@@ -102,6 +103,7 @@ def _least_above(problem: Problem, device: Device) -> int:
         return True
 
     high = 2 * device.memory
-    while not runs(high):
+    while high < MOST_BYTES and not runs(high):
         high *= 2
+    high = min(high, MOST_BYTES)
     return by_bisection(runs, device.memory, high)

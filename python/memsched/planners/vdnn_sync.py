@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
-from memsched.planners.graph_base import start_graph
+from memsched.planners.graph_base import FIRST, start_graph
 from memsched.problem import Problem
 from memsched.result import Result
 
@@ -61,9 +61,10 @@ def vdnn_sync(
     >>> ms.vdnn_sync(graph, 12 * 2**30, 10e9).params["moved"]
     'conv'
     """
-    task = start_graph("vdnn_sync", problem, M, beta, device, None, need=least_memory)
+    task = start_graph("vdnn_sync", problem, M, beta, device, FIRST, need=least_memory)
     if task.stays:
         return task.result({"moved": None}, task.everything_stays())
     schedule, convolutions = _core.vdnn_sync(task.graph, task.device, {"name": "vdnn_sync"})
-    assert schedule is not None  # `start_graph` has checked that one of both fits
+    if schedule is None:
+        raise task.endless()
     return task.result({"moved": "conv" if convolutions else "all"}, schedule)

@@ -13,7 +13,7 @@ from memsched._core import Graph
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.problem import peak_memory
-from memsched.torch.capture import CaptureError, only_device
+from memsched.torch.capture import Autocast, CaptureError, only_device
 from memsched.torch.facts import fake_copy, fake_mode, tensors_of
 from memsched.torch.graph_step.as_graph import as_graph, op_names
 from memsched.torch.graph_step.capture_step import capture_step
@@ -90,7 +90,7 @@ class CapturedStep:
         self.model, self.loss, self.rounds = model, loss, rounds
         leaves, self.spec = pytree.tree_flatten(tuple(args))
         self.leaves = tuple(Leaf.of(leaf) for leaf in leaves)
-        only_device(model, args, {})
+        self._autocast = Autocast.ambient(only_device(model, args, {}).type)
         fake = fake_mode([*model.parameters(), *model.buffers(), *leaves])
         self._args = replaced(tuple(args), lambda tensors: [fake_copy(fake, x) for x in tensors])  # holds no bytes
         self.which = distinct(leaves)[1]
@@ -105,7 +105,7 @@ class CapturedStep:
         first = self._capture(self._full if rounds else None)
         self.batch = first[0].batch
         self._extra = extra + _lonely_gradients(model, first[0])
-        self._programs[self.batch] = first[0]
+        self._programs[self.batch], _, self._workspaces = first
         self._graphs[self.batch] = self._as_graph(*first)
 
     @property
@@ -145,6 +145,9 @@ class CapturedStep:
                     f"the step runs other operations at batch {batch} than at batch {self.batch}, so that no list of "
                     "steps fits both; plan with rounds=False"
                 )
+            if workspaces is not None and self._workspaces is not None:
+                # A library may take less for a larger batch; the bytes of a family must not fall.
+                workspaces = [min(pair) for pair in zip(workspaces, self._workspaces, strict=True)]
             self._programs[batch] = program
             self._graphs[batch] = self._as_graph(program, times, workspaces)
         return self._graphs[batch]
@@ -161,14 +164,15 @@ class CapturedStep:
 
     def _capture(self, batch: int | None) -> tuple[Program, list[float] | None, list[int] | None]:
         """A program, and the seconds and workspaces of its operations."""
-        if batch is None:
-            program = capture_step(self.model, self._args, self.loss)
-        else:
-            args = self.parts(self._args, 0, batch)
-            try:
-                program = capture_step(self.model, args, self.loss, weight=self.weight(batch))
-            except CaptureError as error:
-                raise CaptureError(f"at batch {batch}: {error}") from error
+        with self._autocast.context():  # the same at every batch, whenever it is asked for
+            if batch is None:
+                program = capture_step(self.model, self._args, self.loss)
+            else:
+                args = self.parts(self._args, 0, batch)
+                try:
+                    program = capture_step(self.model, args, self.loss, weight=self.weight(batch))
+                except CaptureError as error:
+                    raise CaptureError(f"at batch {batch}: {error}") from error
         if self._times is None:
             return program, None, None
         state = [*self.model.parameters(), *self.model.buffers()]

@@ -12,7 +12,7 @@ from memsched import checks
 from memsched._core import Chain, Device
 from memsched.compare import plan as plan_problem
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.planners.registry import planners_of
+from memsched.planners.registry import PLANNERS
 from memsched.problem import Problem
 from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
@@ -63,7 +63,8 @@ class StepPlan:
 
         Gradients are added to `.grad` of the parameters, as `backward()` does, and buffers such as running statistics
         are updated. Hooks of modules and parameters do not run: what hooks of modules did while the step was planned is
-        a part of it. An input that the plan drops is gone only if the caller does not hold it either.
+        a part of it. An input that the plan drops is gone only if the caller does not hold it either. A step that fails
+        leaves no gradient where there was none; in rounds buffers have seen the parts that came before.
 
         Parameters
         ----------
@@ -232,6 +233,11 @@ def plan_step(
     >>> plan.verify(x)
     """
     _check_call(model, args, loss, rounds)
+    known = [name for name, entry in PLANNERS.items() if "graph" in entry.problems]
+    if planner != "auto" and planner not in known:
+        raise InvalidInputError(f"planner is {planner!r}; a step as a graph takes auto or one of {', '.join(known)}")
+    limit = checks.time_limit(time_limit)
+    speed = None if bandwidth is None else parse_bandwidth(bandwidth, "bandwidth")
     chip, link = (None, None) if device == "here" else machine(device)
     here = only_device(model, args, {})
     captured = CapturedStep(
@@ -243,21 +249,15 @@ def plan_step(
         extra=_occupied(here),
     )
     problem = captured.family() if rounds else captured.graph
-    known = planners_of(problem)
-    if planner != "auto" and planner not in known:
-        raise InvalidInputError(f"planner is {planner!r}; a step as a graph takes auto or one of {', '.join(known)}")
-    if time_limit is not None:
-        checks.non_negative("time_limit", time_limit, "seconds")
     link = measure_link(here) if link is None else link
-    speed = link.bandwidth if bandwidth is None else parse_bandwidth(bandwidth, "bandwidth")
     target = Device(
         parse_memory(budget, problem, "the budget"),
-        bandwidth=speed,
+        bandwidth=link.bandwidth if speed is None else speed,
         duplex=link.duplex,
         host_memory=default_host_memory(),
         name=link.name,
     )
-    result = plan_problem(problem, device=target, planner=planner, time_limit=time_limit)
+    result = plan_problem(problem, device=target, planner=planner, time_limit=limit)
     name = torch.cuda.get_device_name(here) if here.type == "cuda" else "this CPU"
     return StepPlan(captured, result, f"measured on {name}" if chip is None else describe(chip))
 

@@ -68,10 +68,11 @@ def name_statistics(graph: fx.Graph, buffers: dict[str, fx.Node]) -> dict[str, f
                 after = graph.call_function(operator.getitem, (node, results + number))
             after.meta[PLACE] = node.meta[PLACE]
             _replace_behind(old, after)
-            if old not in names:
+            if old in names:
+                names[after] = names[old]
+                newest[names[old]] = after
+            elif old.op != "call_function" or _is_view(old):
                 raise CaptureError(f"{norm} keeps its running statistics in a tensor that is no buffer; register it")
-            names[after] = names[old]
-            newest[names[old]] = after
     return newest
 
 
@@ -81,6 +82,12 @@ def _statistics(node: fx.Node) -> list[int]:
         return []
     written = {argument for argument, statistic in facts.written_nodes(node) if statistic}
     return [place for place, argument in enumerate(node.args) if argument in written]
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether what is written to a node's value is written to another one's, too."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 def _is_backward(node: fx.Node) -> bool:
@@ -101,14 +108,21 @@ def read_less(graph: fx.Graph) -> None:
         value = node.meta.get("val")
         if node.op != "call_function" or not isinstance(value, torch.Tensor):
             continue
-        like = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+        like = _geometry(value)
         if node.target in _IN_PLACE:
+            # Numbers are drawn in the order of memory. The operation in place had the layout of what it filled; its
+            # functional form has another one.
             rest = [value for name, value in node.kwargs.items() if name != "generator"]
-            _change(node, drawn, (*like, _IN_PLACE[node.target], *node.args[1:], *rest))
+            filled_before = _geometry(node.args[0].meta["val"])
+            _change(node, drawn, (*filled_before, _IN_PLACE[node.target], *node.args[1:], *rest))
         elif node.target in _VALUE_OF:
             _change(node, filled, (*like, _VALUE_OF[node.target]))
         elif node.target in _VALUE_AT:
             _change(node, filled, (*like, node.args[_VALUE_AT[node.target]]))
+
+
+def _geometry(value: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(value.shape), tuple(value.stride()), value.dtype, value.device
 
 
 def _change(node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
