@@ -67,6 +67,14 @@ def test_the_model_is_left_as_it_was(build: Any) -> None:
     assert not any(hasattr(value, "fake_mode") for value in (*model.parameters(), *model.buffers()))
 
 
+def test_a_module_in_two_places_keeps_its_tensors() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model.append(model[1])
+    graph(model, (torch.randn(8, 4),))
+    assert not any(hasattr(value, "fake_mode") for value in (*model.parameters(), *model.buffers()))
+    assert model(torch.randn(8, 4)).shape == (8, 4)
+
+
 def test_real_and_fake_steps_give_the_same_graph() -> None:
     """But for a write in place to a view, whose backward replays the view on fake tensors: one gradient copy less."""
     model, x = Block(), ids()

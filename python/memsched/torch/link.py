@@ -6,7 +6,8 @@ import time
 
 import torch
 
-from memsched.torch.lanes import EmulatedLanes, Lanes
+from memsched.torch.choose_lanes import lanes_on
+from memsched.torch.lanes import Lanes
 from memsched.torch.machines import Link
 
 _BYTES = 64 << 20
@@ -19,7 +20,7 @@ def measure_link(device: torch.device) -> Link:
     The slower direction counts. The link is duplex if both directions at once take less than the sum of each alone, by
     a quarter at least.
     """
-    lanes = _lanes(device)
+    lanes = lanes_on(device)
     size = _BYTES if device.type == "cuda" else _BYTES // 4
     out = min(_seconds(lanes, size, ("out",)) for _ in range(_REPEATS))
     back = min(_seconds(lanes, size, ("in",)) for _ in range(_REPEATS))
@@ -30,14 +31,6 @@ def measure_link(device: torch.device) -> Link:
         duplex=device.type == "cuda" and both < 0.75 * (out + back),
         source=f"copies of {size} bytes, the best of {_REPEATS}",
     )
-
-
-def _lanes(device: torch.device) -> Lanes:
-    if device.type == "cuda":
-        from memsched.torch.cuda_lanes import CudaLanes
-
-        return CudaLanes(device)
-    return EmulatedLanes(poison=False)
 
 
 def _seconds(lanes: Lanes, size: int, ways: tuple[str, ...]) -> float:

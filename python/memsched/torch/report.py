@@ -42,7 +42,7 @@ def describe_plan(result: Result, resident: Resident, times: str, measured: Time
         "",
         f"time of a step ({times})",
         f"  without plan  {format_seconds(runs_once)}",
-        f"  with plan     {format_seconds(timeline.makespan)}, {_above(timeline.makespan, runs_once)} more"
+        f"  with plan     {format_seconds(timeline.makespan)}, {above(timeline.makespan, runs_once)} more"
         + _beside(measured, "makespan"),
         f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound; "
         + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
@@ -50,7 +50,7 @@ def describe_plan(result: Result, resident: Resident, times: str, measured: Time
         "what moves",
         f"  to the host   {format_bytes(timeline.bytes_out)} in {len(result.offloaded)} tensors",
         f"  and back      {format_bytes(timeline.bytes_in)}",
-        f"  link          {_link(result)}",
+        f"  link          {describe_link(result)}",
         "",
         "what is recomputed",
         f"  {_recomputed(result, chain)}",
@@ -65,11 +65,11 @@ def _beside(measured: Timeline | None, what: str) -> str:
     return f" (measured: {format_bytes(value) if what == 'peak_memory' else format_seconds(value)})"
 
 
-def _above(makespan: float, least: float) -> str:
+def above(makespan: float, least: float) -> str:
     return format_percent(makespan / least - 1) if least > 0 else "none"
 
 
-def _link(result: Result) -> str:
+def describe_link(result: Result) -> str:
     device = result.device
     out, back = format_bandwidth(device.d2h), format_bandwidth(device.h2d)
     ways = out if out == back else f"{out} out, {back} back"

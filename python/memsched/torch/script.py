@@ -124,8 +124,8 @@ def compile_schedule(chain: Chain, schedule: Schedule, pieces: Sequence[Sequence
                     moves = names.keys[step[kind]]
                     needs = sum(names.sizes[key] for key in moves) if kind == "prefetch" else 0
                     actions.append(Action(kind=kind, moves=moves, needs=needs, after=after))
-    actions = _with_prefetches(actions)
-    host, host_bytes = _host_places(actions, names.sizes)
+    actions = with_prefetches(actions)
+    host, host_bytes = host_places(actions, names.sizes)
     return Script(
         actions=tuple(actions),
         forward_end=_ends(actions, "forward", chain.n),
@@ -196,7 +196,7 @@ def _boundary_key(name: str) -> Key:
     return ("activation" if name.startswith("a") else "gradient", int(name[1:]) - 1, 0)
 
 
-def _with_prefetches(actions: Sequence[Action]) -> list[Action]:
+def with_prefetches(actions: Sequence[Action]) -> list[Action]:
     """Tell every run of the prefetches behind it."""
     behind: list[int] = []
     told: list[Action] = []
@@ -221,7 +221,7 @@ def _ends(actions: Sequence[Action], kind: Kind, n: int) -> tuple[int, ...]:
     return tuple(ends)
 
 
-def _host_places(actions: Sequence[Action], sizes: dict[Key, int]) -> tuple[dict[Key, int], int]:
+def host_places(actions: Sequence[Action], sizes: dict[Key, int]) -> tuple[dict[Key, int], int]:
     """A host copy stays to the end of the step, so each storage has a place of its own."""
     places: dict[Key, int] = {}
     end = 0

@@ -179,7 +179,7 @@ def _measure_stage(
     walk: Walk, stage: Stage, gradients: Gradients, device: torch.device, repeat: int
 ) -> tuple[float, float]:
     """Medians of the seconds of a forward and a backward; the walk goes on to the next stage."""
-    clock = _Clock(device)
+    clock = Clock(device)
     for attempt in range(repeat + 1):
         if attempt == 1:
             clock.restart()  # the first run fills caches and lets libraries choose their kernels
@@ -200,7 +200,7 @@ def _measure_stage(
     return median(seconds[::2]), 0.0 if nothing else median(seconds[1::2])
 
 
-class _Clock:
+class Clock:
     """Times spans of work. On CUDA by events on the stream: the CPU runs ahead of the GPU as it does in training."""
 
     def __init__(self, device: torch.device) -> None:

@@ -18,7 +18,8 @@ from memsched.documents import Document, Source, check_keys, read_document, writ
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
-from memsched.torch.lanes import EmulatedLanes, Lanes
+from memsched.torch.choose_lanes import lanes_on, trial_lanes
+from memsched.torch.lanes import Lanes
 from memsched.torch.leaves import Leaf
 from memsched.torch.machines import Link
 from memsched.torch.measure import StepRecorder
@@ -168,7 +169,7 @@ class TorchPlan:
                 f"the plan is for {self.device.type} and the model is on {device}; move the model there"
             )
         self.device = device
-        model.forward = self._planned(model, _lanes(self.device))
+        model.forward = self._planned(model, lanes_on(self.device))
         self._applied.add(model)
         return model
 
@@ -208,7 +209,7 @@ class TorchPlan:
             with untouched(model, device):
                 expected = expected.without_noise(trial_step(model, original, args, kwargs, device))
         measured = None
-        for name, lanes in _trial_lanes(device).items():
+        for name, lanes in trial_lanes(device).items():
             found, recorder = self._trial(model, args, kwargs, lanes, counting=True)
             different = first_difference(expected, found)
             if different is not None:
@@ -234,8 +235,8 @@ class TorchPlan:
             As the simulator's, but measured: of every step of the schedule the start and the end, and the bytes that
             the process really held. Where the caller's loss runs stands `loss`.
         """
-        timed = self._trial(model, args, kwargs, _lanes(self.device), counting=False)[1]
-        counted = self._trial(model, args, kwargs, _lanes(self.device), counting=True)[1]
+        timed = self._trial(model, args, kwargs, lanes_on(self.device), counting=False)[1]
+        counted = self._trial(model, args, kwargs, lanes_on(self.device), counting=True)[1]
         return timed.timeline(self._uncounted(), counted)
 
     def _trial(
@@ -354,17 +355,3 @@ class TorchPlan:
             "times": document["times"],
             "operations": tuple(document["operations"]),
         }
-
-
-def _lanes(device: torch.device) -> Lanes:
-    if device.type == "cuda":
-        from memsched.torch.cuda_lanes import CudaLanes
-
-        return CudaLanes(device)
-    return EmulatedLanes(poison=False)
-
-
-def _trial_lanes(device: torch.device) -> dict[str, Lanes]:
-    if device.type == "cuda":
-        return {"on their streams": _lanes(device)}
-    return {"late": EmulatedLanes(early=lambda: False, overlap=True), "early": EmulatedLanes()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from memsched._core import Graph
 from memsched.torch.graph_step.program import Operation, Program
-from memsched.torch.recorder.assemble import _unique
+from memsched.torch.recorder.assemble import unique
 
 _KINDS = {
     "convolution": "conv",
@@ -26,7 +26,7 @@ def op_names(program: Program) -> list[str]:
     for operation in program.operations:
         path, name = operation.place.path, operation_name(operation)
         labels.append(f"{path}/{name}" if path else name)
-    return list(_unique(labels))
+    return list(unique(labels))
 
 
 def tensor_names(program: Program, ops: Sequence[str]) -> dict[int, str]:

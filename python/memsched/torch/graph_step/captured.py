@@ -14,6 +14,7 @@ from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.problem import peak_memory
 from memsched.torch.capture import Autocast, CaptureError, only_device
+from memsched.torch.choose_lanes import lanes_on
 from memsched.torch.facts import fake_copy, fake_mode, tensors_of
 from memsched.torch.graph_step.as_graph import as_graph, op_names
 from memsched.torch.graph_step.capture_step import capture_step
@@ -24,7 +25,6 @@ from memsched.torch.graph_step.trace import Loss
 from memsched.torch.leaves import Leaf
 from memsched.torch.machines import Machine
 from memsched.torch.stage_times import has_no_data
-from memsched.torch.torch_plan import _lanes
 
 Times = Machine | Literal["measured"] | None
 _REPEAT = 3  # timed runs of each operation
@@ -179,7 +179,7 @@ class CapturedStep:
         if any(map(has_no_data, state)):
             raise InvalidInputError("the model is on the meta device, or fake; a step that is to run needs its data")
         chip = self._times if isinstance(self._times, Machine) else None
-        lanes, offload = _lanes(program.device), not _fits(program)
+        lanes, offload = lanes_on(program.device), not _fits(program)
         found = measure_operations(program, state, lanes, offload=offload, repeat=_REPEAT if chip is None else 0)
         seconds = [one.seconds for one in found] if chip is None else model_operations(program, chip)
         return with_real_bytes(program, found), seconds, [one.workspace for one in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched.problem import peak_memory
 from memsched.result import Result
-from memsched.torch.report import _above, _link
+from memsched.torch.report import above, describe_link
 from memsched.units import format_bytes, format_percent, format_seconds
 
 _SHOWN = 6  # names in a list
@@ -37,7 +37,7 @@ def describe_step(result: Result, times: str) -> str:
         "",
         f"time of a step ({times})",
         f"  without plan  {format_seconds(once)}",
-        f"  with plan     {format_seconds(timeline.makespan)}, {_above(timeline.makespan, once)} more",
+        f"  with plan     {format_seconds(timeline.makespan)}, {above(timeline.makespan, once)} more",
         f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound; "
         + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
         "",
@@ -45,7 +45,7 @@ def describe_step(result: Result, times: str) -> str:
         f"  to the host   {format_bytes(timeline.bytes_out)} in {len(result.offloaded)} tensors"
         + _names([f"{name} ({format_bytes(sizes[name])})" for name in result.offloaded]),
         f"  and back      {format_bytes(timeline.bytes_in)}",
-        f"  link          {_link(result)}",
+        f"  link          {describe_link(result)}",
         "",
         "what is repeated",
         f"  {_repeated(result)}",

@@ -20,8 +20,8 @@ from memsched.torch.graph_step.resolve import key_of
 from memsched.torch.lanes import Lanes
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
-from memsched.torch.script import Action, Key, Script, _host_places
-from memsched.torch.stage_times import _Clock
+from memsched.torch.script import Action, Key, Script, host_places
+from memsched.torch.stage_times import Clock
 
 _NO_LIMIT = 2**62
 
@@ -91,7 +91,7 @@ class _Timing:
 
     def __init__(self, program: Program, lanes: Lanes) -> None:
         self._device, self._lanes = program.device, lanes
-        self._clock = _Clock(program.device)
+        self._clock = Clock(program.device)
         self._before = 0
         self.workspaces: list[int] = []
 
@@ -161,7 +161,7 @@ def _run(program: Program, k: int) -> Action:
 def _script(program: Program, actions: list[Action]) -> Script:
     tensors = [n for n, block in enumerate(program.blocks) if block.role in ("input", "activation", "gradient")]
     sizes: dict[Key, int] = {key_of(number): program.blocks[number].bytes for number in tensors}
-    host, host_bytes = _host_places(actions, sizes)
+    host, host_bytes = host_places(actions, sizes)
     return Script(
         actions=tuple(actions),
         forward_end=(),

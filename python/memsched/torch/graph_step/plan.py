@@ -16,6 +16,7 @@ from memsched.planners.registry import PLANNERS
 from memsched.problem import Problem
 from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
+from memsched.torch.choose_lanes import lanes_on, trial_lanes
 from memsched.torch.graph_step.captured import CapturedStep
 from memsched.torch.graph_step.describe import describe_step
 from memsched.torch.graph_step.runner import StepRunner
@@ -25,7 +26,6 @@ from memsched.torch.machines import machine
 from memsched.torch.random_state import random_state
 from memsched.torch.roofline import describe
 from memsched.torch.solve import default_host_memory
-from memsched.torch.torch_plan import _lanes, _trial_lanes
 from memsched.torch.trial import Step, first_difference, untouched
 from memsched.units import parse_bandwidth, parse_memory
 
@@ -44,7 +44,7 @@ class StepPlan:
     def __init__(self, captured: CapturedStep, result: Result, times: str) -> None:
         self.result = result
         self._captured, self._times = captured, times
-        self._runner = self._runner_on(_lanes(captured.program.device))
+        self._runner = self._runner_on(lanes_on(captured.program.device))
 
     def __repr__(self) -> str:
         return f"StepPlan({self.result!r})"
@@ -100,7 +100,7 @@ class StepPlan:
             Naming the first tensor that differs.
         """
         model, device = self._captured.model, self._captured.program.device
-        runners = {name: self._runner_on(lanes) for name, lanes in _trial_lanes(device).items()}
+        runners = {name: self._runner_on(lanes) for name, lanes in trial_lanes(device).items()}
         expected = self._trial(lambda: self._plain_step(args))
         if device.type == "cuda":  # some of its kernels add in any order
             expected = expected.without_noise(self._trial(lambda: self._plain_step(args)))

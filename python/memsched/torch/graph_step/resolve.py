@@ -8,7 +8,7 @@ from memsched._core import Graph, Schedule
 from memsched.errors import ScheduleError
 from memsched.torch.graph_step.as_graph import op_names, tensor_names
 from memsched.torch.graph_step.program import Program
-from memsched.torch.script import Action, Key, Kind, Script, _host_places, _with_prefetches
+from memsched.torch.script import Action, Key, Kind, Script, host_places, with_prefetches
 
 _MOVES: tuple[Kind, ...] = ("offload", "prefetch", "free")
 
@@ -59,8 +59,8 @@ def resolve(program: Program, graph: Graph, schedule: Schedule) -> Script:
             last_draw = k
         actions.append(_run(program, k, sizes, scratch[k], first=k not in ran, after=after))
         (repeated if k in ran else ran).add(k)
-    actions = _with_prefetches(actions)
-    host, host_bytes = _host_places(actions, sizes)
+    actions = with_prefetches(actions)
+    host, host_bytes = host_places(actions, sizes)
     return Script(
         actions=tuple(actions),
         forward_end=(),

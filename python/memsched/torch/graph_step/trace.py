@@ -19,6 +19,7 @@ from memsched.torch.capture import Autocast, CaptureError
 from memsched.torch.facts import fake_copy
 from memsched.torch.graph_step.inputs import distinct, replaced
 from memsched.torch.graph_step.layers import PLACE, Locator
+from memsched.torch.module_state import named_places, unchanged
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -95,7 +96,7 @@ class _Step:
         self.parameters = dict(model.named_parameters())
         self.buffers = dict(model.named_buffers())
         place = {id(tensor): k for k, tensor in enumerate([*self.parameters.values(), *self.buffers.values()])}
-        self.places = {name: place[id(tensor)] for name, tensor in _names(model)}  # tied ones share a place
+        self.places = {name: place[id(tensor)] for name, tensor in named_places(model)}  # tied ones share a place
         self.args = tuple(args)
         self.inputs = distinct(pytree.tree_leaves(self.args))[0]
 
@@ -118,7 +119,7 @@ class _Step:
 
         try:
             with contextlib.ExitStack() as stack:
-                stack.enter_context(_unchanged(self.model))
+                stack.enter_context(unchanged(self.model))
                 stack.enter_context(_quiet())
                 stack.enter_context(locator.hooks())
                 stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -221,17 +222,6 @@ class _Tagging(fx.Interpreter):
         return value
 
 
-def _names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every place that holds a parameter or a buffer, once: a module that stands in several places has one name.
-
-    Where `functional_call` is given two names of one place, it leaves what it put there.
-    """
-    for path, module in model.named_modules():
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:
-                yield f"{path}.{name}" if path else name, tensor
-
-
 def _checked(value: Any) -> torch.Tensor:
     """The loss, if a backward can begin there."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
@@ -240,18 +230,6 @@ def _checked(value: Any) -> torch.Tensor:
     if not value.requires_grad:
         raise InvalidInputError("the loss needs no gradient; let it depend on a parameter that requires_grad")
     return value
-
-
-@contextlib.contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Gives modules their attributes back: some keep tensors of their last forward."""
-    before = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)
 
 
 @contextlib.contextmanager

@@ -289,7 +289,7 @@ class _Builder:
 
     def graph(self, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]:
         """Names for everything, and the graph."""
-        labels = _unique(_label(op) for op in self.ops)
+        labels = unique(_label(op) for op in self.ops)
         names = dict[int, str]()  # of the tensors; what nobody reads has none
         for number, tensor in enumerate(self.tensors):
             if tensor.writer < 0:
@@ -327,7 +327,7 @@ def _label(op: _Op) -> str:
     return f"{op.event.path}/{'+'.join(shown)}" if op.event.path else "+".join(shown)
 
 
-def _unique(labels: Iterable[str]) -> list[str]:
+def unique(labels: Iterable[str]) -> list[str]:
     """The second of a name is name#2."""
     seen: Counter[str] = Counter()
     unique = []

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memsched import checks
 from memsched._core import Graph
 from memsched.errors import InvalidInputError
+from memsched.torch.module_state import named_places, unchanged
 from memsched.torch.recorder.assemble import assemble
 from memsched.torch.recorder.tape import Recorder, sum_in_place
 from memsched.torch.weightless import fake_like
@@ -241,12 +242,11 @@ def graph_all(
             memo[tensor] = fake_like(tensor, fake, torch.device("cpu")).requires_grad_(tensor.requires_grad)
         return memo[tensor]
 
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    state = {path: faked(tensor) for path, tensor in named}
+    state = {path: faked(tensor) for path, tensor in named_places(model)}
     inputs = pytree.tree_map_only(torch.Tensor, faked, args)
     parameters = [faked(parameter) for parameter in model.parameters()]
     first = next(iter(_tensors(args)), None)
-    with fake, _unchanged(model), _values_needed(), contextlib.ExitStack() as stack:
+    with fake, unchanged(model), _values_needed(), contextlib.ExitStack() as stack:
         updates = None if optimizer is None else optimizer(parameters)
         mixed = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
 
@@ -310,15 +310,3 @@ def _values_needed() -> Iterator[None]:
             f"the step depends on the values of its tensors ({error.func}), which a step without data does not have; "
             "run it on real tensors with record()"
         ) from error
-
-
-@contextlib.contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Gives modules their attributes back: some keep tables or lists of weights that a forward replaces."""
-    before = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)
