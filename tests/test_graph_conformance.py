@@ -187,6 +187,40 @@ def refused(result: ms.Result, steps: list[dict[str, Any]], budget: int | None =
             judge(result.problem, schedule, result.device)
 
 
+@given(
+    planner=st.sampled_from(["pooch", "superneurons", "vdnn_sync", "modnn", "autoswap"]),
+    case=cases(),
+    share=st.floats(0, 0.9),
+    better=st.sampled_from(["d2h", "h2d", "duplex", "latency", "time", "memory"]),
+    data=st.data(),
+)
+def test_the_same_plan_is_never_slower_on_a_better_machine(
+    planner: str, case: tuple[ms.Graph, ms.Device], share: float, better: str, data: st.DataObject
+) -> None:
+    """In bytes as well as with addresses, where more memory changes nothing."""
+    graph, device = case
+    memory = between(planner, graph, share)
+    result = run(planner, graph, needs(planner, graph, memory, device=device) or memory, device=device)
+    faster, steps, budget = graph, result.schedule, result.device.to_json()
+    if better in ("d2h", "h2d"):
+        budget[better] = "inf"
+    elif better == "duplex":
+        budget["duplex"] = True
+    elif better == "latency":
+        budget["latency"] /= 2
+    elif better == "memory":
+        budget["memory"] += data.draw(st.integers(1, 9))
+        steps = ms.Schedule.from_json({**steps.to_json(), "budget": budget["memory"]})
+    else:
+        document = graph.to_json()
+        for choice in data.draw(st.sampled_from(document["ops"]))["choices"]:
+            choice["time"] /= 2
+        faster = ms.Graph.from_json(document)
+    timeline = ms.simulate(faster, steps, ms.Device.from_json(budget))
+    assert timeline.makespan <= result.makespan + TINY
+    assert (timeline.start <= result.timeline.start + TINY).all()
+
+
 MUTATED = st.sampled_from(["pooch", "swap_all", "vdnn_sync", "modnn", "autoswap"])
 
 

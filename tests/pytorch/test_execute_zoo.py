@@ -1,6 +1,6 @@
 """Every network, in float32 and in bfloat16: each planner's plan and two random ones, bit for bit and byte for byte.
 
-For before a release: it takes some twenty minutes on two cores.
+For before a release: it takes some forty minutes on two cores.
 """
 
 from __future__ import annotations
