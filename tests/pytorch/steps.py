@@ -234,7 +234,11 @@ def planner_schedules(
             memory = least + int(part * (most - least))
             chunk = "storage" if planner in ("offload", "pofo", "auto") else None
             limit = 0.05 if planner in ("offload", "auto") else None
-            result = ms.plan(p.chain, memory, LINK, planner=planner, chunk=chunk, time_limit=limit)
+            options: dict[str, Any] = {"planner": planner, "chunk": chunk, "time_limit": limit}
+            try:
+                result = ms.plan(p.chain, memory, LINK, **options)
+            except ms.InfeasibleError as error:  # superneurons can fail with more memory than its least
+                result = ms.plan(p.chain, error.min_memory, LINK, **options)
             yield f"{planner} at {part:g}", result.schedule
 
 
