@@ -140,7 +140,12 @@ LAYERS = {
     "checks": ["errors"],
     "family": ["errors", "_core", "checks", "documents"],
     "problem": ["errors", "_core", "checks", "family"],
-    "result": ["errors", "_core", "checks", "documents", "family", "problem"],
+    "buffers": ["errors", "checks", "documents"],
+    "ilp": ["errors", "_core", "documents", "ilp", "place"],
+    "place": ["errors", "_core", "buffers", "checks", "documents", "ilp"],
+    "order": ["errors", "_core", "checks", "ilp", "problem"],
+    "result": ["errors", "_core", "checks", "documents", "family", "place", "problem"],
+    "addresses": ["errors", "_core", "buffers", "checks", "family", "place", "problem", "result"],
     "classes": ["_core", "result"],
     "discretize": [],
     "fluid": ["errors", "_core", "discretize"],
@@ -152,6 +157,7 @@ LAYERS = {
     "frontier": ["errors", "_core", "checks", "fluid", "planners", "problem", "result"],
     "trace": ["errors", "_core", "problem", "result", "units"],
     "plot": ["errors", "documents", "result", "trace", "units"],
+    "plot_addresses": ["errors", "addresses", "family", "place", "plot", "problem", "result", "units"],
     "plot_classes": ["errors", "classes", "plot", "result", "units"],
     "plot_frontier": ["errors", "_core", "frontier", "planners", "plot", "problem", "units"],
 }
@@ -184,10 +190,11 @@ def test_planners_know_no_other_planner(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_shows_results_is_known_to_the_command_line_only(module: str) -> None:
-    for shown in ("plot", "plot_classes", "plot_frontier", "trace", "cli", "report"):
+    for shown in ("plot", "plot_addresses", "plot_classes", "plot_frontier", "trace", "cli", "report"):
         inside = module.startswith(("memsched.cli", "memsched.__main__", f"memsched.{shown}"))
         if not inside and module not in (
             "memsched.plot",
+            "memsched.plot_addresses",
             "memsched.plot_classes",
             "memsched.plot_frontier",
             "memsched.trace",

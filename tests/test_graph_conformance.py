@@ -103,7 +103,8 @@ def test_the_least_memory_is_enough_and_one_byte_less_is_not(planner: str, case:
 @given(graph=graphs())
 def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms.Graph) -> None:
     enough = needs(planner, graph, 1, 0) or 1
-    assert enough >= ms.peak_memory(graph) or planner == "modnn"  # which may take algorithms with less workspace
+    # modnn may take algorithms with less workspace, olla another order
+    assert enough >= ms.peak_memory(graph) or planner in ("modnn", "olla")
     result = run(planner, graph, enough, 0)
     check(result, enough)
     assert result.offloaded == result.recomputed == ()
@@ -309,8 +310,9 @@ def test_chains_and_families_are_planned_on_their_graphs(planner: str) -> None:
 def test_plans_of_pieces_of_real_networks(planner: str) -> None:
     for name, batch in (("resnet50", 256), ("vgg16", 128)):
         graph = ms.profiles.analytic(name, batch).graph
-        result = run(planner, graph, device=ms.Device(16 * 10**9, 12e9, duplex=True))
-        check(result, 16 * 10**9)
+        memory = max(16 * 10**9, ms.min_memory(graph, "olla")) if planner == "olla" else 16 * 10**9  # nothing moves
+        result = run(planner, graph, device=ms.Device(memory, 12e9, duplex=True))
+        check(result, memory)
 
 
 def test_compare_and_plan_take_graphs() -> None:

@@ -37,7 +37,11 @@ GROUPS = {
     "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
     "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
     "Planners": ["offload", "pofo", "rotor", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
-    "Planners of graphs": ["modnn", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "vdnn_plus"],
+    "Order and addresses": [
+        *("order", "Order", "place", "Buffer", "Placement", "with_addresses", "validate_placement"),
+        *("read_buffers", "write_placement"),
+    ],
+    "Planners of graphs": ["olla", "modnn", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "vdnn_plus"],
     "Lower bounds": ["bounds", "Bounds"],
     "Comparing": ["compare", "plan", "frontier", "Frontier", "feature_map_classes"],
     "Profiles": ["profiles"],

@@ -11,4 +11,6 @@ PYBIND11_MODULE(_core, module) {
     bind_remat(module);
     bind_classes(module);
     bind_modnn(module);
+    bind_ordering(module);
+    bind_placement(module);
 }

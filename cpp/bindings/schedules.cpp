@@ -1,4 +1,5 @@
 // Schedule, Timeline and simulate for Python.
+#include "blocks.h"
 #include "documents.h"
 #include "memsched/errors.h"
 #include "memsched/schedule.h"
@@ -207,6 +208,9 @@ peak_memory : int
     Bytes, resident included.
 memory : (ndarray of float, ndarray of int)
     Times (seconds) and the bytes held from then on, resident included.
+blocks : tuple of six ndarrays, one entry a block of memory
+    Tensor (its index in the graph; -1: a workspace), first step, the step from which on it is free, bytes, whether it
+    is there from the beginning, address (-1: none). Empty where the timeline was read from a file.
 bytes_out, bytes_in : int
     Bytes offloaded and prefetched, all rounds together.
 idle, recompute_time : float
@@ -224,6 +228,9 @@ idle, recompute_time : float
                 return py::make_tuple(view(t.memory_times, self), view(t.memory_bytes, self));
             },
             "Times (seconds) and the bytes held from then on.")
+        .def_property_readonly(
+            "blocks", [](const Timeline& t) { return block_columns(t.blocks); },
+            "(tensor, start, end, bytes, source, at): what is held from step to step, one entry a block. Not saved.")
         .def_readonly("makespan", &Timeline::makespan, "Seconds.")
         .def_readonly("peak_memory", &Timeline::peak_memory, "Bytes, resident included.")
         .def_readonly("bytes_out", &Timeline::bytes_out)

@@ -76,5 +76,7 @@ void bind_planners(py::module_& module);
 void bind_remat(py::module_& module);
 void bind_classes(py::module_& module);
 void bind_modnn(py::module_& module);
+void bind_ordering(py::module_& module);
+void bind_placement(py::module_& module);
 
 } // namespace memsched::bindings

@@ -72,7 +72,8 @@ ClassPlans::ClassPlans(const Graph& graph)
         uses_.insert(uses_.end(), backward_uses[t].begin(), backward_uses[t].end());
         facts_[t] = {tensor.bytes,
                      false,
-                     tensor.role == Role::weight || !read[t],
+                     tensor.role == Role::weight || !read[t] || tensor.bytes == 0, // there is nothing to gain
+
                      tensor.role == Role::input,
                      first,
                      static_cast<std::int32_t>(uses_.size())};

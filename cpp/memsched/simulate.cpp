@@ -355,6 +355,7 @@ Timeline Simulator::timeline(const StepList& list) {
     if (!std::isfinite(recorder.timeline.makespan)) {
         throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?", -1);
     }
+    recorder.timeline.blocks = residency(graph_, list);
     return std::move(recorder.timeline);
 }
 

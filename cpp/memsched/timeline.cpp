@@ -1,8 +1,18 @@
 #include "memsched/timeline.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace memsched {
+
+// All that is saved is compared.
+bool Timeline::operator==(const Timeline& other) const {
+    const auto saved = [](const Timeline& t) {
+        return std::tie(t.start, t.end, t.makespan, t.peak_memory, t.memory_times, t.memory_bytes, t.bytes_out,
+                        t.bytes_in, t.idle, t.recompute_time);
+    };
+    return saved(*this) == saved(other);
+}
 
 void Recorder::finish(Bytes at_start) {
     std::stable_sort(events.begin(), events.end(), [](const MemoryEvent& a, const MemoryEvent& b) {

@@ -1,7 +1,7 @@
 // What a simulation tells: when each step ran, and how many bytes were held when.
 #pragma once
 
-#include "memsched/schedule.h"
+#include "memsched/residency.h"
 
 #include <vector>
 
@@ -18,8 +18,9 @@ struct Timeline {
     Bytes bytes_out = 0, bytes_in = 0;
     Seconds idle = 0;           // makespan less the time that the compute stream runs
     Seconds recompute_time = 0; // of runs of ops that ran before
+    std::vector<Block> blocks;  // what was held from step to step; not a part of the saved form
 
-    bool operator==(const Timeline&) const = default;
+    bool operator==(const Timeline& other) const;
 };
 
 // A change of the bytes that are held.

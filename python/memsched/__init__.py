@@ -4,17 +4,22 @@ import importlib
 
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
+from memsched.addresses import place, with_addresses
 from memsched.bounds import Bounds, bounds
+from memsched.buffers import Buffer, read_buffers
 from memsched.classes import feature_map_classes
 from memsched.compare import compare, plan
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.frontier import Frontier, frontier
+from memsched.order import Order, order
+from memsched.place import Placement, write_placement
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
 from memsched.planners.modnn import modnn
 from memsched.planners.offload import offload
+from memsched.planners.olla import olla
 from memsched.planners.pofo import pofo
 from memsched.planners.pooch import pooch
 from memsched.planners.registry import min_memory
@@ -29,11 +34,13 @@ from memsched.planners.vdnn_sync import vdnn_sync
 from memsched.problem import peak_memory, simulate
 from memsched.result import Result
 from memsched.validate import ValidationReport, validate
+from memsched.validate_placement import validate_placement
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Bounds",
+    "Buffer",
     "Chain",
     "Device",
     "Frontier",
@@ -43,6 +50,8 @@ __all__ = [
     "InvalidInputError",
     "LimitError",
     "MemschedError",
+    "Order",
+    "Placement",
     "Result",
     "Schedule",
     "ScheduleError",
@@ -58,11 +67,15 @@ __all__ = [
     "min_memory",
     "modnn",
     "offload",
+    "olla",
+    "order",
     "peak_memory",
+    "place",
     "plan",
     "pofo",
     "pooch",
     "profiles",
+    "read_buffers",
     "rotor",
     "simulate",
     "superneurons",
@@ -71,9 +84,12 @@ __all__ = [
     "tflms",
     "to_graph",
     "validate",
+    "validate_placement",
     "vdnn",
     "vdnn_plus",
     "vdnn_sync",
+    "with_addresses",
+    "write_placement",
 ]
 
 

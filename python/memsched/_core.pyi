@@ -6,6 +6,7 @@ The C++ core of memsched. Import memsched instead; names here may change.
 
 from __future__ import annotations
 
+import collections.abc
 import os
 import typing
 
@@ -35,6 +36,7 @@ __all__: list[str] = [
     "least_budget",
     "least_memory",
     "least_memory_plan",
+    "load",
     "modnn",
     "modnn_min_memory",
     "movable_tensors",
@@ -42,8 +44,14 @@ __all__: list[str] = [
     "offload_search",
     "offload_set_makespans",
     "offload_set_schedule",
+    "order",
+    "order_peak",
+    "order_schedule",
+    "order_within",
+    "place",
     "pooch",
     "recompute_bound",
+    "residency",
     "simulate_graph",
     "superneurons",
     "swap_all",
@@ -51,6 +59,7 @@ __all__: list[str] = [
     "to_graph",
     "vdnn_classes",
     "vdnn_sync",
+    "with_addresses",
 ]
 _Number = typing.SupportsFloat | typing.SupportsIndex
 _Column = typing.Iterable[_Number]
@@ -446,6 +455,9 @@ class Timeline:
         Bytes, resident included.
     memory : (ndarray of float, ndarray of int)
         Times (seconds) and the bytes held from then on, resident included.
+    blocks : tuple of six ndarrays, one entry a block of memory
+        Tensor (its index in the graph; -1: a workspace), first step, the step from which on it is free, bytes, whether it
+        is there from the beginning, address (-1: none). Empty where the timeline was read from a file.
     bytes_out, bytes_in : int
         Bytes offloaded and prefetched, all rounds together.
     idle, recompute_time : float
@@ -467,6 +479,12 @@ class Timeline:
     def to_json(self) -> _Document:
         """
         The timeline as it stands in memsched-result/1.
+        """
+
+    @property
+    def blocks(self) -> tuple[typing.Any, ...]:
+        """
+        (tensor, start, end, bytes, source, at): what is held from step to step, one entry a block. Not saved.
         """
 
     @property
@@ -732,6 +750,13 @@ def least_memory_plan(chain: Chain, capacity: int, linked: bool) -> RematPlan:
     A plan that fits into any capacity from the least on, with no claim on its time.
     """
 
+def load(
+    start: collections.abc.Sequence[int], end: collections.abc.Sequence[int], bytes: collections.abc.Sequence[int]
+) -> int:
+    """
+    The most bytes that are alive at once.
+    """
+
 def modnn(
     graph: Graph,
     device: Device,
@@ -789,6 +814,49 @@ def offload_set_schedule(
     chunk: _Number | str | None = None,
     ahead: int | None = None,
 ) -> Schedule: ...
+def order(
+    graph: Graph,
+    keep: collections.abc.Sequence[int],
+    time_limit: float | None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[list[int], int, int, int]:
+    """
+    The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.
+    """
+
+def order_peak(graph: Graph, keep: collections.abc.Sequence[int], order: collections.abc.Sequence[int]) -> int:
+    """
+    Bytes, resident included. The order must be topological.
+    """
+
+def order_schedule(
+    graph: Graph,
+    order: collections.abc.Sequence[int],
+    keep: collections.abc.Sequence[int],
+    limit: int,
+    budget: int,
+    planner: _Document | None,
+) -> Schedule: ...
+def order_within(graph: Graph, keep: collections.abc.Sequence[int], limit: int, seed: int) -> list[int]:
+    """
+    A random order; within limit (bytes, resident included) wherever it finds a way.
+    """
+
+def place(
+    start: collections.abc.Sequence[int],
+    end: collections.abc.Sequence[int],
+    bytes: collections.abc.Sequence[int],
+    alignment: collections.abc.Sequence[int],
+    offset: collections.abc.Sequence[int],
+    capacity: int | None,
+    search: bool,
+    time_limit: float | None = None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[list[int], int, int]:
+    """
+    Columns by buffer; an offset of -1 is free. The offsets, their height, and what no placement is below.
+    """
+
 def pooch(
     graph: Graph,
     device: Device,
@@ -810,6 +878,11 @@ def pooch(
 def recompute_bound(graph: Graph, device: Device, budget: int) -> float:
     """
     Seconds; holds for schedules that recompute, too.
+    """
+
+def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]:
+    """
+    Columns of blocks, as Timeline.blocks has them.
     """
 
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
@@ -849,4 +922,9 @@ def vdnn_classes(graph: Graph, convolutions: bool) -> list[int]: ...
 def vdnn_sync(graph: Graph, device: Device, planner: _Document | None) -> tuple[Schedule | None, bool]:
     """
     The schedule, and whether it is that of vDNN_conv.
+    """
+
+def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule:
+    """
+    The schedule with one address a block.
     """

@@ -19,6 +19,7 @@ from memsched.documents import (
 )
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
+from memsched.place import Placement
 from memsched.problem import Problem, graph_of
 
 _KEYS = (
@@ -50,8 +51,8 @@ class Result:
     schedule : Schedule
     timeline : Timeline
         From the simulator, never from the planner.
-    placement : dict or None
-        Addresses, where the plan carries them.
+    placement : Placement or None
+        Addresses, where the plan carries them: of all that its schedule holds from step to step.
     estimate : float or None
         The planner's value in its paper's own model, seconds.
     lower_bound : float
@@ -71,7 +72,7 @@ class Result:
     lower_bound: float
     runtime: float
     params: dict[str, Any] = field(default_factory=dict)
-    placement: dict[str, Any] | None = None
+    placement: Placement | None = None
     estimate: float | None = None
     optimal: bool = False
 
@@ -156,6 +157,8 @@ class Result:
         read["device"] = read_device(document["device"])
         read["schedule"] = read_plan(document["schedule"])
         read["timeline"] = Timeline.from_json(document["timeline"])
+        if document["placement"] is not None:
+            read["placement"] = Placement.from_json(document["placement"])
         return cls(**read)
 
     def __repr__(self) -> str:

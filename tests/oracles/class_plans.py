@@ -62,7 +62,7 @@ class ClassPlan:
         self.staying = {
             name
             for name, role in self.role.items()
-            if role == "weight" or name not in read or (again and role == "input")
+            if role == "weight" or name not in read or self.size[name] == 0 or (again and role == "input")
         }
         self.live = sum(self.size[name] for name in self.here)
         self.host: set[str] = set()

@@ -133,32 +133,6 @@ def test_the_cap_on_host_memory_holds() -> None:
         c.runner(schedule, EmulatedLanes(), host_memory=moved - 1)
 
 
-def test_random_operations_keep_their_order() -> None:
-    """Two that do not depend on each other could change places, and would draw other numbers."""
-
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Any) -> Any:
-            return nn.functional.dropout(self.left(x)) + nn.functional.dropout(self.right(x))
-
-    step = CapturedStep(Two(), (torch.randn(4, 4),), loss)
-    c = Captured(model=step.model, args=(), step=step)
-    runs = [op["name"] for op in c.graph.ops]
-    draws = [name for name in runs if "bernoulli" in name]
-    assert len(draws) == 2
-    runs.remove(draws[1])
-    runs.insert(runs.index(draws[0]), draws[1])
-    schedule = ms.plan(c.graph, ms.peak_memory(c.graph), 0.0, planner="swap_opt").schedule
-    with pytest.raises(ScheduleError, match="both draw random numbers"):
-        c.runner(
-            ms.Schedule.from_json({**schedule.to_json(), "budget": 10**6, "steps": [{"run": name} for name in runs]}),
-            EmulatedLanes(),
-        )
-
-
 # Steps.
 
 

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import pkgutil
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -177,3 +178,34 @@ def test_verify_finds_what_differs() -> None:
     with pytest.raises(MemschedError, match="planned step of Moody changes the output 0"):
         plan.verify(*args)
     assert model.layer.weight.grad is kept
+
+
+def test_an_input_that_a_plan_drops_is_gone() -> None:
+    """If the caller does not hold it."""
+
+    class Gone:
+        def __init__(self) -> None:
+            self.alive: list[bool] = []
+
+        def before(self, step: int, action: Any) -> None:
+            self.alive.append(storages[0]() is not None)
+
+        def after(self, step: int, action: Any, event: Any) -> None: ...
+
+    def batch() -> torch.Tensor:
+        x = torch.randn(8, 16)
+        storages.append(weakref.ref(x.untyped_storage()))
+        return x
+
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)).requires_grad_(False)
+    model[2].requires_grad_(True)
+    storages: list[Any] = []
+    plan = mt.plan_step(
+        model, (torch.randn(8, 16),), lambda out: out.mean(), budget="1GiB", planner="swap_opt", device="v100:pcie3"
+    )
+    gone = Gone()
+    plan._runner.observe = lambda: gone
+    plan.step(batch())
+    dropped = next(k for k, step in enumerate(plan.result.schedule.steps) if step.get("free") == "input:0")
+    assert gone.alive == [True] * (dropped + 1) + [False] * (len(gone.alive) - dropped - 1)
+    assert not gone.alive[-1]

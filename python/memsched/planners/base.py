@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
+from memsched.addresses import placement_of
 from memsched.bounds import graph_bound, recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.family import GraphFamily
@@ -172,6 +173,8 @@ def measured(
     family the bound is on plans that split the batch in the same way.
     """
     timeline = simulate(problem, schedule, device)
+    batch = max(batch for batch, _ in schedule.rounds)
+    full = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
     bound = 0.0
     for batch, times in schedule.rounds:
         graph = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
@@ -185,6 +188,7 @@ def measured(
         device=device,
         schedule=schedule,
         timeline=timeline,
+        placement=placement_of(schedule, full),
         estimate=estimate,
         lower_bound=bound,
         optimal=timeline.makespan <= bound * (1 + 1e-12),

@@ -11,7 +11,7 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError
-from memsched.planners import minimum, modnn, superneurons, tflms, vdnn_plus, vdnn_sync
+from memsched.planners import minimum, modnn, olla, superneurons, tflms, vdnn_plus, vdnn_sync
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all
@@ -114,6 +114,12 @@ PLANNERS: dict[str, Planner] = {
         plan=modnn.modnn,
         min_memory=modnn.least_memory,
         summary="sub-batches, offloading and algorithms, with addresses",
+        problems=("graph",),
+    ),
+    "olla": Planner(
+        plan=olla.olla,
+        min_memory=olla.least_memory,
+        summary="the order and the addresses that hold the least, nothing moves",
         problems=("graph",),
     ),
     "pooch": _graph_planner(

@@ -38,6 +38,11 @@ def tensor_names(program: Program, ops: Sequence[str]) -> dict[int, str]:
     return names
 
 
+def turn_names(program: Program, ops: Sequence[str]) -> dict[int, str]:
+    """Of the operations that others must follow, the tensor without bytes that says that they have run."""
+    return {k: f"{ops[k]}:done" for k in sorted({k for operation in program.operations for k in operation.after})}
+
+
 def operation_name(operation: Operation) -> str:
     """Without namespace and overload."""
     target: Any = operation.node.target
@@ -71,7 +76,8 @@ def as_graph(
 
     Tensors are storages. Parameters, buffers and results are resident: the loss, the gradients of the parameters and
     the new values of buffers, which stay until the step ends. What a run makes of results a second time, or makes and
-    nobody reads, is workspace.
+    nobody reads, is workspace. Where an operation must follow another of which it reads nothing, as those do that draw
+    random numbers, it reads a tensor of no bytes that the other writes.
 
     Parameters
     ----------
@@ -96,31 +102,39 @@ def as_graph(
     (['addmm', 'tanh', 'mean'], {'name': 'input:0', 'size': 48, 'role': 'input'}, 68)
     """
     ops = op_names(program)
-    names = tensor_names(program, ops)
-    blocks = program.blocks
+    names, turns = tensor_names(program, ops), turn_names(program, ops)
     documents = []
     for k, operation in enumerate(program.operations):
-        made = [blocks[number] for number in operation.makes]
-        beside = sum(block.bytes for block in made if block.role == "scratch")
-        if adding or not operation.once:
-            beside += sum(block.bytes for block in made if block.role == "result")
+        choice = {
+            "alg": "default",
+            "time": 1.0 if times is None else times[k],
+            "workspace": _beside(program, operation, adding) + (0 if workspaces is None else workspaces[k]),
+        }
         documents.append(
             {
                 "name": ops[k],
                 "phase": "bwd" if operation.place.backward else "fwd",
                 "kind": kind_of(operation_name(operation)),
                 "layer": operation.place.layer,
-                "reads": [names[number] for number in operation.reads],
-                "writes": [names[number] for number in operation.makes if number in names],
-                "choices": [
-                    {
-                        "alg": "default",
-                        "time": 1.0 if times is None else times[k],
-                        "workspace": beside + (workspaces[k] if workspaces is not None else 0),
-                    }
-                ],
+                "reads": [*(names[n] for n in operation.reads), *(turns[n] for n in operation.after)],
+                "writes": [*(names[n] for n in operation.makes if n in names), *([turns[k]] if k in turns else [])],
+                "choices": [choice],
                 "once": operation.once,
             }
         )
-    tensors = [{"name": label, "size": blocks[n].bytes, "role": blocks[n].role} for n, label in names.items()]
+    tensors = _tensors(program, names, turns)
     return Graph(tensors, documents, name=name, batch=program.batch, resident=program.resident + extra)
+
+
+def _beside(program: Program, operation: Operation, adding: bool) -> int:
+    """Bytes that a run makes and that are no tensors of the graph: some nobody reads, some are there already."""
+    dropped = ("scratch", "result") if adding or not operation.once else ("scratch",)
+    made = [program.blocks[number] for number in operation.makes]
+    return sum(block.bytes for block in made if block.role in dropped)
+
+
+def _tensors(program: Program, names: dict[int, str], turns: dict[int, str]) -> list[dict[str, Any]]:
+    blocks, operations = program.blocks, program.operations
+    tensors = [{"name": name, "size": blocks[n].bytes, "role": blocks[n].role} for n, name in names.items()]
+    roles = {k: "gradient" if operations[k].place.backward else "activation" for k in turns}
+    return tensors + [{"name": name, "size": 0, "role": roles[k]} for k, name in turns.items()]

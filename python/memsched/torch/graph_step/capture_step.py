@@ -18,6 +18,7 @@ from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.graph_step.inputs import distinct, own_inputs, replaced
 from memsched.torch.graph_step.kernels import laid_out
 from memsched.torch.graph_step.layers import PLACE
+from memsched.torch.graph_step.order import Turns
 from memsched.torch.graph_step.program import START, Block, Operation, Program, Role, Source
 from memsched.torch.graph_step.rewrite import drop_unread, is_random, name_statistics, read_less
 from memsched.torch.graph_step.trace import Loss, Trace, trace
@@ -146,6 +147,7 @@ class _Builder:
         self.results = list(zip(kinds, names, watched.results, strict=True))
         self.blocks: list[Block] = []
         self.numbers: dict[int, int] = {}  # of the blocks, by storage
+        self.turns = Turns(self.bases)
 
     def program(self, **known: Any) -> Program:
         traced, watched = self.traced, self.watched
@@ -196,12 +198,14 @@ class _Builder:
             if read:
                 role = "gradient" if backward else "activation"
             makes.append(self.block(storage, position, role))
-        reads = [s for argument in node.all_input_nodes for s in watched.storages[argument]]
+        storages = [s for argument in node.all_input_nodes for s in watched.storages[argument]]
+        reads = tuple(dict.fromkeys(self.numbers[s] for s in storages if s in self.numbers))
         return Operation(
             node=node,
             views=self.looks(node),
-            reads=tuple(dict.fromkeys(self.numbers[s] for s in reads if s in self.numbers)),
+            reads=reads,
             makes=tuple(makes),
+            after=self.turns.next(node, {self.blocks[number].writer for number in reads}),
             results=tuple(given),
             random=is_random(node),
             once=any(kind == "gradient" for kind, _, _ in given),

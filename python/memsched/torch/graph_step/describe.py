@@ -34,10 +34,11 @@ def describe_step(result: Result, times: str) -> str:
         f"  budget        {format_bytes(result.schedule.budget)}",
         f"  without plan  {format_bytes(peak_memory(result.problem))}",
         f"  with plan     {format_bytes(timeline.peak_memory)}, of which {format_bytes(graph.resident)} are resident",
+        *_arena(result),
         "",
         f"time of a step ({times})",
         f"  without plan  {format_seconds(once)}",
-        f"  with plan     {format_seconds(timeline.makespan)}, {above(timeline.makespan, once)} more",
+        f"  with plan     {format_seconds(timeline.makespan)}, {above(max(timeline.makespan, once), once)} more",
         f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound; "
         + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
         "",
@@ -51,6 +52,13 @@ def describe_step(result: Result, times: str) -> str:
         f"  {_repeated(result)}",
     ]
     return "\n".join(lines)
+
+
+def _arena(result: Result) -> list[str]:
+    if result.placement is None:
+        return []
+    height, gaps = result.placement.height, result.placement.fragmentation
+    return [f"  addresses     of one arena of {format_bytes(height)}, of which {format_percent(gaps)} are gaps"]
 
 
 def _names(names: list[str]) -> str:

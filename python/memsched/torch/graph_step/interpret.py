@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -131,14 +132,19 @@ class Pass:
                 return self._transfers.offload(action, after)
             case "prefetch":
                 return self._transfers.prefetch(step, action, after)
-            case "free":
+            case "free" if action.moves:
                 self._transfers.free(action)
+            case "free":
+                self._wait(after)
             case _:
-                for event in after:
-                    self._lanes.wait(event)
+                self._wait(after)
                 self._transfers.before(action)
                 self._transfers.after(action, self._run(action))
         return None
+
+    def _wait(self, events: Sequence[Any]) -> None:
+        for event in events:
+            self._lanes.wait(event)
 
     def _run(self, action: Action) -> list[torch.UntypedStorage]:
         """Run an operation; the storages that it writes. The results of a repeated run are dropped."""

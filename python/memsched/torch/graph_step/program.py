@@ -46,6 +46,8 @@ class Operation:
         Nodes that only look at what it makes in other ways: views, aliases, single results.
     reads, makes : tuple of int
         Blocks, each once; `makes` in the order of the node's results.
+    after : tuple of int
+        Operations that must have run before, beside those that make what it reads.
     results : tuple of (str, str, torch.fx.Node)
         What it gives out of the step: ("loss" | "gradient" | "buffer", name of the parameter or buffer, node).
     random, once : bool
@@ -56,6 +58,7 @@ class Operation:
     views: tuple[fx.Node, ...]
     reads: tuple[int, ...]
     makes: tuple[int, ...]
+    after: tuple[int, ...]
     results: tuple[tuple[str, str, fx.Node], ...]
     random: bool
     once: bool

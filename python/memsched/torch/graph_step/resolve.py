@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from memsched._core import Graph, Schedule
-from memsched.errors import ScheduleError
 from memsched.torch.graph_step.as_graph import op_names, tensor_names
 from memsched.torch.graph_step.program import Program
 from memsched.torch.script import Action, Key, Kind, Script, host_places, with_prefetches
@@ -28,11 +27,6 @@ def resolve(program: Program, graph: Graph, schedule: Schedule) -> Script:
         From `as_graph` of this program.
     schedule : Schedule
         Legal on the graph.
-
-    Raises
-    ------
-    ScheduleError
-        The schedule lets operations that draw random numbers change places: they would draw others.
     """
     ops = op_names(program)
     places = {name: k for k, name in enumerate(ops)}
@@ -42,21 +36,12 @@ def resolve(program: Program, graph: Graph, schedule: Schedule) -> Script:
     actions: list[Action] = []
     ran: set[int] = set()
     repeated: set[int] = set()
-    last_draw = -1
-    for position, step in enumerate(schedule.to_json()["steps"]):
+    for step in schedule.to_json()["steps"]:
         after = tuple(step.get("after", ()))
         if "run" not in step:
             actions.append(_move(step, keys, sizes, after))
             continue
         k = places[step["run"]]
-        if k not in ran and program.operations[k].random:
-            if k < last_draw:
-                raise ScheduleError(
-                    f"step {position} runs {ops[k]!r} after {ops[last_draw]!r}, and both draw random numbers; leave "
-                    "such operations in the order of the graph",
-                    position,
-                )
-            last_draw = k
         actions.append(_run(program, k, sizes, scratch[k], first=k not in ran, after=after))
         (repeated if k in ran else ran).add(k)
     actions = with_prefetches(actions)
@@ -92,5 +77,7 @@ def _run(
 
 def _move(step: dict[str, Any], keys: dict[str, Key], sizes: dict[Key, int], after: tuple[int, ...]) -> Action:
     kind = next(kind for kind in _MOVES if kind in step)
+    if step[kind] not in keys:  # it has no bytes, and only says that an operation has run
+        return Action(kind="free", after=after)
     key = keys[step[kind]]
     return Action(kind=kind, moves=(key,), needs=sizes[key] if kind == "prefetch" else 0, after=after)

@@ -83,9 +83,15 @@ class StepRunner:
         MemschedError
             The model has changed since.
         """
+        given = list(args)
+        del args
+        return self.take(given)
+
+    def take(self, args: list[Any]) -> torch.Tensor:
+        """The same with a list of inputs, which is emptied, so that an input that the plan drops is gone."""
         self._check_model()
         leaves = self._check_inputs(args)
-        del args
+        args.clear()
         model = self.captured.model
         gradients = Gradients({name: p for name, p in model.named_parameters() if p.requires_grad})
         total: torch.Tensor | None = None

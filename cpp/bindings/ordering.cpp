@@ -1,0 +1,93 @@
+// Orders of ops, and the blocks of memory of a list of steps.
+#include "blocks.h"
+#include "memsched/order_steps.h"
+#include "memsched/planners/order.h"
+#include "memsched/residency.h"
+#include "support.h"
+
+namespace memsched::bindings {
+
+py::tuple block_columns(const std::vector<Block>& blocks) {
+    const auto column = [&](auto member) {
+        using Value = std::decay_t<decltype(blocks[0].*member)>;
+        py::array_t<Value> values(static_cast<py::ssize_t>(blocks.size()));
+        for (std::size_t k = 0; k < blocks.size(); ++k) {
+            values.mutable_data()[k] = blocks[k].*member;
+        }
+        values.attr("setflags")(py::arg("write") = false);
+        return values;
+    };
+    return py::make_tuple(column(&Block::tensor), column(&Block::start), column(&Block::end), column(&Block::bytes),
+                          column(&Block::source), column(&Block::at));
+}
+
+namespace {
+
+using Flags = std::vector<std::uint8_t>;
+
+void bind_orders(py::module_& module) {
+    module.def(
+        "order",
+        [](const Graph& graph, const Flags& keep, std::optional<double> time_limit, const py::object& progress) {
+            OrderSolution found;
+            {
+                const PythonProgress ticker(time_limit, progress);
+                const py::gil_scoped_release free;
+                found = least_memory_order(order_problem(graph, keep), ticker.progress());
+            }
+            return py::make_tuple(found.order, found.peak, found.lower_bound, found.visited);
+        },
+        py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
+        "The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.");
+    module.def(
+        "order_within",
+        [](const Graph& graph, const Flags& keep, Bytes limit, std::uint64_t seed) {
+            const py::gil_scoped_release free;
+            return random_order(order_problem(graph, keep), limit, seed);
+        },
+        py::arg("graph"), py::arg("keep"), py::arg("limit"), py::arg("seed"),
+        "A random order; within limit (bytes, resident included) wherever it finds a way.");
+    module.def(
+        "order_peak",
+        [](const Graph& graph, const Flags& keep, const std::vector<OpId>& order) {
+            return peak_of(order_problem(graph, keep), order);
+        },
+        py::arg("graph"), py::arg("keep"), py::arg("order"),
+        "Bytes, resident included. The order must be topological.");
+    module.def(
+        "order_schedule",
+        [](const Graph& graph, const std::vector<OpId>& order, const Flags& keep, Bytes limit, Bytes budget,
+           const py::object& planner) {
+            return name_schedule(graph, budget, order_steps(graph, order, keep, limit), dump_json(planner, "planner"));
+        },
+        py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"), py::arg("budget"), py::arg("planner"));
+}
+
+// The steps on the graph of one of the schedule's rounds.
+StepList of_one_round(const Graph& graph, Schedule schedule) {
+    schedule.rounds = {{graph.batch(), 1}};
+    return resolve(graph, schedule);
+}
+
+} // namespace
+
+void bind_ordering(py::module_& module) {
+    bind_orders(module);
+    module.def(
+        "residency",
+        [](const Graph& graph, const Schedule& schedule) {
+            return block_columns(residency(graph, of_one_round(graph, schedule)));
+        },
+        py::arg("graph"), py::arg("schedule"), "Columns of blocks, as Timeline.blocks has them.");
+    module.def(
+        "with_addresses",
+        [](const Graph& graph, const Schedule& schedule, const std::vector<Bytes>& addresses) {
+            Schedule placed = schedule;
+            placed.steps = name_steps(graph, with_addresses(graph, of_one_round(graph, schedule), addresses));
+            placed.memory = MemoryMode::contiguous;
+            return placed;
+        },
+        py::arg("graph"), py::arg("schedule"), py::arg("addresses"), "The schedule with one address a block.");
+}
+
+} // namespace memsched::bindings

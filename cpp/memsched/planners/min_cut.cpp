@@ -1,0 +1,91 @@
+#include "memsched/planners/min_cut.h"
+
+#include <algorithm>
+
+namespace memsched {
+
+void MinCut::add_edge(std::int32_t from, std::int32_t to, Bytes capacity) {
+    edges_.push_back({to, first_[at(from)], capacity});
+    first_[at(from)] = static_cast<std::int32_t>(edges_.size()) - 1;
+    edges_.push_back({from, first_[at(to)], 0});
+    first_[at(to)] = static_cast<std::int32_t>(edges_.size()) - 1;
+}
+
+// Distances from the source; whether the sink can be reached.
+bool MinCut::label(std::int32_t source, std::int32_t sink) {
+    level_.assign(first_.size(), -1);
+    std::vector<std::int32_t> queue{source};
+    level_[at(source)] = 0;
+    for (std::size_t k = 0; k < queue.size() && level_[at(sink)] < 0; ++k) {
+        for (std::int32_t e = first_[at(queue[k])]; e >= 0; e = edges_[at(e)].next) {
+            const Edge& edge = edges_[at(e)];
+            if (edge.left > 0 && level_[at(edge.to)] < 0) {
+                level_[at(edge.to)] = level_[at(queue[k])] + 1;
+                queue.push_back(edge.to);
+            }
+        }
+    }
+    return level_[at(sink)] >= 0;
+}
+
+// One more way from source to sink along the labels, and what it carries; 0: there is none.
+Bytes MinCut::push(std::int32_t source, std::int32_t sink) {
+    std::vector<std::int32_t> way;
+    std::int32_t node = source;
+    while (node != sink) {
+        std::int32_t& e = current_[at(node)];
+        while (e >= 0 && (edges_[at(e)].left == 0 || level_[at(edges_[at(e)].to)] != level_[at(node)] + 1)) {
+            e = edges_[at(e)].next;
+        }
+        if (e >= 0) {
+            way.push_back(e);
+            node = edges_[at(e)].to;
+        } else if (way.empty()) {
+            return 0;
+        } else { // a dead end: step back, and do not come here again
+            level_[at(node)] = -1;
+            node = edges_[at(way.back() ^ 1)].to;
+            way.pop_back();
+        }
+    }
+    Bytes carried = unlimited;
+    for (const std::int32_t e : way) {
+        carried = std::min(carried, edges_[at(e)].left);
+    }
+    for (const std::int32_t e : way) {
+        edges_[at(e)].left -= carried;
+        edges_[at(e ^ 1)].left += carried;
+    }
+    return carried;
+}
+
+Bytes MinCut::solve(std::int32_t source, std::int32_t sink, Bytes enough) {
+    Bytes total = 0;
+    while (total < enough && label(source, sink)) {
+        current_ = first_;
+        for (Bytes carried = push(source, sink); carried > 0 && total < enough; carried = push(source, sink)) {
+            total += carried;
+        }
+    }
+    return std::min(total, enough);
+}
+
+std::vector<std::uint8_t> MinCut::reaches(std::int32_t sink) const {
+    std::vector<std::uint8_t> reaches(first_.size(), 0);
+    std::vector<std::int32_t> stack{sink};
+    reaches[at(sink)] = 1;
+    while (!stack.empty()) {
+        const std::int32_t node = stack.back();
+        stack.pop_back();
+        for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
+            const std::int32_t from = edges_[at(e)].to;
+            if (edges_[at(e ^ 1)].left > 0 && !reaches[at(from)]) {
+                reaches[at(from)] = 1;
+                stack.push_back(from);
+            }
+        }
+    }
+    return reaches;
+}
+
+} // namespace memsched

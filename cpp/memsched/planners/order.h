@@ -1,0 +1,24 @@
+// The order of ops that holds the least memory (Steiner et al., OLLA, eq. 14), exactly.
+#pragma once
+
+#include "memsched/planners/order_problem.h"
+#include "memsched/progress.h"
+
+#include <vector>
+
+namespace memsched {
+
+struct OrderSolution {
+    std::vector<OpId> order;
+    Bytes peak = 0;        // bytes
+    Bytes lower_bound = 0; // bytes; no order has a lower peak
+    std::int64_t visited = 0;
+};
+
+// Anytime: where progress says stop, the best order so far and what is proven. Never worse than the listed order.
+OrderSolution least_memory_order(const OrderProblem& problem, const Progress& progress);
+
+// A random order, within limit (bytes) wherever greedy choices find a way.
+std::vector<OpId> random_order(const OrderProblem& problem, Bytes limit, std::uint64_t seed);
+
+} // namespace memsched

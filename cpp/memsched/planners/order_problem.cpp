@@ -1,0 +1,166 @@
+#include "memsched/planners/order_problem.h"
+
+#include "memsched/planners/order_state.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+using Lists = std::vector<std::vector<std::int32_t>>;
+
+void sort_each(Lists& lists) {
+    for (auto& list : lists) {
+        std::sort(list.begin(), list.end());
+        list.erase(std::unique(list.begin(), list.end()), list.end());
+    }
+}
+
+// Fills members, nets and after from lists that may repeat entries.
+void connect(OrderProblem& problem, Lists members, Lists before) {
+    sort_each(members);
+    sort_each(before);
+    Lists nets(problem.ops()), after(problem.ops());
+    for (std::size_t e = 0; e < members.size(); ++e) {
+        for (const OpId op : members[e]) {
+            nets[at(op)].push_back(static_cast<NetId>(e));
+        }
+    }
+    for (std::size_t v = 0; v < before.size(); ++v) {
+        for (const OpId op : before[v]) {
+            after[at(op)].push_back(static_cast<OpId>(v));
+        }
+    }
+    problem.members = IdLists(members);
+    problem.nets = IdLists(nets);
+    problem.before = IdLists(before);
+    problem.after = IdLists(after);
+}
+
+Lists lists_of(const IdLists& ids) {
+    Lists lists(ids.size());
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+        lists[k].assign(ids[k].begin(), ids[k].end());
+    }
+    return lists;
+}
+
+void add_net(OrderProblem& problem, Lists& members, std::vector<OpId> ops, Bytes bytes, bool from_start, bool to_end) {
+    if (bytes == 0) {
+        return;
+    }
+    if (ops.empty()) {
+        problem.base += to_end ? bytes : 0; // an input that nobody reads goes before the first op
+        return;
+    }
+    if (ops.size() == 1 && !from_start && !to_end) {
+        problem.scratch[at(ops[0])] += bytes;
+        return;
+    }
+    problem.bytes.push_back(bytes);
+    problem.from_start.push_back(from_start);
+    problem.to_end.push_back(to_end);
+    members.push_back(std::move(ops));
+}
+
+} // namespace
+
+IdLists::IdLists(const Lists& lists) {
+    for (const auto& list : lists) {
+        ids_.insert(ids_.end(), list.begin(), list.end());
+        first_.push_back(ids_.size());
+    }
+}
+
+OrderProblem order_problem(const Graph& graph, const std::vector<std::uint8_t>& keep) {
+    const auto& ops = graph.ops();
+    OrderProblem problem;
+    problem.base = graph.resident();
+    Lists touched(graph.tensors().size()), before(ops.size()), members;
+    for (std::size_t v = 0; v < ops.size(); ++v) {
+        problem.scratch.push_back(ops[v].choices[at(baseline(ops[v]))].workspace);
+        for (const TensorId t : ops[v].writes) {
+            touched[at(t)].push_back(static_cast<OpId>(v));
+        }
+        for (const TensorId t : ops[v].reads) {
+            touched[at(t)].push_back(static_cast<OpId>(v));
+            if (graph.writer(t) >= 0) {
+                before[v].push_back(graph.writer(t));
+            }
+        }
+    }
+    sort_each(touched);
+    for (std::size_t t = 0; t < touched.size(); ++t) {
+        const Tensor& tensor = graph.tensors()[t];
+        const bool given = graph.writer(static_cast<TensorId>(t)) < 0;
+        const bool stays = tensor.role == Role::weight || keep[t] != 0;
+        add_net(problem, members, tensor.role == Role::weight ? std::vector<OpId>{} : std::move(touched[t]),
+                tensor.bytes, given, stays);
+    }
+    connect(problem, std::move(members), std::move(before));
+    return problem;
+}
+
+OrderProblem reversed(const OrderProblem& problem) {
+    const auto last = static_cast<OpId>(problem.ops()) - 1;
+    OrderProblem turned = problem;
+    std::swap(turned.from_start, turned.to_end);
+    std::reverse(turned.scratch.begin(), turned.scratch.end());
+    Lists members = lists_of(problem.members), before = lists_of(problem.after);
+    std::reverse(before.begin(), before.end());
+    for (Lists* lists : {&members, &before}) {
+        for (auto& list : *lists) {
+            for (OpId& op : list) {
+                op = last - op;
+            }
+        }
+    }
+    connect(turned, std::move(members), std::move(before));
+    return turned;
+}
+
+OrderProblem part_of(const OrderProblem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran) {
+    std::vector<OpId> number(problem.ops(), -1);
+    OrderProblem part;
+    part.base = problem.base;
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+        number[at(ops[k])] = static_cast<OpId>(k);
+        part.scratch.push_back(problem.scratch[at(ops[k])]);
+    }
+    Lists before(ops.size()), members;
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+        for (const OpId op : problem.before[at(ops[k])]) {
+            if (number[at(op)] >= 0) {
+                before[k].push_back(number[at(op)]);
+            }
+        }
+    }
+    for (std::size_t e = 0; e < problem.bytes.size(); ++e) {
+        bool from_start = problem.from_start[e] != 0, to_end = problem.to_end[e] != 0;
+        std::vector<OpId> inside;
+        for (const OpId op : problem.members[e]) {
+            if (number[at(op)] >= 0) {
+                inside.push_back(number[at(op)]);
+            } else {
+                (ran[at(op)] ? from_start : to_end) = true;
+            }
+        }
+        if (!inside.empty() || (from_start && to_end)) {
+            add_net(part, members, std::move(inside), problem.bytes[e], from_start, to_end);
+        }
+    }
+    connect(part, std::move(members), std::move(before));
+    return part;
+}
+
+Bytes peak_of(const OrderProblem& problem, const std::vector<OpId>& order) {
+    OrderState state(problem);
+    Bytes peak = state.memory();
+    for (const OpId op : order) {
+        peak = std::max(peak, state.needs(op));
+        state.run(op);
+    }
+    return peak;
+}
+
+} // namespace memsched

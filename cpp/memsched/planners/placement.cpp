@@ -1,0 +1,189 @@
+#include "memsched/planners/placement.h"
+
+#include "memsched/planners/placement_improve.h"
+#include "memsched/planners/placement_search.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace memsched {
+namespace {
+
+constexpr std::size_t most_searched = 3000;       // buffers of a part: the search recurses by buffer
+constexpr std::int64_t most_members = 50'000'000; // its tables
+constexpr std::int64_t most_quadratic = 40'000;   // buffers of a part for rules that take O(n^2)
+constexpr std::int64_t tries_per_round = 40;
+constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
+
+struct Best {
+    const Part* part;
+    Offsets offsets;
+    Bytes height, bound;
+
+    void take(Offsets other) {
+        const Bytes top = height_of(*part, other);
+        if (top < height) {
+            height = top;
+            offsets = std::move(other);
+        }
+    }
+};
+
+std::vector<Ranks> skyline_ranks(const Part& part) {
+    return {rank_by(part, {Key::area, Key::bytes}),    rank_by(part, {Key::bytes, Key::width}),
+            rank_by(part, {Key::width, Key::bytes}),   rank_by(part, {Key::room, Key::area}),
+            rank_by(part, {Key::sections, Key::area}), rank_by(part, {Key::first, Key::last}),
+            rank_by(part, {Key::last, Key::bytes})};
+}
+
+// Each stands for a way to break ties between buffers that can go equally low. They find different needles.
+std::vector<Order> search_orders() {
+    return {{{Key::room, Key::width, Key::area}, false},    {{Key::room, Key::width, Key::area}, true},
+            {{Key::first, Key::room, Key::bytes}, false},   {{Key::last, Key::width, Key::area}, false},
+            {{Key::room, Key::sections, Key::bytes}, true}, {{Key::width, Key::area, Key::room}, false},
+            {{Key::area, Key::room, Key::sections}, true}};
+}
+
+bool portfolio(Best& best, Bytes goal, const Progress& progress) {
+    const Part& part = *best.part;
+    for (const Ranks& ranks : skyline_ranks(part)) {
+        best.take(skyline(part, ranks));
+        if (best.height <= goal || progress.tick(0)) {
+            return best.height > goal;
+        }
+    }
+    if (static_cast<std::int64_t>(part.size()) > most_quadratic) {
+        return false;
+    }
+    const std::vector<Ranks> orders = {rank_by(part, {Key::bytes, Key::width}), rank_by(part, {Key::area, Key::bytes}),
+                                       rank_by(part, {Key::width, Key::bytes}), pyramid_ranks(part)};
+    for (const Ranks& ranks : orders) {
+        for (const bool tightest : {false, true}) {
+            best.take(fit_in_order(part, ranks, tightest));
+            if (best.height <= goal || progress.tick(0)) {
+                return best.height > goal;
+            }
+        }
+    }
+    return false;
+}
+
+// Places one part until it is as low as the goal, or as its own bound where that is higher. Nobody needs it any lower.
+class Refiner {
+  public:
+    Refiner(Best& best, Bytes goal, bool capped, const Progress& progress)
+        : best_(best), goal_(goal), capped_(capped), progress_(progress) {}
+
+    bool run() { // true when told to stop
+        const Part& part = *best_.part;
+        std::size_t round = 0;
+        const bool searches = part.size() <= most_searched && count_members(part) <= most_members;
+        std::optional<PlacementSearch> search;
+        const std::vector<Order> orders = search_orders();
+        std::mt19937_64 random(part.size());
+        for (std::int64_t nodes = 3 * static_cast<std::int64_t>(part.size()); !done();
+             nodes = std::min(2 * nodes, most_nodes), ++round) {
+            if (searches && !search) {
+                search.emplace(part);
+            }
+            for (std::size_t k = 0; search && k < orders.size() && !done(); ++k) {
+                ask(*search, orders[k], aim(), nodes);
+                if (!capped_ && !done()) { // somewhere from half way down to just below what there is
+                    const Bytes gap = best_.height - aim();
+                    ask(*search, orders[k], best_.height - std::max<Bytes>(1, gap >> (1 + (round + k) % 8)), nodes);
+                }
+                if (progress_.tick(0)) {
+                    return true;
+                }
+            }
+            if (!done() && improve_placement(part, aim(), tries_per_round, random, best_.offsets, progress_)) {
+                best_.height = height_of(part, best_.offsets);
+                return true;
+            }
+            best_.height = height_of(part, best_.offsets);
+        }
+        return false;
+    }
+
+    std::int64_t nodes() const { return nodes_; }
+
+  private:
+    Bytes aim() const { return std::max(goal_, best_.bound); }
+    bool done() const { return best_.height <= aim() || (capped_ && best_.bound > goal_); }
+
+    void ask(PlacementSearch& search, const Order& order, Bytes capacity, std::int64_t nodes) {
+        const PlacementSearch::Outcome outcome = search.run(order, capacity, nodes, progress_);
+        nodes_ += search.nodes();
+        if (outcome == PlacementSearch::Outcome::found) {
+            best_.take(search.offsets());
+        } else if (outcome == PlacementSearch::Outcome::none) {
+            best_.bound = std::max(best_.bound, search.next_capacity());
+        }
+    }
+
+    Best& best_;
+    Bytes goal_;
+    bool capped_; // what is above the goal is of no use
+    const Progress& progress_;
+    std::int64_t nodes_ = 0;
+};
+
+Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, std::int64_t nodes) {
+    Placed placed;
+    for (const Buffer& buffer : buffers) {
+        placed.offsets.push_back(is_fixed(buffer) ? buffer.offset : 0);
+    }
+    for (const Best& best : all) {
+        for (std::size_t b = 0; b < best.part->size(); ++b) {
+            placed.offsets[at(best.part->id[b])] = best.offsets[b];
+        }
+        placed.height = std::max(placed.height, best.height);
+        placed.lower_bound = std::max(placed.lower_bound, best.bound);
+    }
+    placed.nodes = nodes;
+    return placed;
+}
+
+} // namespace
+
+Placed place(std::span<const Buffer> buffers, const PlaceOptions& options, const Progress& progress) {
+    check_buffers(buffers);
+    const std::vector<Part> parts = parts_of(buffers);
+    Bytes bound = 0;
+    std::vector<Best> all;
+    for (const Part& part : parts) {
+        Offsets first = skyline(part, rank_by(part, {Key::area, Key::bytes}));
+        const Bytes top = height_of(part, first);
+        all.push_back({&part, std::move(first), top, part.least});
+        bound = std::max(bound, part.least);
+    }
+    std::sort(all.begin(), all.end(), [](const Best& x, const Best& y) {
+        return x.bound != y.bound ? x.bound > y.bound : x.part->id.front() < y.part->id.front();
+    });
+    std::int64_t nodes = 0;
+    const bool hopeless = options.capacity && bound > *options.capacity;
+    const Bytes goal = options.capacity ? *options.capacity : bound;
+    for (Best& best : all) {
+        if (hopeless && !options.search) {
+            break;
+        }
+        if (best.height > goal && portfolio(best, std::max(goal, best.bound), progress)) {
+            break;
+        }
+    }
+    for (Best& best : all) {
+        if (!options.search || best.height <= std::max(goal, bound)) {
+            continue;
+        }
+        Refiner refiner(best, options.capacity ? goal : bound, options.capacity.has_value(), progress);
+        const bool stopped = refiner.run();
+        nodes += refiner.nodes();
+        bound = std::max(bound, best.bound);
+        if (stopped) {
+            break;
+        }
+    }
+    return gather(buffers, all, nodes);
+}
+
+} // namespace memsched

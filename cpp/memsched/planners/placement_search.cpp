@@ -1,0 +1,309 @@
+#include "memsched/planners/placement_search.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace memsched {
+namespace {
+
+constexpr Bytes gone = std::numeric_limits<Bytes>::max() / 2;
+constexpr std::int64_t nodes_per_tick = 256;
+
+} // namespace
+
+PlacementSearch::PlacementSearch(const Part& part)
+    : part_(part), members_(members_of(part)), overlaps_(overlaps_of(part)) {}
+
+void PlacementSearch::reset(Bytes capacity) {
+    const std::size_t n = part_.size(), sections = part_.sections();
+    capacity_ = capacity;
+    next_ = gone;
+    nodes_ = 0;
+    placed_.assign(n, 0);
+    offsets_.assign(n, 0);
+    lowest_.resize(n);
+    ranks_.assign(n, 0);
+    cut_.assign(sections, 0);
+    for (std::size_t b = 0; b < n; ++b) {
+        const auto id = static_cast<BufferId>(b);
+        lowest_[b] = part_.fixed[b] != free_offset ? part_.fixed[b] : lowest_offset(part_, id, 0, placed_);
+        for (SectionId s = part_.first[b]; s + 1 < part_.last[b]; ++s) {
+            ++cut_[at(s)];
+        }
+    }
+    floor_.assign(sections, gone);
+    witness_.assign(sections, 0);
+    left_.resize(sections);
+    for (std::size_t s = 0; s < sections; ++s) {
+        left_[s] = part_.room[s] - part_.slack[s];
+        for (const BufferId b : members_[static_cast<SectionId>(s)]) {
+            if (lowest_[at(b)] < floor_[s]) {
+                floor_[s] = lowest_[at(b)];
+                witness_[s] = b;
+            }
+        }
+    }
+    candidates_.clear();
+    order_.clear();
+    offset_changes_.clear();
+    rest_ = lowest_;
+    floor_changes_.clear();
+}
+
+PlacementSearch::Outcome PlacementSearch::run(const Order& order, Bytes capacity, std::int64_t nodes,
+                                              const Progress& progress) {
+    rule_ = order;
+    progress_ = &progress;
+    most_nodes_ = nodes;
+    reset(capacity);
+    const Range all{0, static_cast<SectionId>(part_.sections()), 0, static_cast<BufferId>(part_.size())};
+    for (std::size_t b = 0; b < part_.size(); ++b) {
+        if (!fits(lowest_[b] + part_.bytes[b])) {
+            return Outcome::none;
+        }
+    }
+    for (std::size_t s = 0; s < part_.sections(); ++s) {
+        if (!fits(floor_[s] + left_[s])) {
+            return Outcome::none;
+        }
+    }
+    rank(all);
+    return search(all, {0, -1});
+}
+
+// Remembers what capacity would have been enough.
+bool PlacementSearch::fits(Bytes top) {
+    if (top <= capacity_) {
+        return true;
+    }
+    next_ = std::min(next_, top);
+    return false;
+}
+
+// False when all are placed.
+bool PlacementSearch::add_candidates(const Range& range, Position after) {
+    // A buffer that would end where another one could still go leaves a gap for nothing: that one could come down.
+    Bytes least_top = gone;
+    for (BufferId b = range.begin; b < range.end; ++b) {
+        least_top = std::min(least_top, rest_[at(b)] + part_.bytes[at(b)]);
+    }
+    const std::size_t before = candidates_.size();
+    for (BufferId b = range.begin; b < range.end; ++b) {
+        const Bytes offset = lowest_[at(b)];
+        if (offset < least_top && offset >= after.offset && rest_[at(b)] == offset &&
+            (offset > after.offset || ranks_[at(b)] > after.rank)) {
+            candidates_.push_back({offset, b});
+        }
+    }
+    std::sort(candidates_.begin() + static_cast<std::ptrdiff_t>(before), candidates_.end(),
+              [&](const Candidate& x, const Candidate& y) {
+                  return x.offset != y.offset ? x.offset < y.offset : ranks_[at(x.b)] < ranks_[at(y.b)];
+              });
+    return least_top < gone;
+}
+
+PlacementSearch::Outcome PlacementSearch::search(const Range& range, Position after) {
+    if (++nodes_ > most_nodes_ || (nodes_ % nodes_per_tick == 0 && progress_->tick(0))) {
+        return Outcome::stopped;
+    }
+    const std::size_t before = candidates_.size();
+    const Mark mark{order_.size(), offset_changes_.size(), floor_changes_.size()};
+    Outcome outcome = add_candidates(range, after) ? Outcome::none : Outcome::found;
+    for (std::size_t k = before; k < candidates_.size(); ++k) {
+        const Candidate candidate = candidates_[k];
+        outcome = place(range, candidate);
+        if (outcome != Outcome::none || !skip(candidate)) {
+            break;
+        }
+    }
+    if (outcome != Outcome::found) {
+        undo(mark);
+    }
+    candidates_.resize(before);
+    return outcome;
+}
+
+// b is no longer to rest where it is, so it will rest on one that is not placed yet.
+bool PlacementSearch::skip(const Candidate& candidate) {
+    const BufferId b = candidate.b;
+    Bytes least = gone;
+    for (const BufferId other : overlaps_[b]) {
+        least = std::min(least, placed_[at(other)] ? gone : lowest_[at(other)] + part_.extent[at(other)]);
+    }
+    if (least == gone || part_.fixed[at(b)] != free_offset) {
+        return false;
+    }
+    least = part_.fixings.empty() ? align_up(least, part_.alignment[at(b)]) : lowest_offset(part_, b, least, placed_);
+    if (least <= lowest_[at(b)]) {
+        return true;
+    }
+    offset_changes_.push_back({b, rest_[at(b)], lowest_[at(b)]});
+    lowest_[at(b)] = least;
+    return fits(least + part_.bytes[at(b)]) && lift_floors(part_.first[at(b)], part_.last[at(b)], candidate.offset);
+}
+
+PlacementSearch::Outcome PlacementSearch::place(const Range& range, const Candidate& candidate) {
+    const BufferId b = candidate.b;
+    const Bytes offset = candidate.offset, extent = part_.extent[at(b)];
+    const Mark mark{order_.size(), offset_changes_.size(), floor_changes_.size()};
+    order_.push_back(b);
+    offsets_[at(b)] = offset;
+    placed_[at(b)] = 1;
+    offset_changes_.push_back({b, rest_[at(b)], lowest_[at(b)]});
+    rest_[at(b)] = gone;
+    lowest_[at(b)] = gone;
+    for (SectionId s = part_.first[at(b)]; s < part_.last[at(b)]; ++s) {
+        left_[at(s)] -= extent;
+        --cut_[at(s)];
+    }
+    ++cut_[at(part_.last[at(b)] - 1)];
+    Outcome outcome = Outcome::none;
+    if (lift_overlapping(b, offset + extent) && lift_floors(range.first, range.last, offset)) {
+        outcome = search_pieces(range, b, {offset, ranks_[at(b)]});
+    }
+    if (outcome != Outcome::found) {
+        undo(mark);
+    }
+    return outcome;
+}
+
+void PlacementSearch::undo(const Mark& mark) {
+    while (floor_changes_.size() > mark.floors) {
+        const FloorChange& change = floor_changes_.back();
+        floor_[at(change.s)] = change.floor;
+        witness_[at(change.s)] = change.witness;
+        floor_changes_.pop_back();
+    }
+    while (order_.size() > mark.order) { // those of pieces that were found as well
+        const BufferId b = order_.back();
+        for (SectionId s = part_.first[at(b)]; s < part_.last[at(b)]; ++s) {
+            left_[at(s)] += part_.extent[at(b)];
+            ++cut_[at(s)];
+        }
+        --cut_[at(part_.last[at(b)] - 1)];
+        placed_[at(b)] = 0;
+        order_.pop_back();
+    }
+    while (offset_changes_.size() > mark.offsets) {
+        const OffsetChange& change = offset_changes_.back();
+        rest_[at(change.b)] = change.rest;
+        lowest_[at(change.b)] = change.lowest;
+        offset_changes_.pop_back();
+    }
+}
+
+bool PlacementSearch::lift_overlapping(BufferId b, Bytes top) {
+    for (const BufferId other : overlaps_[b]) {
+        if (rest_[at(other)] >= top) { // placed ones too
+            continue;
+        }
+        if (part_.fixed[at(other)] != free_offset) {
+            return false;
+        }
+        const Bytes now = part_.fixings.empty() ? align_up(top, part_.alignment[at(other)])
+                                                : lowest_offset(part_, other, top, placed_);
+        offset_changes_.push_back({other, rest_[at(other)], lowest_[at(other)]});
+        rest_[at(other)] = now;
+        if (lowest_[at(other)] < now) {
+            lowest_[at(other)] = now;
+            if (!fits(now + part_.bytes[at(other)])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool PlacementSearch::lift_floors(SectionId first, SectionId last, Bytes offset) {
+    const SectionId hot = hot_;
+    if (hot >= first && hot < last && !lift_floor(hot, offset)) {
+        return false;
+    }
+    for (SectionId s = first; s < last; ++s) {
+        if (!lift_floor(s, offset)) {
+            hot_ = s;
+            return false;
+        }
+    }
+    return true;
+}
+
+bool PlacementSearch::lift_floor(SectionId s, Bytes offset) {
+    const Bytes old = floor_[at(s)];
+    if (lowest_[at(witness_[at(s)])] == old) {
+        return old == gone || fits(std::max(old, offset) + left_[at(s)]);
+    }
+    Bytes least = gone;
+    BufferId witness = witness_[at(s)];
+    for (const BufferId b : members_[s]) {
+        if (lowest_[at(b)] < least) {
+            least = lowest_[at(b)];
+            witness = b;
+            if (least == old) {
+                break;
+            }
+        }
+    }
+    floor_changes_.push_back({s, witness_[at(s)], old});
+    floor_[at(s)] = least;
+    witness_[at(s)] = witness;
+    return least == gone || fits(std::max(least, offset) + left_[at(s)]);
+}
+
+// What the placed buffer alone held together falls apart, and every piece is searched for itself.
+PlacementSearch::Outcome PlacementSearch::search_pieces(const Range& range, BufferId placed, Position after) {
+    Range piece = range;
+    const SectionId last = part_.last[at(placed)];
+    for (SectionId s = part_.first[at(placed)]; s < last; ++s) {
+        const bool ends = s + 1 == last;
+        if (!ends && cut_[at(s)] > 0) {
+            continue;
+        }
+        if (ends && piece.first == range.first) {
+            return search(range, after);
+        }
+        const auto begin = part_.first.begin();
+        piece.last = ends ? range.last : s + 1;
+        piece.end = static_cast<BufferId>(std::lower_bound(begin + piece.begin, begin + range.end, piece.last) - begin);
+        const Outcome outcome = search_piece(piece, after);
+        if (outcome != Outcome::found) {
+            return outcome;
+        }
+        piece.first = piece.last;
+        piece.begin = piece.end;
+    }
+    return Outcome::found;
+}
+
+PlacementSearch::Outcome PlacementSearch::search_piece(const Range& piece, Position after) {
+    if (!rule_.anew) {
+        return search(piece, after);
+    }
+    const Ranks before(ranks_.begin() + piece.begin, ranks_.begin() + piece.end);
+    rank(piece);
+    const Outcome outcome = search(piece, {after.offset, -1});
+    if (outcome != Outcome::found) {
+        std::copy(before.begin(), before.end(), ranks_.begin() + piece.begin);
+    }
+    return outcome;
+}
+
+void PlacementSearch::rank(const Range& piece) {
+    std::vector<std::pair<std::vector<std::int64_t>, BufferId>> order; // negated: the largest first
+    for (BufferId b = piece.begin; b < piece.end; ++b) {
+        if (placed_[at(b)] == 0) {
+            const Bytes room = *std::max_element(left_.begin() + part_.first[at(b)], left_.begin() + part_.last[at(b)]);
+            std::vector<std::int64_t> values;
+            for (const Key key : rule_.keys) {
+                values.push_back(-value_of(part_, b, key, room));
+            }
+            order.emplace_back(std::move(values), b);
+        }
+    }
+    std::sort(order.begin(), order.end());
+    for (std::size_t k = 0; k < order.size(); ++k) {
+        ranks_[at(order[k].second)] = static_cast<std::int32_t>(k);
+    }
+}
+
+} // namespace memsched

@@ -1,0 +1,242 @@
+"""Addresses for plans: what a schedule holds from step to step, placed in one arena."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memsched import _core, checks
+from memsched._core import Graph, Schedule, Timeline
+from memsched.buffers import Buffer
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.family import GraphFamily
+from memsched.place import Placement, place_buffers
+from memsched.problem import graph_of, simulate
+from memsched.result import Result
+
+Progress = Callable[[float], object] | None
+Blocks = tuple[npt.NDArray[Any], ...]  # columns, as Timeline.blocks has them
+
+
+def place(
+    buffers: Iterable[Buffer] | Timeline | Result,
+    capacity: int | None = None,
+    *,
+    time_limit: float | None = 10.0,
+    method: str = "search",
+    alignment: int = 1,
+    progress: Progress = None,
+) -> Placement:
+    """Give every buffer an offset in one arena, so that no two share a byte while both are alive.
+
+    "greedy" tries rules of thumb: mostly, the buffer that can go lowest is placed next. "search" starts from the best
+    of them and goes on, by an exact search in turns with a large neighbourhood search, until the arena is proven to be
+    as low as it can be. It is never worse than "greedy" with time for one rule.
+
+    Of a Result or a Timeline the buffers are what its schedule holds from step to step, workspaces included, by the
+    order of the list: so the addresses hold whatever the durations are. Inputs and weights are packed from offset 0,
+    where contiguous schedules have them. Resident bytes are no part of the arena.
+
+    Parameters
+    ----------
+    buffers : iterable of Buffer, Timeline or Result
+        A Timeline must come from `simulate` or a planner; one that was read from a file no longer knows its buffers.
+    capacity : int, optional
+        Bytes: any placement that fits will do. By default the arena is made as low as possible.
+    time_limit : float or None
+        Seconds after which the best placement so far is returned; None: not before it is proven.
+    method : str
+        "search", "greedy", or "ilp" for the integer program of the paper (needs memsched[ilp]).
+    alignment : int
+        Bytes, of which offsets are multiples, for the buffers of a Result or a Timeline; each `Buffer` has its own.
+    progress : callable, optional
+        Called with a fraction from 0 to 1.
+
+    Returns
+    -------
+    Placement
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits the capacity, or nothing was found that does; the message says which. min_memory is the height of
+        the best placement known.
+    InvalidInputError
+
+    References
+    ----------
+    Steiner et al., "OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory Usage of Neural
+    Networks", 2022, eq. (15). Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine
+    Learning", ASPLOS 2023.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> placement = ms.place([ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4), ms.Buffer(2, 4, 3)])
+    >>> placement.height, placement.optimal
+    (7, True)
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> ms.place(ms.offload(chain, M=20, beta=1)).height
+    20
+    """
+    alignment = checks.count("alignment", alignment, 1, 2**40)
+    if isinstance(buffers, Result):
+        buffers = buffers_of(buffers.schedule, _full_graph(buffers), alignment)
+    elif isinstance(buffers, Timeline):
+        blocks = buffers.blocks
+        if len(blocks[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
+            raise InvalidInputError(
+                "the timeline was read from a file, which does not hold its buffers; give the Result, or simulate again"
+            )
+        buffers = _as_buffers(blocks, None, alignment)
+    elif alignment != 1:
+        raise InvalidInputError(f"alignment is {alignment}, but each Buffer has its own; leave it out")
+    return place_buffers(buffers, capacity, time_limit=time_limit, method=method, progress=progress)
+
+
+def with_addresses(
+    result: Result, placement: Placement | None = None, *, time_limit: float | None = 10.0, alignment: int = 1
+) -> Result:
+    """The same plan with an address for everything it holds, so that its budget holds in one real arena.
+
+    Parameters
+    ----------
+    result : Result
+        Of any planner.
+    placement : Placement, optional
+        What `place(result)` gave. By default it is made here, to fit the budget.
+    time_limit : float or None
+        Seconds for placing.
+    alignment : int
+        Bytes, of which the offsets are multiples. Inputs and weights are packed as they are.
+
+    Returns
+    -------
+    Result
+        With a contiguous schedule, simulated again. A step may have to wait until just its bytes are free, so the
+        makespan can be longer.
+
+    Raises
+    ------
+    InfeasibleError
+        The addresses need more than the budget; min_memory says how much, resident included.
+    InvalidInputError
+        The placement is of another plan.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> plan = ms.with_addresses(ms.offload(chain, M=20, beta=1))
+    >>> plan.schedule.memory, plan.placement.fragmentation
+    ('contiguous', 0.0)
+    """
+    graph = _full_graph(result)
+    if placement is None:
+        placement = _within_budget(result, graph, time_limit, alignment)
+    blocks = _core.residency(graph, result.schedule)
+    if [buffer.size for buffer in placement.buffers] != blocks[3].tolist():
+        raise InvalidInputError("the placement is not one of this result; make it by memsched.place(result)")
+    schedule = _core.with_addresses(graph, result.schedule, list(placement.offsets))
+    timeline = simulate(result.problem, schedule, result.device)
+    return dataclasses.replace(
+        result,
+        schedule=schedule,
+        timeline=timeline,
+        placement=placement,
+        optimal=timeline.makespan <= result.lower_bound * (1 + 1e-12),
+    )
+
+
+def _within_budget(result: Result, graph: Graph, time_limit: float | None, alignment: int) -> Placement:
+    """Addresses within the budget; if possible such that no step waits for an address that it did not wait for before.
+
+    Raises
+    ------
+    InfeasibleError
+        They need more than the budget.
+    """
+    room = min(result.schedule.budget, result.device.memory) - graph.resident
+    buffers = buffers_of(result.schedule, graph, alignment)
+    try:
+        calm = place_buffers(_until_back(result, buffers), room, time_limit=time_limit)
+    except InfeasibleError:
+        pass
+    else:
+        return dataclasses.replace(calm, buffers=tuple(buffers), lower_bound=min(_load(buffers), calm.height))
+    try:
+        return place_buffers(buffers, room, time_limit=time_limit)
+    except InfeasibleError as error:
+        needed = error.min_memory + graph.resident
+        raise InfeasibleError(
+            f"with addresses the plan of {result.planner} needs {needed} bytes, and its budget is "
+            f"{room + graph.resident}; plan for less memory, or give the addresses more",
+            needed,
+        ) from None
+
+
+def _until_back(result: Result, buffers: list[Buffer]) -> list[Buffer]:
+    """The buffers, each until the last step that begins before its bytes have come back."""
+    begins, ends = result.timeline.start, result.timeline.end
+    longer = []
+    for buffer in buffers:
+        last = int(buffer.end)
+        waiting = np.flatnonzero(begins[last:] < ends[last - 1])
+        end = last + int(waiting[-1]) + 1 if len(waiting) else last
+        longer.append(dataclasses.replace(buffer, end=end))
+    return longer
+
+
+def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
+    """The addresses that a schedule carries, if it does; proven lowest where they are as low as the load."""
+    if schedule.memory != "contiguous":
+        return None
+    blocks = _core.residency(graph, schedule)
+    _, start, end, size, _, offset = blocks
+    return Placement(
+        buffers=tuple(_as_buffers(blocks, graph, 1)),
+        offsets=tuple(offset.tolist()),
+        height=int((size + offset).max(initial=0)),
+        lower_bound=_core.load(start.tolist(), end.tolist(), size.tolist()),
+        method="schedule",
+        runtime=0.0,
+    )
+
+
+def buffers_of(schedule: Schedule, graph: Graph, alignment: int = 1) -> list[Buffer]:
+    """What a schedule holds from step to step; inputs and weights at the offsets that contiguous schedules have."""
+    return _as_buffers(_core.residency(graph, schedule), graph, alignment)
+
+
+def _as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buffer]:
+    names = [tensor["name"] for tensor in graph.tensors] if graph is not None else None
+    buffers, low = [], 0
+    for tensor, start, end, size, source, _ in zip(*(column.tolist() for column in blocks), strict=True):
+        buffers.append(
+            Buffer(
+                start,
+                end,
+                size,
+                1 if source else alignment,
+                low if source else None,
+                name=None if names is None or tensor < 0 else names[tensor],
+            )
+        )
+        low += size if source else 0
+    return buffers
+
+
+def _load(buffers: list[Buffer]) -> int:
+    """The most bytes that are alive at once."""
+    return _core.load([int(b.start) for b in buffers], [int(b.end) for b in buffers], [b.size for b in buffers])
+
+
+def _full_graph(result: Result) -> Graph:
+    """That of the plan's largest batch."""
+    if isinstance(result.problem, GraphFamily):
+        return result.problem.at(max(batch for batch, _ in result.schedule.rounds))
+    return graph_of(result.problem, result.schedule.chunk)

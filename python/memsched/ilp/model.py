@@ -1,0 +1,157 @@
+"""Integer programs over HiGHS: variables, rows, and a bound that can be trusted."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memsched.errors import MemschedError
+
+Terms = list[tuple[int, float]]  # (variable, coefficient)
+
+LARGEST = 1e6  # bytes are scaled so that no bound on the objective is above it
+TOLERANCE = 1e-9  # of rows and of integrality, at that scale
+SLACK = 1e-2  # what rows that are off by TOLERANCE can add up to in the objective, with a wide margin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Bytes as HiGHS sees them: multiples of `unit`, divided by `divisor` where that leaves more than 1e6.
+
+    All bytes of a problem are multiples of their greatest common divisor. Up to a million of them the figures are
+    whole and a bound rounds up to the next one exactly. Beyond that a bound is good to one part in 10^8.
+    """
+
+    unit: int
+    divisor: float
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], most: int) -> Scale:
+        """For sums of `sizes` up to `most` bytes."""
+        unit = max(math.gcd(*sizes), 1)
+        return cls(unit=unit, divisor=max(most / unit / LARGEST, 1.0))
+
+    @property
+    def whole(self) -> bool:
+        return self.divisor == 1.0
+
+    def down(self, size: int) -> float:
+        return size / self.unit / self.divisor
+
+    def bound(self, value: float) -> int:
+        """A lower bound in bytes from HiGHS's: less its tolerance, then up to the next multiple of the unit."""
+        return math.ceil((value - SLACK) * self.divisor) * self.unit if math.isfinite(value) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What HiGHS says: values of the best solution, a bound (-inf: none), and whether there is no solution at all."""
+
+    values: list[float] | None
+    bound: float
+    infeasible: bool
+
+
+class Model:
+    """Minimise the sum of cost times variable."""
+
+    def __init__(self) -> None:
+        self.lower: list[float] = []
+        self.upper: list[float] = []
+        self.cost: list[float] = []
+        self.integer: list[bool] = []
+        self.rows: list[tuple[float, float, Terms]] = []
+
+    def variable(self, low: float, high: float, *, cost: float = 0.0, integer: bool = False) -> int:
+        self.lower.append(low)
+        self.upper.append(high)
+        self.cost.append(cost)
+        self.integer.append(integer)
+        return len(self.lower) - 1
+
+    def row(self, low: float, high: float, terms: Terms) -> None:
+        """low <= terms <= high."""
+        self.rows.append((low, high, terms))
+
+    def solve(self, *, time_limit: float | None, gap: float) -> Outcome:
+        """With one thread, until the bound is within `gap` of the best or time is up."""
+        highspy = load()
+        solver = highspy.Highs()
+        options: dict[str, bool | int | float | str] = {
+            "output_flag": False,
+            "threads": 1,
+            "random_seed": 0,
+            "mip_rel_gap": 0.0,
+            "mip_abs_gap": gap,
+            "mip_feasibility_tolerance": TOLERANCE,
+            "primal_feasibility_tolerance": TOLERANCE,
+        }
+        if time_limit is not None:
+            options["time_limit"] = max(time_limit, 0.0)
+        for name, value in options.items():
+            solver.setOptionValue(name, value)
+        solver.passModel(self._assembled())
+        _run(solver)
+        status = solver.getModelStatus()
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            return Outcome(values=None, bound=math.inf, infeasible=True)
+        info = solver.getInfo()
+        found = info.primal_solution_status == 2
+        values = [float(value) for value in solver.getSolution().col_value] if found else None
+        return Outcome(values=values, bound=float(info.mip_dual_bound), infeasible=False)
+
+    def _assembled(self) -> Any:
+        import numpy as np
+
+        highspy = load()
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.lower), len(self.rows)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = (np.array(c) for c in (self.cost, self.lower, self.upper))
+        lp.row_lower_ = np.array([low for low, _, _ in self.rows])
+        lp.row_upper_ = np.array([high for _, high, _ in self.rows])
+        kinds = highspy.HighsVarType
+        lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in self.integer]
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        merged = []
+        for _, _, terms in self.rows:
+            row: dict[int, float] = {}
+            for column, factor in terms:
+                row[column] = row.get(column, 0.0) + factor
+            merged.append({column: factor for column, factor in row.items() if factor})
+        lp.a_matrix_.start_ = np.cumsum([0, *map(len, merged)])
+        lp.a_matrix_.index_ = np.array([column for row in merged for column in row], dtype=np.int32)
+        lp.a_matrix_.value_ = np.array([factor for row in merged for factor in row.values()], dtype=np.float64)
+        return lp
+
+
+def load() -> Any:
+    """The package highspy, imported when it is needed."""
+    try:
+        import highspy
+    except ImportError as error:
+        raise MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'") from error
+    return highspy
+
+
+def _run(solver: Any) -> None:
+    """In a thread of its own, so that Ctrl-C ends it."""
+    stop = threading.Event()
+
+    def check(event: Any) -> None:
+        if stop.is_set():
+            event.interrupt()
+
+    solver.cbMipInterrupt += check
+    solver.cbSimplexInterrupt += check
+    thread = threading.Thread(target=solver.run, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+    except KeyboardInterrupt:
+        stop.set()
+        thread.join()
+        raise

@@ -1,0 +1,259 @@
+"""Placement: where every buffer goes in one arena, and how low the arena can be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from memsched import _core, checks
+from memsched.buffers import Buffer, write_buffers
+from memsched.documents import Document, Source, check_keys, read_document
+from memsched.errors import InfeasibleError, InvalidInputError
+
+_FORMAT = "memsched-placement/1"
+_METHODS = ("search", "greedy", "ilp")
+_MAKERS = (*_METHODS, "schedule")  # "schedule": its own addresses
+_LONGEST = 2**62  # ticks
+_KEYS = ("buffers", "offsets", "height", "lower_bound", "optimal", "method", "runtime")
+_MORE_SECONDS = 1.0  # to find out what would do, once the capacity is proven not to
+
+Progress = Callable[[float], object] | None
+
+
+def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
+    """Starts and ends as whole numbers in the same order: their own distances, or ranks where these are not whole.
+
+    Only the order decides what fits, but the search breaks ties by how long a buffer lives.
+    """
+    moments = sorted({moment for buffer in buffers for moment in (buffer.start, buffer.end)})
+    if moments and all(isinstance(moment, int) for moment in moments) and moments[-1] - moments[0] < _LONGEST:
+        first = int(moments[0])
+        return [int(buffer.start) - first for buffer in buffers], [int(buffer.end) - first for buffer in buffers]
+    rank = {moment: tick for tick, moment in enumerate(moments)}
+    return [rank[buffer.start] for buffer in buffers], [rank[buffer.end] for buffer in buffers]
+
+
+def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
+    tops = (o + b.size for b, o in zip(buffers, offsets, strict=True) if b.size > 0 and b.start < b.end)
+    return max(tops, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Buffers with an offset each.
+
+    Attributes
+    ----------
+    buffers : tuple of Buffer
+    offsets : tuple of int
+        Bytes, in the order of the buffers.
+    height : int
+        Bytes that the arena needs: the end of the highest buffer.
+    lower_bound : int
+        Bytes below which no placement is, as far as is proven.
+    method : str
+        What made it: "search", "greedy", "ilp", or "schedule" where a plan came with addresses of its own.
+    runtime : float
+        Seconds that it took to find.
+    """
+
+    buffers: tuple[Buffer, ...]
+    offsets: tuple[int, ...]
+    height: int
+    lower_bound: int
+    method: str
+    runtime: float = field(compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "buffers", _checked(self.buffers))
+        put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
+        if len(self.offsets) != len(self.buffers):
+            raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
+        height = _height(self.buffers, self.offsets)
+        if self.height != height:
+            raise InvalidInputError(f"height is {self.height!r}; by the offsets it must be {height}")
+        put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
+        if self.lower_bound > height:
+            raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {height}")
+        if self.method not in _MAKERS:
+            raise InvalidInputError(f"method is {self.method!r}; it must be one of {', '.join(_MAKERS)}")
+        put(self, "runtime", checks.non_negative("runtime", self.runtime, "seconds"))
+
+    @property
+    def optimal(self) -> bool:
+        """No placement is lower, and that is proven."""
+        return self.height == self.lower_bound
+
+    @property
+    def load(self) -> int:
+        """The most bytes that are alive at once."""
+        start, end = _ticks(self.buffers)
+        return _core.load(start, end, [buffer.size for buffer in self.buffers])
+
+    @property
+    def fragmentation(self) -> float:
+        """(height - load) / height, in 0..1: (MR - RS) / MR of Steiner et al. (2022), section 5.4."""
+        return (self.height - self.load) / self.height if self.height else 0.0
+
+    @property
+    def gap(self) -> float:
+        """(height - lower_bound) / height: by so much it may be lower still, at the most."""
+        return (self.height - self.lower_bound) / self.height if self.height else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"Placement({len(self.buffers)} buffers, height={self.height}, lower_bound={self.lower_bound}, "
+            f"optimal={self.optimal})"
+        )
+
+    def to_json(self) -> Document:
+        """The form `memsched-placement/1`."""
+        return {
+            "format": _FORMAT,
+            "buffers": [
+                {
+                    "start": buffer.start,
+                    "end": buffer.end,
+                    "size": buffer.size,
+                    "alignment": buffer.alignment,
+                    "offset": buffer.offset,
+                    "name": buffer.name,
+                }
+                for buffer in self.buffers
+            ],
+            "offsets": list(self.offsets),
+            "height": self.height,
+            "lower_bound": self.lower_bound,
+            "optimal": self.optimal,
+            "method": self.method,
+            "runtime": self.runtime,
+        }
+
+    @classmethod
+    def from_json(cls, source: Source) -> Placement:
+        """Read `memsched-placement/1` from a dict, a JSON text or a file.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        document = read_document(source, _FORMAT)
+        check_keys(document, "the placement", _KEYS)
+        for key in ("buffers", "offsets"):
+            if not isinstance(document[key], list):
+                raise InvalidInputError(f"{key} of the placement is {document[key]!r}; it must be a list")
+        buffers = []
+        for k, one in enumerate(document["buffers"]):
+            if not isinstance(one, dict):
+                raise InvalidInputError(f"buffers[{k}] of the placement is {one!r}; it must be an object")
+            check_keys(one, f"buffers[{k}] of the placement", ("start", "end", "size"), ("alignment", "offset", "name"))
+            buffers.append(Buffer(**{key: value for key, value in one.items() if key != "format"}))
+        values = {key: document[key] for key in ("height", "lower_bound", "method", "runtime")}
+        found = cls(buffers=tuple(buffers), offsets=tuple(document["offsets"]), **values)
+        if found.optimal is not document["optimal"]:
+            raise InvalidInputError(f"optimal of the placement is {document['optimal']!r}; its bound says otherwise")
+        return found
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a CSV file, as `write_placement` does."""
+        write_placement(path, self)
+
+
+def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
+    """Write a placement to a CSV file in MiniMalloc's format: id, lower, upper, size, offset, and alignment if need be.
+
+    `read_buffers` takes these offsets as fixed ones.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import memsched as ms, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "placed.csv"
+    >>> ms.write_placement(path, ms.place([ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]))
+    >>> [buffer.offset for buffer in ms.read_buffers(path)]
+    [4, 0]
+    """
+    write_buffers(path, placement.buffers, placement.offsets)
+
+
+def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    if isinstance(buffers, str | dict) or not isinstance(buffers, Iterable):
+        raise InvalidInputError(f"buffers is {buffers!r}; it must be a list of Buffer")
+    found = tuple(buffers)
+    for k, buffer in enumerate(found):
+        if not isinstance(buffer, Buffer):
+            raise InvalidInputError(f"buffers[{k}] is {buffer!r}; it must be a Buffer")
+    return found
+
+
+def _run(
+    buffers: tuple[Buffer, ...], capacity: int | None, time_limit: float | None, method: str, progress: Progress
+) -> tuple[list[int], int, int]:
+    """Offsets, height and lower bound."""
+    if method == "ilp":
+        from memsched.ilp.place import place_ilp
+
+        offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
+        height = _height(buffers, offsets)
+        return offsets, height, height if optimal else bound
+    start, end = _ticks(buffers)
+    return _core.place(
+        start,
+        end,
+        [buffer.size for buffer in buffers],
+        [buffer.alignment for buffer in buffers],
+        [-1 if buffer.offset is None else buffer.offset for buffer in buffers],
+        capacity,
+        method == "search",
+        time_limit,
+        progress,
+    )
+
+
+def place_buffers(
+    buffers: Iterable[Buffer],
+    capacity: int | None = None,
+    *,
+    time_limit: float | None = 10.0,
+    method: str = "search",
+    progress: Progress = None,
+) -> Placement:
+    """Give every buffer an offset in one arena, so that no two share a byte while both are alive.
+
+    `memsched.place` says more.
+    """
+    found = _checked(buffers)
+    limit = checks.time_limit(time_limit)
+    most = None if capacity is None else checks.size("capacity", capacity)
+    if method not in _METHODS:
+        raise InvalidInputError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
+    begin = time.perf_counter()
+    offsets, height, bound = _run(found, most, limit, method, progress)
+    if most is not None and height > most:
+        proven = bound > most
+        if proven and method == "search":
+            spent = time.perf_counter() - begin
+            rest = _MORE_SECONDS if limit is None else max(0.0, min(_MORE_SECONDS, limit - spent))
+            height = min(height, _run(found, None, rest, method, progress)[1])
+        why = (
+            f"The buffers need at least {bound} bytes, more than capacity, which is {most}; they fit {height}."
+            if proven
+            else f"No placement within capacity, {most} bytes, was found in time, and none is ruled out either; "
+            f"give it {height}, which will do, or a longer time_limit."
+        )
+        raise InfeasibleError(why, height)
+    return Placement(
+        buffers=found,
+        offsets=tuple(offsets),
+        height=height,
+        lower_bound=min(bound, height),
+        method=method,
+        runtime=time.perf_counter() - begin,
+    )

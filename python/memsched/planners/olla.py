@@ -1,0 +1,230 @@
+"""OLLA (Steiner et al., 2022): the order of the ops and the addresses of all they hold, so that memory is least."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from memsched import _core, checks
+from memsched._core import Device, Graph, Schedule
+from memsched.addresses import buffers_of
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.order import kept, order
+from memsched.place import Placement, place_buffers
+from memsched.planners.base import measured
+from memsched.planners.graph_base import infeasible
+from memsched.problem import Problem, graph_of, make_device
+from memsched.result import Result
+
+Progress = Callable[[float], object] | None
+_MANY = 2**62  # bytes
+_ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
+
+
+def olla(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    method: str = "search",
+    time_limit: float = 10.0,
+    keep: Iterable[str] = (),
+    alignment: int = 1,
+    tries: int = 20,
+    seed: int = 0,
+    progress: Progress = None,
+) -> Result:
+    """Run each op once, in the order that holds the least memory, with every tensor at an address of its own.
+
+    First the order (`order`), then the addresses (`place`). Where the arena comes out higher than the most that is
+    held at once, other orders of the same peak are placed too; on small graphs all orders, so that the two are solved
+    as one. Nothing moves to the host and nothing runs twice. An op takes its fastest algorithm whose workspace does not
+    raise the peak.
+
+    Parameters
+    ----------
+    problem : Graph, Chain or GraphFamily
+        Of a family the graph at full batch.
+    M : int
+        Bytes, resident included. The plan does not depend on it; what needs more is refused.
+    beta : float
+        Taken for the sake of other planners; nothing uses the link.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    method : str
+        "search", or "ilp" for the paper's integer programs over HiGHS (needs memsched[ilp]), one after the other.
+    time_limit : float
+        Seconds for the order, and again for all the addresses.
+    keep : iterable of str
+        Names of tensors that stay to the end.
+    alignment : int
+        Bytes, of which the addresses are multiples. Inputs and weights are packed from 0 as they are.
+    tries : int
+        How many other orders are placed at most, where the first cannot be placed without a gap.
+    seed : int
+        Of these orders.
+    progress : callable, optional
+        Called with a fraction from 0 to 1.
+
+    Returns
+    -------
+    Result
+        With addresses in schedule and placement. params has peak_bound, the bytes (resident included) that no order
+        can do without, and memory_optimal: whether the arena is proven to be the lowest for any order.
+
+    Raises
+    ------
+    InfeasibleError
+        The arena needs more than M.
+    InvalidInputError
+
+    References
+    ----------
+    Steiner et al., 2022, eqs. (9), (14), (15) and function 1.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> graph = ms.profiles.load_graph("resnet50-224-b32")
+    >>> result = ms.olla(graph, M=ms.peak_memory(graph))
+    >>> result.params["memory_optimal"], result.placement.fragmentation
+    (True, 0.0)
+    """
+    started = time.perf_counter()
+    graph = graph_of(problem)
+    device = make_device(M, beta, device)
+    limit = checks.non_negative("time_limit", time_limit, "seconds")
+    alignment = checks.count("alignment", alignment, 1, 2**40)
+    tries = checks.count("tries", tries, 0, 10**6)
+    seed = checks.count("seed", seed, 0, 2**63 - 1)
+    if method not in ("search", "ilp"):
+        raise InvalidInputError(f"method is {method!r}; it must be search or ilp")
+    names = tuple(keep)
+    first = order(graph, method=method, time_limit=limit, keep=names, progress=progress)
+    task = _Task(
+        graph=graph,
+        flags=kept(graph, names),
+        alignment=alignment,
+        method=method,
+        peak=first.peak_memory,
+        until=time.perf_counter() + limit,
+    )
+    placed, of_all = task.improve(task.place_names(first.order), tries, seed)
+    height = placed.placement.height + graph.resident
+    if height > device.memory:
+        raise infeasible("olla", graph.name, device, height, "so high is the arena of its order")
+    params = {
+        "method": method,
+        "alignment": alignment,
+        "peak_bound": first.lower_bound,
+        "memory_optimal": of_all or height <= first.lower_bound,
+    }
+    schedule = task.schedule(placed, device.memory, {"name": "olla", **params})
+    result = measured("olla", params, problem, schedule, device, started, recomputes=True)
+    return dataclasses.replace(result, placement=placed.placement)
+
+
+def least_memory(problem: Problem) -> int:
+    """The height of the arena, resident included, as `olla` finds it by default."""
+    graph = graph_of(problem)
+    try:
+        olla(graph, graph.resident + 1)
+    except InfeasibleError as error:
+        return error.min_memory
+    return graph.resident + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """An order with addresses; fast algorithms were allowed up to `limit` bytes, resident included."""
+
+    ids: list[int]
+    limit: int
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The search for addresses; `peak` is that of the best order, resident included."""
+
+    graph: Graph
+    flags: list[int]
+    alignment: int
+    method: str
+    peak: int
+    until: float
+
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self.until - time.perf_counter())
+
+    def plain(self, ids: list[int], limit: int, budget: int, planner: dict[str, Any]) -> Schedule:
+        """The order as a schedule without addresses."""
+        return _core.order_schedule(self.graph, ids, self.flags, limit, budget, planner)
+
+    def schedule(self, placed: _Placed, budget: int, planner: dict[str, Any]) -> Schedule:
+        """The order as a schedule with its addresses."""
+        plain = self.plain(placed.ids, placed.limit, budget, planner)
+        return _core.with_addresses(self.graph, plain, list(placed.placement.offsets))
+
+    def height(self, placed: _Placed) -> int:
+        """Bytes, resident included."""
+        return placed.placement.height + self.graph.resident
+
+    def place_names(self, names: Iterable[str]) -> _Placed:
+        """The addresses of an order by names."""
+        number = {op["name"]: k for k, op in enumerate(self.graph.ops)}
+        return self.place([number[name] for name in names])
+
+    def place(self, ids: list[int]) -> _Placed:
+        """The addresses of an order: with fast algorithms, or with the least workspaces where those are lower."""
+        found = []
+        for limit in (self.peak, 0):
+            plain = self.plain(ids, limit, _MANY, {"name": "olla"})
+            buffers = buffers_of(plain, self.graph, self.alignment)
+            placement = place_buffers(buffers, time_limit=self.left(), method=self.method)
+            found.append(_Placed(ids=ids, limit=limit, placement=placement))
+            if self.height(found[-1]) <= self.peak:
+                break
+        return min(found, key=self.height)
+
+    def improve(self, best: _Placed, tries: int, seed: int) -> tuple[_Placed, bool]:
+        """Other orders, as long as the arena is higher than the peak: all of a small graph, else random ones.
+
+        Also returns whether no order at all has a lower arena.
+        """
+        small = len(self.graph.ops) <= _ALL_ORDERS
+        for ids in _all_orders(self.graph) if small else self.random_orders(tries, seed):
+            if self.height(best) <= self.peak:
+                return best, False  # the bound of the order says the rest
+            if self.left() == 0:
+                return best, False
+            if _core.order_peak(self.graph, self.flags, ids) < self.height(best):
+                other = self.place(ids)
+                if not other.placement.optimal:
+                    small = False
+                best = min(best, other, key=self.height)
+        return best, small and best.placement.optimal
+
+    def random_orders(self, tries: int, seed: int) -> Iterator[list[int]]:
+        """Orders that keep to the peak where they can."""
+        for k in range(tries):
+            yield _core.order_within(self.graph, self.flags, self.peak, seed + k)
+
+
+def _all_orders(graph: Graph) -> Iterator[list[int]]:
+    writer = {name: k for k, op in enumerate(graph.ops) for name in op["writes"]}
+    before = [{writer[name] for name in op["reads"] if name in writer} for op in graph.ops]
+
+    def extend(ran: list[int]) -> Iterator[list[int]]:
+        if len(ran) == len(before):
+            yield list(ran)
+        for k, needed in enumerate(before):
+            if k not in ran and needed <= set(ran):
+                yield from extend([*ran, k])
+
+    return extend([])

@@ -1,0 +1,79 @@
+"""Check placements independently of whatever made them: naive, plain Python."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+from memsched.errors import InvalidInputError, ScheduleError
+
+
+def _name(buffers: Sequence[Any], k: int) -> str:
+    return f"buffers[{k}]" if buffers[k].name is None else f"buffers[{k}] ({buffers[k].name!r})"
+
+
+def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity: int | None = None) -> int:
+    """Check that no two buffers share a byte while both are alive, and that all obey alignment and fixed offsets.
+
+    Parameters
+    ----------
+    buffers : sequence of Buffer
+    offsets : sequence of int
+        Bytes, in the same order.
+    capacity : int, optional
+        Bytes within which all must lie.
+
+    Returns
+    -------
+    int
+        The height: bytes up to the end of the highest buffer.
+
+    Raises
+    ------
+    ScheduleError
+        The placement is wrong; the message names the buffers.
+    InvalidInputError
+        There is not one offset a buffer, or one is no whole number.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> buffers = [ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]
+    >>> ms.validate_placement(buffers, [0, 3])
+    7
+    >>> ms.validate_placement(buffers, [0, 2])
+    Traceback (most recent call last):
+    memsched.errors.ScheduleError: buffers[0] and buffers[1] share bytes at 2 while both are alive, from 1.
+    """
+    if len(offsets) != len(buffers):
+        raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one a buffer: {len(buffers)}")
+    height = 0
+    alive: list[int] = []  # by start, those that may not have ended yet
+    for k in sorted(range(len(buffers)), key=lambda one: buffers[one].start):
+        buffer, offset = buffers[k], offsets[k]
+        if isinstance(offset, bool) or not isinstance(offset, numbers.Integral):
+            raise InvalidInputError(f"offsets[{k}] is {offset!r}; it must be a whole number of bytes")
+        if offset < 0 or offset % buffer.alignment:
+            raise ScheduleError(
+                f"{_name(buffers, k)} lies at {offset}; it must be at a multiple of {buffer.alignment} that is >= 0."
+            )
+        if buffer.offset is not None and offset != buffer.offset:
+            raise ScheduleError(f"{_name(buffers, k)} lies at {offset}; its fixed offset is {buffer.offset}.")
+        if buffer.size == 0 or buffer.start == buffer.end:
+            continue
+        end = offset + buffer.size
+        if capacity is not None and end > capacity:
+            raise ScheduleError(f"{_name(buffers, k)} ends at {end}, above capacity, which is {capacity}.")
+        alive = [other for other in alive if buffers[other].end > buffer.start]
+        for other in alive:
+            if offset < offsets[other] + buffers[other].size and offsets[other] < end:
+                first, second = sorted((k, other))
+                where = max(offset, offsets[other])
+                raise ScheduleError(
+                    f"{_name(buffers, first)} and {_name(buffers, second)} share bytes at {where} while both are "
+                    f"alive, from {buffer.start}."
+                )
+        alive.append(k)
+        height = max(height, end)
+    return int(height)

@@ -1,0 +1,73 @@
+"""The least height of blocks with lifetimes, and of a graph over all orders, by trying everything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from memsched import Graph
+from oracles.orders import all_orders
+
+
+class Lived(NamedTuple):
+    """Bytes in use in [start, end); `offset` is where they must lie, if anywhere."""
+
+    start: int
+    end: int
+    size: int
+    alignment: int = 1
+    offset: int | None = None
+
+
+def overlaps(one: Lived, at: int, other: Lived, other_at: int) -> bool:
+    in_time = max(one.start, other.start) < min(one.end, other.end)
+    return in_time and max(at, other_at) < min(at + one.size, other_at + other.size)
+
+
+def least_height(blocks: Sequence[Lived]) -> int:
+    """Every block lies at 0 or right on another one, the next aligned address: in every order of placing them."""
+    live = [one for one in blocks if one.size and one.start < one.end]
+    fixed = [(one, one.offset) for one in live if one.offset is not None]
+
+    best = sum(one.size + one.alignment for one in live) + max((at + one.size for one, at in fixed), default=0)
+
+    def place(left: list[Lived], placed: list[tuple[Lived, int]]) -> None:
+        nonlocal best
+        if not left:
+            best = min(best, max((at + one.size for one, at in placed), default=0))
+        for k, one in enumerate(left):
+            ends = {0, *(at + other.size for other, at in placed)}
+            for at in {-(-end // one.alignment) * one.alignment for end in ends}:
+                if at + one.size < best and not any(overlaps(one, at, other, low) for other, low in placed):
+                    place([*left[:k], *left[k + 1 :]], [*placed, (one, at)])
+
+    place([one for one in live if one.offset is None], fixed)
+    return best
+
+
+def lived(graph: Graph, order: Sequence[int], keep: Collection[str] = ()) -> list[Lived]:
+    """What an order's tensors and workspaces need; inputs and weights are packed from address 0."""
+    place = {k: t for t, k in enumerate(order)}
+    blocks = []
+    base = 0
+    for tensor in graph.tensors:
+        name = tensor["name"]
+        writer = [k for k, op in enumerate(graph.ops) if name in op["writes"]]
+        readers = [place[k] for k, op in enumerate(graph.ops) if name in op["reads"]]
+        start = place[writer[0]] if writer else 0
+        end = 1 + max([start, *readers])
+        if tensor["role"] == "weight" or name in keep:
+            end = len(order)
+        elif not writer and not readers:
+            end = start
+        blocks.append(Lived(start, end, tensor["size"], 1, None if writer else base))
+        base += 0 if writer else tensor["size"]
+    for k, op in enumerate(graph.ops):
+        workspace = min(choice["workspace"] for choice in op["choices"])
+        blocks.append(Lived(place[k], place[k] + 1, workspace))
+    return blocks
+
+
+def least_joint_height(graph: Graph, keep: Collection[str] = ()) -> int:
+    """Over all orders; those with the same lifetimes count once."""
+    return min(least_height(blocks) for blocks in {tuple(lived(graph, order, keep)) for order in all_orders(graph)})

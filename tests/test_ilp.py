@@ -1,0 +1,317 @@
+"""OLLA's integer programs against oracles that try everything."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.ilp import joint_ilp, order_ilp, place_ilp
+from memsched.ilp.anchors import control_edges_of, updates_of
+from memsched.ilp.pyramid import pyramid
+from memsched.testing import graphs
+from oracles.olla_graphs import FIGURE_3, WORKED, random_graphs, with_kept, written
+from oracles.orders import all_orders, best_order, peak_of
+from oracles.placements import Lived, least_height, least_joint_height, lived, overlaps
+
+HIGHS = "memsched.ilp needs highspy, which is not installed"
+Case = tuple[ms.Graph, frozenset[str]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _highs() -> None:
+    pytest.importorskip("highspy", reason=HIGHS)
+
+
+def ids(graph: ms.Graph, keep: frozenset[str]) -> frozenset[int]:
+    return frozenset(k for k, tensor in enumerate(graph.tensors) if tensor["name"] in keep)
+
+
+def times(graph: ms.Graph, factor: int) -> ms.Graph:
+    """The graph with every number of bytes that many times as large."""
+    tensors = [{**tensor, "size": tensor["size"] * factor} for tensor in graph.tensors]
+    ops = [
+        {**op, "choices": [{**one, "workspace": one["workspace"] * factor} for one in op["choices"]]}
+        for op in graph.ops
+    ]
+    return ms.Graph(tensors, ops, resident=graph.resident * factor)
+
+
+@contextmanager
+def no_shortcuts(*, joint: bool = False) -> Iterator[None]:
+    """Begin with the listed order and no bound, so that the program has to do the work."""
+
+    def listed(net: Any, *_: object) -> Any:
+        order = list(range(net.count))
+        return module.OrderSolution(order=order, peak_memory=net.peak(order), lower_bound=0)
+
+    module = sys.modules["memsched.ilp.order"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "beam_order", lambda net: list(range(net.count)))
+        patch.setattr(module, "probed_bound", lambda net, low, *_: low)
+        for name in ("memsched.ilp.order", "memsched.ilp.joint"):
+            patch.setattr(sys.modules[name], "probe", lambda net, *_: net.reach)
+        if joint:
+            patch.setattr(sys.modules["memsched.ilp.joint"], "exact_order", listed)
+        yield
+
+
+# The oracles and the worked graphs.
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_graphs(name: str) -> None:
+    graph, listed, best = WORKED[name]
+    assert peak_of(graph, range(len(graph.ops))) == listed
+    assert best_order(graph)[0] == best
+    found = order_ilp(graph)
+    assert (peak_of(graph, found.order), found.lower_bound, found.optimal) == (best, best, True)
+    both = joint_ilp(graph)
+    assert (both.height + graph.resident, both.optimal) == (best, True)
+    with no_shortcuts():
+        assert order_ilp(graph).lower_bound == best
+
+
+@settings(max_examples=40)
+@given(with_kept(random_graphs(5)))
+def test_the_dynamic_program_finds_the_best_of_all_orders(case: Case) -> None:
+    graph, keep = case
+    best, order = best_order(graph, keep)
+    assert best == peak_of(graph, order, keep) == min(peak_of(graph, one, keep) for one in all_orders(graph))
+
+
+# Orders.
+
+
+@settings(max_examples=150)
+@given(with_kept(st.one_of(random_graphs(8), graphs(max_layers=3))))
+def test_orders_are_best(case: Case) -> None:
+    graph, keep = case
+    best, _ = best_order(graph, keep)
+    for shortcuts in (True, False):
+        if shortcuts:
+            found = order_ilp(graph, keep=ids(graph, keep))
+        else:
+            with no_shortcuts():
+                found = order_ilp(graph, keep=ids(graph, keep))
+        assert found.optimal
+        assert best == found.lower_bound == found.peak_memory == peak_of(graph, found.order, keep)
+
+
+@settings(max_examples=30)
+@given(with_kept(random_graphs(7)), st.booleans(), st.booleans())
+def test_shortcuts_give_orders_and_honest_bounds(case: Case, compressed: bool, control_edges: bool) -> None:
+    graph, keep = case
+    found = order_ilp(graph, keep=ids(graph, keep), compressed=compressed, control_edges=control_edges)
+    best, _ = best_order(graph, keep)
+    assert found.lower_bound <= best <= found.peak_memory == peak_of(graph, found.order, keep)
+    assert found.optimal == (found.lower_bound == found.peak_memory)
+
+
+@settings(max_examples=30)
+@given(random_graphs(7), st.sampled_from((512, 10**10 + 19)))
+def test_large_sizes(graph: ms.Graph, factor: int) -> None:
+    """With a common divisor they are small ones; with one odd byte they are not, and the gap stays within 10^-8."""
+    best, _ = best_order(graph)
+    with no_shortcuts():
+        found = order_ilp(times(graph, factor))
+        assert (found.peak_memory, found.lower_bound) == (best * factor, best * factor)
+        odd = times(graph, factor).to_json()
+        odd["tensors"].append({"name": "odd", "size": 1, "role": "activation"})
+        odd["ops"][-1]["writes"].append("odd")
+        found = order_ilp(ms.Graph.from_json(odd))
+    best, _ = best_order(ms.Graph.from_json(odd))
+    assert best * (1 - 1e-7) - 1 <= found.lower_bound <= best <= found.peak_memory <= best * (1 + 1e-7) + 1
+
+
+@pytest.mark.parametrize("options", [{}, {"compressed": True}, {"control_edges": True}])
+def test_no_time_gives_an_order(options: dict[str, bool]) -> None:
+    with no_shortcuts():
+        found = order_ilp(WORKED["pathological"].graph, time_limit=0.0, **options)
+    assert found.peak_memory == peak_of(WORKED["pathological"].graph, found.order)
+    assert found.lower_bound <= 9
+
+
+def test_olla_runs_several_ops_in_a_step() -> None:
+    """Its horizon is as long as the longest path: v2 and v3 of figure 3 share a step and run as they are listed."""
+    assert order_ilp(FIGURE_3, compressed=True).peak_memory == 60
+
+
+def test_control_edges() -> None:
+    """Three layers: the update of the last goes before the first gradient of a weight on a level above its own."""
+    graph = written(
+        "F1 9 -> F2 W2; F2 9 -> F3 W3; F3 9 -> L; L 9 -> B3 W3; "
+        "B3 9 -> B2 W2; B2 9 -> W1; W1 9 -> U1; W2 9 -> U2; W3 9 -> U3",
+        ops="F1 F2 F3 L B3 B2 W1 W2 W3 U1 U2 U3",
+        backward="L B3 B2 W1 W2 W3 U1 U2 U3",
+    )
+    names = [op["name"] for op in graph.ops]
+    assert {names[k] for k in updates_of(graph)} == {"U1", "U2", "U3"}
+    assert {(names[a], names[b]) for a, b in control_edges_of(graph)} == {("U3", "W1"), ("U2", "U1")}
+
+
+@settings(max_examples=30)
+@given(graphs(max_layers=6))
+def test_control_edges_leave_an_order(graph: ms.Graph) -> None:
+    found = order_ilp(graph, compressed=True, control_edges=True)
+    place = {op: k for k, op in enumerate(found.order)}
+    assert all(place[first] < place[second] for first, second in control_edges_of(graph))
+
+
+# Addresses.
+
+MINIMAL = [  # the load is 4
+    Lived(start, end, size)
+    for start, end, size in ((0, 3, 1), (0, 1, 3), (1, 4, 1), (1, 2, 2), (2, 5, 1), (3, 4, 2), (4, 5, 3))
+]
+
+
+def check_places(blocks: list[Lived], offsets: list[int]) -> int:
+    """The height of a placement that is right."""
+    pairs = list(zip(blocks, offsets, strict=True))
+    for k, (one, at) in enumerate(pairs):
+        assert at % one.alignment == 0
+        assert one.offset in (None, at)
+        assert at >= 0
+        assert not any(one.size and other.size and overlaps(one, at, other, low) for other, low in pairs[:k])
+    return max((at + one.size for one, at in pairs if one.size and one.end > one.start), default=0)
+
+
+@st.composite
+def drawn_blocks(draw: st.DrawFn) -> list[Lived]:
+    drawn = []
+    for k in range(draw(st.integers(1, 6))):
+        start = draw(st.integers(0, 4))
+        alignment = draw(st.sampled_from((1, 1, 2, 4)))
+        fixed = k < 2 and draw(st.integers(0, 3)) == 0
+        offset = alignment * draw(st.integers(0, 3)) if fixed else None
+        drawn.append(Lived(start, start + draw(st.integers(0, 3)), draw(st.integers(0, 9)), alignment, offset))
+    return drawn
+
+
+def test_an_instance_that_must_leave_a_gap() -> None:
+    offsets, bound, optimal = place_ilp(MINIMAL)
+    assert (check_places(MINIMAL, offsets), bound, optimal) == (5, 5, True)
+    with pytest.raises(InfeasibleError, match="need 5 bytes and the capacity is 4") as caught:
+        place_ilp(MINIMAL, 4)
+    assert caught.value.min_memory == 5
+    assert place_ilp(MINIMAL, 5)[1] == 5
+    large = [one._replace(size=one.size * (10**10 + 19)) for one in MINIMAL]
+    assert place_ilp(large)[1] == 5 * (10**10 + 19)
+
+
+@settings(max_examples=60)
+@given(drawn_blocks())
+def test_addresses_are_lowest(blocks: list[Lived]) -> None:
+    try:
+        offsets, bound, optimal = place_ilp(blocks)
+    except InvalidInputError:
+        assume(False)
+    assert optimal
+    assert check_places(blocks, offsets) == bound == least_height(blocks)
+    offsets, low, optimal = place_ilp(blocks, preplace=True)
+    assert low <= bound <= check_places(blocks, offsets)
+    assert not optimal or bound == low
+
+
+def test_fixed_blocks_that_cannot_be() -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"buffers\[0\] and buffers\[1\] overlap at their fixed offsets, 0 and 4"
+    ):
+        place_ilp([Lived(0, 2, 5, 1, 0), Lived(1, 3, 2, 1, 4)])
+    with pytest.raises(InvalidInputError, match=r"buffers\[0\].offset is 6; it must be a multiple of the alignment, 4"):
+        place_ilp([Lived(0, 2, 5, 4, 6)])
+
+
+def test_the_pyramid() -> None:
+    """Each block stands on the one that outlives it; what reaches beyond is left to the program."""
+    blocks = [Lived(0, 9, 5), Lived(1, 8, 3), Lived(2, 9, 4), Lived(3, 5, 7), Lived(8, 9, 1)]
+    assert [one.offset for one in pyramid(blocks)] == [0, 5, None, 8, None]
+
+
+# Both.
+
+
+@settings(max_examples=40)
+@given(with_kept(random_graphs(5, 5)))
+def test_both_are_least_together(case: Case) -> None:
+    graph, keep = case
+    free = [one for one in lived(graph, range(len(graph.ops)), keep) if one.size and one.offset is None]
+    assume(len(free) <= 4)
+    best = least_joint_height(graph, keep)
+    check_joint(graph, keep, best)
+    with no_shortcuts(joint=True):
+        check_joint(graph, keep, best)
+
+
+def check_joint(graph: ms.Graph, keep: frozenset[str], best: int) -> None:
+    found = joint_ilp(graph, keep=ids(graph, keep))
+    assert (found.height, found.lower_bound, found.optimal) == (best, best, True)
+    blocks = lived(graph, found.order, keep)
+    offsets = [found.offsets.get(k, blocks[k].offset or 0) for k in range(len(graph.tensors))]
+    offsets += [found.workspaces.get(k, 0) for k in range(len(graph.ops))]
+    assert check_places(blocks, offsets) == best
+
+
+def test_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    for call in (lambda: order_ilp(FIGURE_3), lambda: place_ilp([]), lambda: joint_ilp(FIGURE_3)):
+        with pytest.raises(MemschedError, match=r"pip install 'memsched\[ilp\]'"):
+            call()
+
+
+# Larger graphs, against the search.
+
+
+def large_graph(seed: int, count: int) -> ms.Graph:
+    """Ops that read what some of the last ones wrote."""
+    draw = random.Random(seed)
+    tensors: list[dict[str, Any]] = [{"name": "x", "size": draw.randint(1, 20), "role": "input"}]
+    ops = []
+    for k in range(count):
+        near = [tensor["name"] for tensor in tensors[-12:]]
+        writes = [f"t{k}.{j}" for j in range(draw.choice((1, 1, 1, 2)))]
+        workspace = draw.choice((0, 0, draw.randint(0, 20)))
+        ops.append(
+            {
+                "name": f"o{k}",
+                "phase": "fwd",
+                "reads": draw.sample(near, min(len(near), draw.randint(1, 3))),
+                "writes": writes,
+                "choices": [{"alg": "default", "time": 1.0, "workspace": workspace}],
+            }
+        )
+        tensors += [{"name": name, "size": draw.randint(0, 20), "role": "activation"} for name in writes]
+    return ms.Graph(tensors, ops)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [10, 20, 30, 40])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_program_and_the_search_agree(seed: int, count: int) -> None:
+    graph = large_graph(seed, count)
+    found = order_ilp(graph, time_limit=60.0)
+    exact = ms.order(graph, keep=())
+    assert found.lower_bound <= exact.peak_memory
+    if exact.optimal:
+        assert exact.peak_memory <= found.peak_memory
+    if found.optimal and exact.optimal:
+        assert found.peak_memory == exact.peak_memory
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(with_kept(st.one_of(random_graphs(9), graphs(max_layers=4))))
+def test_the_search_finds_what_the_program_finds(case: Case) -> None:
+    graph, keep = case
+    exact = ms.order(graph, keep=keep)
+    assert exact.optimal
+    assert order_ilp(graph, keep=ids(graph, keep)).lower_bound == exact.peak_memory

@@ -1,0 +1,114 @@
+"""The order that holds the least memory: against a program over all sets of ops, and what users may rely on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import _core
+from oracles.olla_graphs import WORKED, random_graphs, with_kept
+from oracles.orders import best_order, peak_of
+from plans import graph as graph_json
+from plans import op, tensor
+
+MANY = settings(max_examples=5000 if settings().max_examples >= 500 else 200)
+
+
+def ids(graph: ms.Graph, order: tuple[str, ...]) -> list[int]:
+    number = {op["name"]: k for k, op in enumerate(graph.ops)}
+    return [number[name] for name in order]
+
+
+@MANY
+@given(case=with_kept(random_graphs(max_ops=12)))
+def test_equal_to_the_program_over_sets_of_ops(case: tuple[ms.Graph, frozenset[str]]) -> None:
+    graph, keep = case
+    found = ms.order(graph, keep=keep)
+    assert found.optimal
+    assert found.peak_memory == best_order(graph, keep)[0] == peak_of(graph, ids(graph, found.order), keep)
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_graphs(name: str) -> None:
+    graph, listed, best = WORKED[name]
+    found = ms.order(graph)
+    assert (found.peak_memory, found.lower_bound) == (best, best)
+    assert ms.order(graph, method="listed").peak_memory == listed
+    assert peak_of(graph, ids(graph, found.order)) == best
+
+
+@given(case=with_kept(random_graphs(max_ops=14)))
+def test_the_answer_at_any_time_is_sound(case: tuple[ms.Graph, frozenset[str]]) -> None:
+    graph, keep = case
+    found = ms.order(graph, time_limit=0, keep=keep)
+    assert found.peak_memory == peak_of(graph, ids(graph, found.order), keep)
+    assert found.lower_bound <= best_order(graph, keep)[0] <= found.peak_memory
+    assert found.peak_memory <= peak_of(graph, list(range(len(graph.ops))), keep)
+
+
+@given(graph=random_graphs(max_ops=12), seed=st.integers(0, 99))
+def test_random_orders_are_orders(graph: ms.Graph, seed: int) -> None:
+    flags = [0] * len(graph.tensors)
+    best = ms.order(graph).peak_memory
+    other = _core.order_within(graph, flags, best, seed)
+    assert sorted(other) == list(range(len(graph.ops)))
+    assert _core.order_peak(graph, flags, other) == peak_of(graph, other)
+
+
+@given(graph=random_graphs(max_ops=12))
+def test_same_graph_same_order(graph: ms.Graph) -> None:
+    assert ms.order(graph) == ms.order(graph)
+
+
+@pytest.mark.parametrize("name", ["resnet18-224-b32", "gpt2-1024-b8", "densenet121-224-b32", "inception_v3-299-b32"])
+def test_training_steps_are_proven(name: str) -> None:
+    graph = ms.profiles.load_graph(name)
+    found = ms.order(graph)
+    assert found.optimal
+    assert found.peak_memory == peak_of(graph, ids(graph, found.order))
+    assert found.peak_memory <= ms.order(graph, method="listed").peak_memory <= ms.peak_memory(graph)
+
+
+def test_of_a_chain_and_of_a_family() -> None:
+    chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    assert ms.order(chain).peak_memory == ms.peak_memory(chain)
+    family = ms.profiles.analytic("alexnet", 8)
+    assert ms.order(family) == ms.order(family.graph)
+
+
+def test_wide_graphs_end() -> None:
+    """400 ops that need no one, each with an output that the last op reads."""
+    tensors = [tensor(f"t{k}", 1 + k % 7) for k in range(400)]
+    ops = [op(f"o{k}", [], [f"t{k}"], 1.0) for k in range(400)]
+    ops.append(op("last", [f"t{k}" for k in range(400)], [], 1.0))
+    found = ms.order(ms.Graph.from_json(graph_json(tensors, ops)))
+    assert found.optimal
+    assert found.peak_memory == sum(1 + k % 7 for k in range(400))
+
+
+def test_a_deep_graph_ends() -> None:
+    tensors = [tensor(f"t{k}", 5) for k in range(5000)]
+    ops = [op("o0", [], ["t0"], 1.0)] + [op(f"o{k}", [f"t{k - 1}"], [f"t{k}"], 1.0) for k in range(1, 5000)]
+    found = ms.order(ms.Graph.from_json(graph_json(tensors, ops)))
+    assert (found.peak_memory, found.optimal) == (10, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"method": "best"}, "method is 'best'; it must be one of search, ilp, listed"),
+        ({"time_limit": -1}, "time_limit is -1; it must be a finite number of seconds >= 0"),
+        ({"keep": ["nothing"]}, "keep has 'nothing', which is no tensor"),
+        ({"keep": "A"}, "keep is 'A'; it must be a list of names of tensors"),
+    ],
+)
+def test_bad_options(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=sentence.replace("(", "\\(")):
+        ms.order(WORKED["diamond"].graph, **options)  # type: ignore[arg-type]
+
+
+def test_a_problem_of_another_kind() -> None:
+    with pytest.raises(ms.InvalidInputError, match="problem is a str; it must be a Chain or a Graph"):
+        ms.order("resnet50")  # type: ignore[arg-type]
