@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -141,6 +142,9 @@ def with_addresses(
     blocks = _core.residency(graph, result.schedule)
     if [buffer.size for buffer in placement.buffers] != blocks[3].tolist():
         raise InvalidInputError("the placement is not one of this result; make it by memsched.place(result)")
+    room = min(result.schedule.budget, result.device.memory) - graph.resident
+    if placement.height > room:
+        raise _too_high(result, placement.height + graph.resident, room + graph.resident)
     schedule = _core.with_addresses(graph, result.schedule, list(placement.offsets))
     timeline = simulate(result.problem, schedule, result.device)
     return dataclasses.replace(
@@ -163,7 +167,7 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     buffers = buffers_of(result.schedule, graph, alignment)
     try:
-        calm = place_buffers(_until_back(result, buffers), room, time_limit=time_limit)
+        calm = place_buffers(_until_back(result, buffers), room, time_limit=_calm_seconds(time_limit))
     except InfeasibleError:
         pass
     else:
@@ -171,12 +175,20 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     try:
         return place_buffers(buffers, room, time_limit=time_limit)
     except InfeasibleError as error:
-        needed = error.min_memory + graph.resident
-        raise InfeasibleError(
-            f"with addresses the plan of {result.planner} needs {needed} bytes, and its budget is "
-            f"{room + graph.resident}; plan for less memory, or give the addresses more",
-            needed,
-        ) from None
+        raise _too_high(result, error.min_memory + graph.resident, room + graph.resident) from None
+
+
+def _calm_seconds(time_limit: float | None) -> float:
+    """For addresses that no step waits for: they need not exist."""
+    return min(2.0, math.inf if time_limit is None else time_limit / 5)
+
+
+def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:
+    return InfeasibleError(
+        f"with addresses the plan of {result.planner} needs {needed} bytes, and its budget is {budget}; "
+        "plan for less memory, or give the addresses more",
+        needed,
+    )
 
 
 def _until_back(result: Result, buffers: list[Buffer]) -> list[Buffer]:

@@ -130,7 +130,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     7
     """
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InvalidInputError(f"'{path}' cannot be read: {error}") from error

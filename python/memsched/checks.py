@@ -35,7 +35,7 @@ def count(name: str, value: object, least: int, most: int) -> int:
     number = _as_float(value)
     if not (isinstance(value, numbers.Integral) and least <= number <= most):
         raise InvalidInputError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
-    return int(number)
+    return int(value)
 
 
 def non_negative(name: str, value: object, unit: str) -> float:

@@ -70,7 +70,7 @@ def order(
 
     While an op runs, its reads, its writes and its workspace (that of the algorithm with the least) are held, beside
     all that later ops read. A tensor is freed after its last reader; if nobody reads it, after its writer. Weights
-    stay.
+    stay. An input that nobody reads does not count.
 
     "search" bounds the peak from below by minimum cuts, one for each op that matters, and from above by greedy orders
     that know which runs lose nothing. Where the two do not meet it goes on with a best-first search over sets of ops,
@@ -158,7 +158,7 @@ def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
     number = {tensor["name"]: k for k, tensor in enumerate(graph.tensors)}
     flags = [0] * len(number)
     for name in keep:
-        if name not in number:
+        if not isinstance(name, str) or name not in number:
             raise InvalidInputError(f"keep has {name!r}, which is no tensor of '{graph.name}'")
         flags[number[name]] = 1
     return flags

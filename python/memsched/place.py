@@ -243,10 +243,10 @@ def place_buffers(
             rest = _MORE_SECONDS if limit is None else max(0.0, min(_MORE_SECONDS, limit - spent))
             height = min(height, _run(found, None, rest, method, progress)[1])
         why = (
-            f"The buffers need at least {bound} bytes, more than capacity, which is {most}; they fit {height}."
+            f"the buffers need at least {bound} bytes, more than capacity, which is {most}; they fit {height}"
             if proven
-            else f"No placement within capacity, {most} bytes, was found in time, and none is ruled out either; "
-            f"give it {height}, which will do, or a longer time_limit."
+            else f"no placement within capacity, {most} bytes, was found in time, and none is ruled out either; "
+            f"give it {height}, which will do, or a longer time_limit"
         )
         raise InfeasibleError(why, height)
     return Placement(

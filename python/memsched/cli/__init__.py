@@ -1,4 +1,4 @@
-"""The command line: `memsched compare`, `plan`, `frontier`, `simulate`, `validate`, `profile`, `plot`, `trace`, ..."""
+"""The command line: `memsched compare`, `plan`, `frontier`, `order`, `place`, `simulate`, `validate`, `plot`, ..."""
 
 from __future__ import annotations
 

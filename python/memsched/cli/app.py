@@ -13,6 +13,8 @@ from memsched.cli.check import simulate, validate
 from memsched.cli.compare import compare
 from memsched.cli.draw import plot, trace
 from memsched.cli.frontier import frontier
+from memsched.cli.order import order
+from memsched.cli.place import place
 from memsched.cli.plan import plan
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
@@ -124,5 +126,5 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (compare, plan, frontier, simulate, validate, profile, profiles, plot, trace):
+for _command in (compare, plan, frontier, order, place, simulate, validate, profile, profiles, plot, trace):
     program.add_command(_command)

@@ -29,6 +29,7 @@ from memsched.cli.show import print_json, print_rich
 from memsched.documents import write_document
 from memsched.plot import check_suffix
 from memsched.plot import plot as draw
+from memsched.plot_addresses import plot_addresses as draw_addresses
 from memsched.plot_classes import plot_classes as draw_classes
 from memsched.result import Result
 from memsched.trace import trace as make_trace
@@ -75,11 +76,13 @@ def _say(result: Result, output: str, as_json: bool) -> None:
 
 
 @click.option("--classes", is_flag=True, help="Draw instead what happens to each feature map along the network.")
+@click.option("--addresses", is_flag=True, help="Draw instead at which address everything lies, and when.")
 def _plot(
     target: str,
     output: str,
     problem: str | None,
     classes: bool,
+    addresses: bool,
     as_json: bool,
     machine: Machine,
     options: Planning,
@@ -92,14 +95,18 @@ def _plot(
     memsched plot result.json -o plan.png
     memsched plot resnet101-224-b32 --planner greedy --memory 40% -o plan.svg
     memsched plot analytic:resnet50:512 --memory 16GB --bandwidth 12GB/s --duplex --classes -o classes.png
+    memsched plot graph:vgg16-224-b32 -p olla -m 100% -b 0 --addresses -o addresses.png
 
     The ending of the output says which: .png, .svg or .pdf.
     """
+    if classes and addresses:
+        raise click.UsageError("--classes and --addresses are two pictures; give one of them")
     check_suffix(output)
     check_writable(output)
     options.check()
     result = _result(target, problem, machine, options)
-    (draw_classes if classes else draw)(result, output)
+    draw_it = draw_classes if classes else draw_addresses if addresses else draw
+    draw_it(result, output)
     _say(result, output, as_json)
 
 

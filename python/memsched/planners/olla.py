@@ -11,8 +11,8 @@ from typing import Any
 from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule
 from memsched.addresses import buffers_of
-from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.order import kept, order
+from memsched.errors import InvalidInputError
+from memsched.order import Order, kept, order
 from memsched.place import Placement, place_buffers
 from memsched.planners.base import measured
 from memsched.planners.graph_base import infeasible
@@ -21,6 +21,8 @@ from memsched.result import Result
 
 Progress = Callable[[float], object] | None
 _MANY = 2**62  # bytes
+_SECONDS = 10.0
+_TRIES = 20
 _ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
 
 
@@ -31,10 +33,10 @@ def olla(
     *,
     device: Device | None = None,
     method: str = "search",
-    time_limit: float = 10.0,
+    time_limit: float = _SECONDS,
     keep: Iterable[str] = (),
     alignment: int = 1,
-    tries: int = 20,
+    tries: int = _TRIES,
     seed: int = 0,
     progress: Progress = None,
 ) -> Result:
@@ -58,7 +60,7 @@ def olla(
     method : str
         "search", or "ilp" for the paper's integer programs over HiGHS (needs memsched[ilp]), one after the other.
     time_limit : float
-        Seconds for the order, and again for all the addresses.
+        Seconds for the order; a fifth of that for all the addresses.
     keep : iterable of str
         Names of tensors that stay to the end.
     alignment : int
@@ -103,25 +105,15 @@ def olla(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     if method not in ("search", "ilp"):
         raise InvalidInputError(f"method is {method!r}; it must be search or ilp")
-    names = tuple(keep)
-    first = order(graph, method=method, time_limit=limit, keep=names, progress=progress)
-    task = _Task(
-        graph=graph,
-        flags=kept(graph, names),
-        alignment=alignment,
-        method=method,
-        peak=first.peak_memory,
-        until=time.perf_counter() + limit,
-    )
-    placed, of_all = task.improve(task.place_names(first.order), tries, seed)
-    height = placed.placement.height + graph.resident
-    if height > device.memory:
-        raise infeasible("olla", graph.name, device, height, "so high is the arena of its order")
+    task = _start(graph, tuple(keep), method, limit, alignment, progress)
+    placed, of_all = task.improve(task.place_names(task.first.order), tries, seed)
+    if task.height(placed) > device.memory:
+        raise infeasible("olla", graph.name, device, task.height(placed), "so high is the arena of its order")
     params = {
         "method": method,
         "alignment": alignment,
-        "peak_bound": first.lower_bound,
-        "memory_optimal": of_all or height <= first.lower_bound,
+        "peak_bound": task.first.lower_bound,
+        "memory_optimal": of_all or task.height(placed) <= task.first.lower_bound,
     }
     schedule = task.schedule(placed, device.memory, {"name": "olla", **params})
     result = measured("olla", params, problem, schedule, device, started, recomputes=True)
@@ -130,12 +122,20 @@ def olla(
 
 def least_memory(problem: Problem) -> int:
     """The height of the arena, resident included, as `olla` finds it by default."""
-    graph = graph_of(problem)
-    try:
-        olla(graph, graph.resident + 1)
-    except InfeasibleError as error:
-        return error.min_memory
-    return graph.resident + 1
+    task = _start(graph_of(problem), (), "search", _SECONDS, 1, None)
+    return task.height(task.improve(task.place_names(task.first.order), _TRIES, 0)[0])
+
+
+def _start(graph: Graph, keep: tuple[str, ...], method: str, limit: float, alignment: int, progress: Progress) -> _Task:
+    """Find the order, and begin the time for its addresses."""
+    return _Task(
+        graph=graph,
+        flags=kept(graph, keep),
+        alignment=alignment,
+        method=method,
+        first=order(graph, method=method, time_limit=limit, keep=keep, progress=progress),
+        until=time.perf_counter() + limit / 5,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +149,19 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The search for addresses; `peak` is that of the best order, resident included."""
+    """The search for addresses, when the best order is known."""
 
     graph: Graph
     flags: list[int]
     alignment: int
     method: str
-    peak: int
+    first: Order
     until: float
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the best order, resident included."""
+        return self.first.peak_memory
 
     def left(self) -> float:
         """Seconds."""
@@ -198,33 +203,36 @@ class _Task:
         Also returns whether no order at all has a lower arena.
         """
         small = len(self.graph.ops) <= _ALL_ORDERS
-        for ids in _all_orders(self.graph) if small else self.random_orders(tries, seed):
-            if self.height(best) <= self.peak:
-                return best, False  # the bound of the order says the rest
+        complete = small and best.placement.optimal
+        lowest = [best]
+        for ids in self.all_orders(lowest) if small else self.random_orders(tries, seed):
+            if self.height(lowest[0]) <= self.peak:
+                return lowest[0], False  # the bound of the order says the rest
             if self.left() == 0:
-                return best, False
-            if _core.order_peak(self.graph, self.flags, ids) < self.height(best):
+                return lowest[0], False
+            if _core.order_peak(self.graph, self.flags, ids) < self.height(lowest[0]):
                 other = self.place(ids)
-                if not other.placement.optimal:
-                    small = False
-                best = min(best, other, key=self.height)
-        return best, small and best.placement.optimal
+                complete = complete and other.placement.optimal
+                lowest[0] = min(lowest[0], other, key=self.height)
+        return lowest[0], complete and self.left() > 0
 
     def random_orders(self, tries: int, seed: int) -> Iterator[list[int]]:
         """Orders that keep to the peak where they can."""
         for k in range(tries):
             yield _core.order_within(self.graph, self.flags, self.peak, seed + k)
 
+    def all_orders(self, lowest: list[_Placed]) -> Iterator[list[int]]:
+        """Those whose beginnings keep below the arena of lowest[0]."""
+        writer = {name: k for k, op in enumerate(self.graph.ops) for name in op["writes"]}
+        before = [{writer[name] for name in op["reads"] if name in writer} for op in self.graph.ops]
 
-def _all_orders(graph: Graph) -> Iterator[list[int]]:
-    writer = {name: k for k, op in enumerate(graph.ops) for name in op["writes"]}
-    before = [{writer[name] for name in op["reads"] if name in writer} for op in graph.ops]
+        def extend(ran: list[int]) -> Iterator[list[int]]:
+            if len(ran) == len(before):
+                yield list(ran)
+            for k, needed in enumerate(before):
+                if k not in ran and needed <= set(ran):
+                    longer = [*ran, k]
+                    if self.left() > 0 and _core.order_peak(self.graph, self.flags, longer) < self.height(lowest[0]):
+                        yield from extend(longer)
 
-    def extend(ran: list[int]) -> Iterator[list[int]]:
-        if len(ran) == len(before):
-            yield list(ran)
-        for k, needed in enumerate(before):
-            if k not in ran and needed <= set(ran):
-                yield from extend([*ran, k])
-
-    return extend([])
+        return extend([])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memsched._core import Graph
+from memsched.torch.recorder.control import Effects, control_edges
 
 __all__ = ["Event", "Storage", "Tape", "assemble"]
 
@@ -46,11 +47,13 @@ class Event:
     layer : int
     backward : bool
         Whether the first backward had begun.
-    once, uses_resident : bool
-        Whether it must not be repeated, and whether it reads resident bytes.
+    once, random : bool
+        Whether it must not be repeated, and whether that is because it draws random numbers.
     seconds : float
     reads, changes, makes : list of int
         Storages that are not resident, each once: read, written in place (these are among `reads` too), made.
+    resident_reads, resident_changes : list of int
+        The same of those that are.
     parts : list of (changes, reads)
         How it splits where it treats lists element by element.
     optimizer : bool
@@ -66,11 +69,13 @@ class Event:
     layer: int
     backward: bool
     once: bool
-    uses_resident: bool
     seconds: float
     reads: list[int]
     changes: list[int]
     makes: list[int]
+    random: bool = False
+    resident_reads: list[int] = field(default_factory=list)
+    resident_changes: list[int] = field(default_factory=list)
     parts: list[tuple[list[int], list[int]]] = field(default_factory=list)
     optimizer: bool = False
     node: int | None = None
@@ -115,12 +120,13 @@ class _Op:
     event: Event
     reads: list[int]
     writes: list[int]
-    joined: list[str] = field(default_factory=list)
+    control: list[int] = field(default_factory=list)  # tensors without bytes that it writes
+    joined: list[Event] = field(default_factory=list)
     seconds: float = 0.0
     once: bool = False
 
 
-def assemble(tape: Tape, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]:
+def assemble(tape: Tape, name: str, batch: int, *, reorderable: bool = False) -> tuple[Graph, tuple[str, ...]]:
     """The graph of a tape, and the names of the ops while which a tensor exists twice, though it did not.
 
     A storage is one tensor until it is written in place. Such a write joins the op that made what it writes or what it
@@ -128,11 +134,15 @@ def assemble(tape: Tape, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]
     not so, the op reads the old tensor and writes a new one, which holds the bytes once more while it runs.
 
     A tensor that is made, never read and dropped is workspace of its op, for a graph never frees what nobody reads.
+
+    Where the ops may be reordered, tensors without bytes keep those in order that no other tensor does.
     """
     builder = _Builder(tape)
     for index, event in enumerate(tape.events):
         builder.add(index, event)
     builder.end()
+    if reorderable:
+        builder.control()
     return builder.graph(name, batch)
 
 
@@ -240,7 +250,7 @@ class _Builder:
         later = self.ops[op + 1 :]
         if event.once:
             return not later
-        return not (event.uses_resident and any(other.once for other in later))
+        return not (event.resident_reads and any(other.once for other in later))
 
     def join(self, index: int, event: Event, op: int, held: dict[int, int]) -> None:
         """Make the event a part of an op that ran before."""
@@ -256,7 +266,7 @@ class _Builder:
             gone = [self.current[s] for s in spent if s in held or before[s] not in held.values()]
             self.read(len(self.ops) - 1, gone + replaced)
         joined = self.ops[op]
-        joined.joined.append(event.kind)
+        joined.joined.append(event)
         joined.seconds += event.seconds
         joined.once = joined.once or event.once
 
@@ -277,7 +287,6 @@ class _Builder:
                     layer=layer,
                     backward=True,
                     once=True,
-                    uses_resident=False,
                     seconds=0.0,
                     reads=results,
                     changes=[],
@@ -286,6 +295,31 @@ class _Builder:
                 results,
                 [],
             )
+
+    def control(self) -> None:
+        """A tensor without bytes from each op that others must follow without reading from it."""
+        effects = []
+        for op in self.ops:
+            events = [op.event, *op.joined]
+            writers = (self.tensors[tensor].writer for tensor in op.reads)
+            effects.append(
+                Effects(
+                    needs=[writer for writer in writers if writer >= 0],
+                    reads={storage for event in events for storage in event.resident_reads},
+                    changes={storage for event in events for storage in event.resident_changes},
+                    random=any(event.random for event in events),
+                )
+            )
+        ends = bool(self.ops) and self.ops[-1].event.kind == "end"
+        tensors = dict[int, int]()
+        for number, earlier in enumerate(control_edges(effects, last=len(self.ops) - 1 if ends else None)):
+            for other in earlier:
+                if other not in tensors:
+                    role = "gradient" if self.ops[other].event.backward else "activation"
+                    tensors[other] = len(self.tensors)
+                    self.tensors.append(_Tensor(0, role, other))
+                    self.ops[other].control.append(tensors[other])
+                self.read(number, [tensors[other]])
 
     def graph(self, name: str, batch: int) -> tuple[Graph, tuple[str, ...]]:
         """Names for everything, and the graph."""
@@ -297,6 +331,7 @@ class _Builder:
         for label, op in zip(labels, self.ops, strict=True):
             read = [tensor for tensor in op.writes if self.tensors[tensor].reader >= 0]
             names.update({tensor: f"{label}:{position}" for position, tensor in enumerate(read)})
+            names.update(dict.fromkeys(op.control, f"{label}:done"))
         tensors = [
             {"name": label, "size": self.tensors[number].bytes, "role": self.tensors[number].role}
             for number, label in names.items()
@@ -314,7 +349,7 @@ class _Builder:
             "kind": "optimizer" if op.event.optimizer else op.event.kind,
             "layer": op.event.layer,
             "reads": [names[tensor] for tensor in op.reads],
-            "writes": [names[tensor] for tensor in op.writes if tensor in names],
+            "writes": [names[tensor] for tensor in [*op.writes, *op.control] if tensor in names],
             "choices": [{"alg": "default", "time": op.seconds, "workspace": workspace}],
             "once": op.once,
         }
@@ -322,7 +357,7 @@ class _Builder:
 
 def _label(op: _Op) -> str:
     """Such as "layer1.0.bn1/native_batch_norm+relu_"."""
-    joined = [kind for kind in dict.fromkeys(op.joined) if kind != op.event.kind]
+    joined = [kind for kind in dict.fromkeys(event.kind for event in op.joined) if kind != op.event.kind]
     shown = [op.event.kind, *joined[:_NAMES_SHOWN], *(["..."] if len(joined) > _NAMES_SHOWN else [])]
     return f"{op.event.path}/{'+'.join(shown)}" if op.event.path else "+".join(shown)
 

@@ -52,6 +52,7 @@ def record(
     times: Any = None,
     name: str | None = None,
     batch: int = 1,
+    reorderable: bool = False,
 ) -> Graph:
     """Run a training step once and write down what it did as a graph.
 
@@ -76,6 +77,10 @@ def record(
         Of the graph. Default: "step".
     batch : int
         Samples per step.
+    reorderable : bool
+        Whether the ops may run in another order. Tensors without bytes then keep in order what no other tensor does:
+        who reads and who changes resident bytes, random numbers, and the end after everything. Numbers that the step
+        took out of tensors, as item() does, count as constants.
 
     Returns
     -------
@@ -98,7 +103,7 @@ def record(
     >>> [op["name"] for op in step.ops][:3], step.resident, memsched.peak_memory(step)
     (['addmm', 'relu', 'sum'], 65792, 151808)
     """
-    return record_all(step, resident=resident, times=times, name=name, batch=batch).graph
+    return record_all(step, resident=resident, times=times, name=name, batch=batch, reorderable=reorderable).graph
 
 
 def record_all(
@@ -109,12 +114,13 @@ def record_all(
     name: str | None = None,
     batch: int = 1,
     paths: Mapping[nn.Module, str] | None = None,
+    reorderable: bool = False,
 ) -> Recording:
     """As `record`, with what was measured meanwhile.
 
     Parameters
     ----------
-    step, resident, times, name, batch
+    step, resident, times, name, batch, reorderable
         As in `record`.
     paths : mapping of torch.nn.Module to str, optional
         Names of modules; an op that runs within one has its name in front, as in "layer1.0.conv1/convolution".
@@ -144,7 +150,7 @@ def record_all(
     if not tape.events:
         raise InvalidInputError("the step ran no operation of torch; let it call the model on the tensors of one batch")
     sum_in_place(tape)
-    made, doubled = assemble(tape, "step" if name is None else name, count)
+    made, doubled = assemble(tape, "step" if name is None else name, count, reorderable=reorderable)
     return Recording(graph=made, eager_peak=tape.eager_peak(), doubled=doubled)
 
 
@@ -157,6 +163,7 @@ def graph(
     autocast: torch.dtype | None = None,
     times: Any = None,
     name: str | None = None,
+    reorderable: bool = False,
 ) -> Graph:
     """The training step of a model as a graph, found on fake tensors: nothing is computed or allocated.
 
@@ -180,6 +187,9 @@ def graph(
         As in `record`.
     name : str, optional
         Of the graph. Default: the model's class.
+    reorderable : bool
+        As in `record`. The step then clears the gradients when the optimiser is done, so that each lives until its
+        last use. Give the optimiser foreach=False: then each parameter has updates of its own, which can run early.
 
     Returns
     -------
@@ -203,7 +213,16 @@ def graph(
     >>> [op["name"] for op in step.ops]
     ['addmm', 'sum', 'ones_like', 'mm', 'sum#2', 'optimizer/add_', 'optimizer/add_#2', 'end']
     """
-    return graph_all(model, args, loss=loss, optimizer=optimizer, autocast=autocast, times=times, name=name).graph
+    return graph_all(
+        model,
+        args,
+        loss=loss,
+        optimizer=optimizer,
+        autocast=autocast,
+        times=times,
+        name=name,
+        reorderable=reorderable,
+    ).graph
 
 
 def graph_all(
@@ -215,12 +234,13 @@ def graph_all(
     autocast: torch.dtype | None = None,
     times: Any = None,
     name: str | None = None,
+    reorderable: bool = False,
 ) -> Recording:
     """As `graph`, with what was measured meanwhile.
 
     Parameters
     ----------
-    model, args, loss, optimizer, autocast, times, name
+    model, args, loss, optimizer, autocast, times, name, reorderable
         As in `graph`.
 
     Raises
@@ -258,6 +278,8 @@ def graph_all(
             value.backward()
             if updates is not None:
                 updates.step()
+                if reorderable:
+                    updates.zero_grad(set_to_none=True)
             return value
 
         if updates is not None:
@@ -271,6 +293,7 @@ def graph_all(
             name=type(model).__name__ if name is None else name,
             batch=max(1, first.shape[0]) if first is not None and first.dim() > 0 else 1,
             paths={module: path for path, module in model.named_modules()},
+            reorderable=reorderable,
         )
 
 

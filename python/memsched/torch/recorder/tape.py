@@ -120,17 +120,20 @@ class Recorder(TorchDispatchMode):
             storage.bytes = max(storage.bytes, tensor.untyped_storage().nbytes())
         shapes_only = kind.endswith("_like") or kind.startswith("new_")
         reads = [] if shapes_only else list(dict.fromkeys(given))
+        random = _is_random(func, named)
         event = Event(
             kind=kind,
             path="",
             layer=0,
             backward=self.backward,
-            once=_is_random(func, named) or any(storages[number].resident for number in changes),
-            uses_resident=any(storages[number].resident for number in reads),
+            once=random or any(storages[number].resident for number in changes),
             seconds=0.0 if self.cost is None else float(self.cost(func, args, kwargs, out)),
             reads=self.movable(reads),
             changes=self.movable(changes),
             makes=makes,
+            random=random,
+            resident_reads=[number for number in reads if storages[number].resident],
+            resident_changes=[number for number in changes if storages[number].resident],
             optimizer=self.optimizing > 0,
         )
         if len(event.changes) > 1 and kind.startswith("_foreach"):

@@ -1,0 +1,360 @@
+"""The Markdown of docs/results/olla2022.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from bench.common import Row, environment_line, table
+from bench.papers.olla2022_claims import GOALS_HEAD, HEAD, claims, gap, goals, saved_minutes
+from bench.papers.olla2022_figures import (
+    expandable,
+    expandable_total,
+    fragmentation,
+    hole,
+    mean,
+    of,
+    order_total,
+    saved,
+    slack,
+    total,
+)
+from bench.papers.olla2022_graphs import BATCHES, NETWORKS
+
+RULES = ("LPMF", "BFS", "DFS")
+
+
+def title(row: Row) -> str:
+    return NETWORKS[row["network"]].title
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:.1f}"
+
+
+def means(label: str, rows: Sequence[Row], columns: Sequence[Callable[[Row], float] | None]) -> list[str]:
+    """A last line of averages; None leaves a cell empty."""
+    return [label, *("" if column is None else f"{mean([column(row) for row in rows]):.1f}" for column in columns)]
+
+
+def orders_table(rows: Sequence[Row]) -> str:
+    """Peaks in MB, and what they save."""
+    cells = [
+        [
+            title(row),
+            row["ops"],
+            megabytes(row["pytorch"]),
+            megabytes(row["ours"]),
+            *(f"{saved(row, rule):.1f}" for rule in RULES),
+            f"**{saved(row):.1f}**",
+            "yes" if row["optimal"] else f"{100 * gap(row):.2f} %",
+            f"{1e3 * row['seconds']:.1f}",
+        ]
+        for row in rows
+    ]
+    columns: list[Callable[[Row], float] | None] = [None, None, None]
+    columns += [lambda row, rule=rule: saved(row, rule) for rule in RULES]  # type: ignore[misc]
+    cells.append([*means("average", rows, [*columns, saved]), "", ""])
+    head = ["network", "ops", "PyTorch (MB)", "ours (MB)", *(f"{rule} saves (%)" for rule in RULES)]
+    return table([*head, "ours saves (%)", "proven", "ms"], cells)
+
+
+def addresses_table(rows: Sequence[Row]) -> str:
+    """What the allocator reserves, and planned addresses."""
+    cells = [
+        [
+            title(row),
+            row["buffers"],
+            megabytes(row["reserved"]),
+            f"{fragmentation(row):.1f}",
+            f"{slack(row):.1f}",
+            f"{expandable(row):.1f}",
+            megabytes(row["resident"] + row["height"]),
+            f"{hole(row):.3f}".rstrip("0").rstrip("."),
+            f"{100 * (row['by size'] / row['load'] - 1):.2f}",
+            f"{1e3 * row['seconds']:.1f}",
+            f"{order_total(row):.1f}",
+            f"**{total(row):.1f}**",
+        ]
+        for row in rows
+    ]
+    columns = [
+        None,
+        None,
+        fragmentation,
+        slack,
+        expandable,
+        None,
+        hole,
+        lambda row: 100 * (row["by size"] / row["load"] - 1),
+    ]
+    cells.append(means("average", rows, [*columns, None, order_total, total]))
+    head = ["network", "buffers", "reserved (MB)", "fragmentation (%)", "against the most in use (%)"]
+    head += ["so with expandable segments (%)", "planned (MB)"]
+    head += ["fragmentation, planned (%)", "by size: above the load (%)", "ms", "order alone saves (%)"]
+    return table([*head, "both save (%)"], cells)
+
+
+def ilp_table(rows: Sequence[Row], ordered: Sequence[Row]) -> str:
+    """Equation 14 in HiGHS against the default."""
+    ours = {(row["network"], row["batch"]): row for row in ordered if row["optimizer"] == "sgd"}
+    cells = []
+    for row in (row for row in rows if row["kind"] == "order ilp"):
+        other = ours[row["network"], row["batch"]]
+        cells.append(
+            [
+                title(row),
+                row["batch"],
+                other["ops"],
+                f"{100 * (1 - row['found'] / row['least']):.1f}",
+                f"{saved(other):.1f}",
+                f"{row['found'] / other['ours']:.4f}",
+                "yes" if row["optimal"] else "no",
+                f"{row['seconds']:.2f}",
+                f"{other['seconds']:.4f}",
+            ]
+        )
+    head = ["network", "batch", "ops", "ILP saves (%)", "ours saves (%)", "peak, ILP over ours", "ILP proves it"]
+    return table([*head, "ILP (s)", "ours (s)"], cells)
+
+
+def place_ilp_table(rows: Sequence[Row], placed: Sequence[Row]) -> str:
+    """Equation 15 in HiGHS against the default."""
+    ours = {(row["network"], row["batch"]): row for row in placed if row["optimizer"] == "sgd"}
+    cells = []
+    for row in (row for row in rows if row["kind"] == "place ilp"):
+        other = ours[row["network"], row["batch"]]
+        cells.append(
+            [
+                title(row),
+                row["batch"],
+                other["buffers"],
+                f"{100 * (1 - row['least'] / row['found']):.3f}",
+                f"{hole(other):.3f}",
+                f"{row['seconds']:.2f}",
+                f"{other['seconds']:.4f}",
+            ]
+        )
+    head = ["network", "batch", "buffers", "fragmentation, ILP (%)", "fragmentation, ours (%)", "ILP (s)", "ours (s)"]
+    return table(head, cells)
+
+
+def longer_sections(rows: Sequence[Row]) -> list[str]:
+    """What a long time limit finds where the short one left something open."""
+    left = [row for row in rows if not row["proven before"]]
+    if not left:
+        return []
+    cells = [
+        [
+            title(row),
+            row["batch"],
+            row["optimizer"],
+            f"{100 * (row['before'] / row['bound'] - 1):.3f}",
+            f"{100 * (row['ours'] / row['bound'] - 1):.3f}",
+            "yes" if row["optimal"] else "no",
+            f"{row['seconds']:.1f}",
+        ]
+        for row in left
+    ]
+    head = ["network", "batch", "optimiser", "above the bound (%)", "with a minute (%)", "proven", "after (s)"]
+    return ["## Orders that are not proven at once", table(head, cells)]
+
+
+def published_table(rows: Sequence[Row], ordered: Sequence[Row]) -> str:
+    """The authors' code against ours."""
+    ours = {(row["network"], row["batch"]): row for row in ordered if row["optimizer"] == "sgd"}
+    cells = []
+    for row in sorted(rows, key=lambda row: (row["batch"], list(NETWORKS).index(row["network"]))):
+        other, found = ours[row["network"], row["batch"]], row["found"]
+        cells.append(
+            [
+                title(row),
+                row["batch"],
+                other["ops"],
+                "-" if found is None else f"{100 * (1 - found / other['pytorch']):.1f}",
+                f"{saved(other):.1f}",
+                "-" if found is None else f"{found / other['ours']:.3f}",
+                "yes" if row["solved"] else "no",
+                f"{row['seconds']:.2f}",
+                f"{other['seconds']:.4f}",
+            ]
+        )
+    head = ["network", "batch", "ops", "published code saves (%)", "ours saves (%)", "peak, published over ours"]
+    return table([*head, "its ILP solved", "published code (s)", "ours (s)"], cells)
+
+
+def published_sections(rows: Sequence[Row], ordered: Sequence[Row]) -> list[str]:
+    """Empty where nobody had a checkout of the authors' code."""
+    if not rows:
+        return []
+    ours = {(row["network"], row["batch"]): row["ours"] for row in ordered if row["optimizer"] == "sgd"}
+    found = [row["found"] / ours[row["network"], row["batch"]] for row in rows if row["found"] is not None]
+    return [
+        "## The published code",
+        "The code of the authors (github.com/facebookresearch/OLLA) on our steps, SGD, with HiGHS in the place of "
+        f"Gurobi (`--published FOLDER`), one thread, {rows[0]['limit']:g} s of solving, a gap of 0.5 % allowed as in "
+        "its benchmark. Its control edges that force updates early are part of it. Its seconds are those of building "
+        f"and solving. It found an order for {len(found)} of {len(rows)} steps, with {min(found):.3f} to "
+        f"{max(found):.3f} times our peak (median {np.median(found):.3f}). Where its ILP was solved and the peak is "
+        "higher, the forced edges or its short horizon, in which several ops share a moment, exclude better orders.",
+        published_table(rows, ordered),
+    ]
+
+
+def allocator_table(rows: Sequence[Row]) -> str:
+    """Time in the allocator."""
+    cells = [
+        [
+            title(row),
+            row["batch"],
+            row["calls"],
+            row["planned"],
+            f"{1e3 * row['step']:.1f}",
+            f"{1e3 * row['step in an arena']:.1f}",
+            f"{1e6 * row['allocator']:.0f}",
+            f"{1e6 * row['arena']:.0f}",
+            f"{saved_minutes(row):.1f}",
+        ]
+        for row in rows
+    ]
+    head = ["network", "batch", "requests of a step", "served by the plan", "step (ms)", "planned step (ms)"]
+    head += ["in the allocator (us)", "planned (us)"]
+    return table([*head, "saved in a million steps (min)"], cells)
+
+
+def anytime_table(rows: Sequence[Row]) -> str:
+    """When the last improvement came."""
+    cells = []
+    for network, batch, kind in dict.fromkeys((row["network"], row["batch"], row["kind"]) for row in rows):
+        own = [row for row in rows if (row["network"], row["batch"], row["kind"]) == (network, batch, kind)]
+        own.sort(key=lambda row: row["limit"])
+        last = min(own, key=lambda row: row["found"])
+        told = [f"{100 * (1 - min(row['least'] / row['found'], row['found'] / row['least'])):.3f}" for row in own]
+        if kind.startswith("order"):
+            told = [f"{100 * (1 - row['found'] / row['least']):.2f}" for row in own]
+        what = "peak saved" if kind.startswith("order") else "fragmentation"
+        what += " by the ILP (%)" if kind.endswith("ilp") else " (%)"
+        limits = ", ".join(f"{row['limit']:g}" for row in own)
+        proven = next((f"{row['seconds']:.3f} s" for row in own if row["optimal"]), "no")
+        cells.append(
+            [NETWORKS[network].title, batch, what, limits, ", ".join(told), f"{last['seconds']:.3f} s", proven]
+        )
+    return table(["network", "batch", "", "time limits (s)", "found", "the best after", "proven after"], cells)
+
+
+def rules_text(rows: Sequence[Row]) -> str:
+    """How close the best of Inductor's rules comes, over both optimisers."""
+    more = {index: row["inductor"] / row["ours"] - 1 for index, row in enumerate(rows)}
+    worst = rows[max(more, key=lambda index: more[index])]
+    lpmf = max(rows, key=lambda row: row["LPMF"] / row["ours"])
+    equal, less = (sum(sign(value) for value in more.values()) for sign in ((0.0).__eq__, (0.0).__gt__))
+    most, alone = 100 * max(more.values()), 100 * (lpmf["LPMF"] / lpmf["ours"] - 1)
+    return (
+        f"Over both optimisers that needs as much as our order in {equal} of {len(rows)} cases, less in {less}, and at "
+        f"most {most:.2f} % more ({title(worst)}, batch {worst['batch']}, {worst['optimizer']}); LPMF alone at most "
+        f"{alone:.2f} % more ({title(lpmf)}, batch {lpmf['batch']}, {lpmf['optimizer']}). They prove nothing."
+    )
+
+
+def seconds_text(parts: dict[str, list[Row]]) -> str:
+    """Medians and the worst, by optimiser."""
+    told = []
+    for optimizer, label in (("sgd", "SGD"), ("adam", "Adam")):
+        for part, what in (("orders", "order"), ("addresses", "addresses")):
+            seconds = [row["seconds"] for row in parts[part] if row["optimizer"] == optimizer]
+            told.append(f"{what} with {label}: median {np.median(seconds):.4f} s, worst {max(seconds):.3f} s")
+    return "; ".join(told) + "."
+
+
+def totals_text(rows: Sequence[Row]) -> str:
+    """Means against expandable segments."""
+    found = {batch: mean([expandable_total(row) for row in of(rows, batch)]) for batch in BATCHES}
+    return ", ".join(f"{value:.1f} % at batch {batch}" for batch, value in found.items())
+
+
+def batches(rows: Sequence[Row], optimizer: str, draw: Callable[[Sequence[Row]], str]) -> list[str]:
+    """A table a batch."""
+    found = []
+    for batch in BATCHES:
+        own = of(rows, batch, optimizer)
+        if own:
+            found += [f"Batch {batch}:", draw(own)]
+    return found
+
+
+def introduction(environment: Row) -> list[str]:
+    """What was run, where, and what differs."""
+    packages = ", ".join(f"{name} {environment[name]}" for name in ("torch", "torchvision", "transformers"))
+    return [
+        "# OLLA, 2022",
+        "Steiner, Elhoushi, Kahn, Hegarty: OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory "
+        "Usage of Neural Networks. Written by `python -m bench.papers.olla2022`: training steps captured from PyTorch "
+        "without data, op by op, with the networks, inputs, loss and optimiser of the authors' published benchmark. "
+        "Peaks are counted in bytes from an order alone, resident bytes included. points.json beside the pictures has "
+        "every number.",
+        environment_line(environment)
+        + f" Networks from {packages}. Seconds are wall time of one thread, the least of "
+        "three calls where a call takes less than half a second. They depend on the machine; so do orders that are not "
+        "proven in time: a call has {:g} s for an order and {:g} s for addresses, to end within the 1 s and 2 s of our "
+        "goals.".format(*environment["limits"]),
+        "What differs from the paper. The networks are those of today's packages, not of PyTorch 1.11; XLM-R is that "
+        "of transformers, with attention written out. The paper's graphs come from torch.fx, where views are ops, and "
+        "what is written in place is a new tensor; ours have storages: a view is no op, and a write in place belongs "
+        "to the op that made the storage where nobody read it in between. So ours have fewer ops. Control edges keep "
+        "each update behind all readers of its weight, and running statistics and random numbers in order. There is "
+        "no GPU: the ops are those of the CPU, and PyTorch's allocator is **emulated**: its rounding, pools, segments, "
+        "best fit, splitting and joining, on the requests of five steps, after all weights and states were allocated "
+        "one by one. Kernels' own memory is not seen. The figures' own numbers are not in the paper's text. A mean is "
+        "confirmed where it is within a quarter of the paper's; three VGGs and two Transformers count as five.",
+    ]
+
+
+def report(parts: dict[str, list[Row]], drawn: list[tuple[str, str, str]], environment: Row) -> str:
+    """Claims, tables, pictures."""
+    ordered, placed = parts["orders"], parts["addresses"]
+    sections = [
+        *introduction(environment),
+        "## Claims",
+        table(HEAD, claims(parts)),
+        "## Goals",
+        "Over both batches and both optimisers.",
+        table(GOALS_HEAD, goals(parts)),
+        "## Order, SGD (Figures 7 and 9)",
+        "LPMF, BFS and DFS are the three rules of PyTorch's Inductor, told anew on our graphs; Inductor takes the best "
+        f"of them and of the order that it was given. {rules_text(ordered)}",
+        *batches(ordered, "sgd", orders_table),
+        "## Order, Adam",
+        "Each parameter has its own chain of about a dozen small ops, as without foreach.",
+        *batches(ordered, "adam", orders_table),
+        "## Addresses and both together, SGD (Figures 8, 11 and 13)",
+        "Reserved is what the emulated allocator has for PyTorch's order, weights included. Fragmentation is "
+        "(MR - RS) / MR when the reserved bytes MR first are at their peak, as in the paper; beside it the same "
+        "against the most bytes in use, which is also given for the allocator with expandable_segments, an option that "
+        "the paper's version did not have: against that, order and addresses save "
+        f"{totals_text(placed)}. Planned fragmentation does not count resident bytes, so it is the stricter. "
+        "By size is the greedy placement of many runtimes: the largest buffer first, each as low as it fits.",
+        *batches(placed, "sgd", addresses_table),
+        "## Addresses and both together, Adam",
+        *batches(placed, "adam", addresses_table),
+        "## Planning time (Figures 9 and 11)",
+        seconds_text(parts),
+        "## Time in the allocator (Figure 14)",
+        "Real steps on the CPU without optimiser, one thread: medians of seconds that a step spends in PyTorch's own "
+        "allocator and in one that serves planned addresses from one block. Not CUDA's caching allocator, which the "
+        "paper measured.",
+        allocator_table(parts["allocator"]),
+        *longer_sections(parts["longer"]),
+        "## The ILP",
+        'Equation 14 in HiGHS instead of Gurobi, `memsched.order(graph, method="ilp")`, on the small steps. It starts '
+        "from the order of a beam search, and asks the program for better ones and for the bound.",
+        ilp_table(parts["ilp"], ordered),
+        'Equation 15, `memsched.place(buffers, method="ilp")`, on our order of the same steps:',
+        place_ilp_table(parts["ilp"], placed),
+        *published_sections(parts["published"], ordered),
+        "## Against time (Figures 10 and 12)",
+        "What calls with growing time limits find.",
+        anytime_table(parts["anytime"]),
+        "## Pictures",
+    ]
+    sections += [f"### {title} (Figures: {number})\n\n![{title}](olla2022/{file})" for file, title, number in drawn]
+    return "\n\n".join(sections) + "\n"

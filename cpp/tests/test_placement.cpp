@@ -1,0 +1,127 @@
+#include "memsched/planners/placement_improve.h"
+#include "memsched/planners/placement_search.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <stdexcept>
+
+using namespace memsched;
+
+namespace {
+
+std::vector<Buffer> random_buffers(std::size_t count, std::uint64_t seed, bool awkward) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t most) { return static_cast<std::int64_t>(random() % most); };
+    std::vector<Buffer> buffers;
+    for (std::size_t k = 0; k < count; ++k) {
+        const std::int64_t start = below(40);
+        Buffer buffer{start, start + 1 + below(12), 1 + below(50)};
+        if (awkward) {
+            buffer.alignment = std::int64_t{1} << below(4);
+            if (k % 7 == 0) {
+                buffer.alignment = 8;
+                buffer.offset = 64 * static_cast<Bytes>(k);
+            }
+        }
+        buffers.push_back(buffer);
+    }
+    check_buffers(buffers);
+    return buffers;
+}
+
+bool legal(const Part& part, const Offsets& offsets) {
+    for (std::size_t a = 0; a < part.size(); ++a) {
+        if (offsets[a] % part.alignment[a] != 0 || offsets[a] % part.unit != 0 ||
+            (part.fixed[a] != free_offset && offsets[a] != part.fixed[a])) {
+            return false;
+        }
+        for (std::size_t b = 0; b < a; ++b) {
+            const bool together = part.first[a] < part.last[b] && part.first[b] < part.last[a];
+            if (together && offsets[a] < offsets[b] + part.bytes[b] && offsets[b] < offsets[a] + part.bytes[a]) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+TEST_CASE("sections are the largest sets of buffers that are alive together") {
+    const std::vector<Buffer> buffers = {{0, 10, 1},  {2, 4, 2}, {3, 6, 3}, {6, 8, 4},
+                                         {12, 14, 5}, {5, 5, 9}, {0, 9, 0}};
+    const std::vector<Part> parts = parts_of(buffers);
+    REQUIRE(parts.size() == 2);
+    CHECK(parts[0].id == std::vector<BufferId>{0, 1, 2, 3});
+    CHECK(parts[0].first == std::vector<SectionId>{0, 0, 0, 1});
+    CHECK(parts[0].last == std::vector<SectionId>{2, 1, 1, 2});
+    CHECK(parts[0].room == std::vector<Bytes>{6, 5});
+    CHECK(parts[0].least == load(buffers));
+    CHECK(parts[1].id == std::vector<BufferId>{4});
+}
+
+TEST_CASE("a bound counts padding, but not above the topmost buffer") {
+    const std::vector<Buffer> buffers = {{0, 1, 5, 64}, {0, 1, 60, 64}, {0, 1, 1, 64}};
+    CHECK(parts_of(buffers)[0].least == 129);
+}
+
+TEST_CASE("rules of thumb are legal") {
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+        for (const Part& part : parts_of(random_buffers(5 + seed, seed, seed % 2 == 1))) {
+            for (const Ranks& ranks : {rank_by(part, {Key::area}), rank_by(part, {Key::first}), pyramid_ranks(part)}) {
+                CHECK(legal(part, skyline(part, ranks)));
+                CHECK(legal(part, fit_in_order(part, ranks, false)));
+                CHECK(legal(part, fit_in_order(part, ranks, true)));
+                CHECK(height_of(part, skyline(part, ranks)) >= part.least);
+            }
+        }
+    }
+}
+
+TEST_CASE("the search is legal, keeps its capacity, and knows when a larger one is worth a try") {
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+        for (const Part& part : parts_of(random_buffers(4 + seed % 12, seed, seed % 2 == 1))) {
+            PlacementSearch search(part);
+            Bytes capacity = part.least - 1;
+            while (search.run({{Key::room, Key::area}, seed % 3 == 0}, capacity, 1 << 20, {}) !=
+                   PlacementSearch::Outcome::found) {
+                REQUIRE(search.next_capacity() > capacity);
+                capacity = search.next_capacity();
+            }
+            CHECK(legal(part, search.offsets()));
+            CHECK(height_of(part, search.offsets()) == capacity);
+            CHECK(capacity <= height_of(part, skyline(part, rank_by(part, {Key::area}))));
+        }
+    }
+}
+
+TEST_CASE("a search that is told to stop stops, and can be run again") {
+    const std::vector<Buffer> buffers = random_buffers(60, 3, false);
+    const Part part = parts_of(buffers)[0];
+    PlacementSearch search(part);
+    CHECK(search.run({{Key::area}}, part.least, 3, {}) == PlacementSearch::Outcome::stopped);
+    CHECK(search.run({{Key::area}}, 60 * 51, 1 << 20, {}) == PlacementSearch::Outcome::found);
+    CHECK(search.run({{Key::area}}, part.least - 1, 1 << 20, {}) == PlacementSearch::Outcome::none);
+}
+
+TEST_CASE("neighbourhoods never raise a placement") {
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        for (const Part& part : parts_of(random_buffers(60, seed, seed % 2 == 1))) {
+            std::mt19937_64 random(seed);
+            Offsets offsets = skyline(part, rank_by(part, {Key::first}));
+            const Bytes before = height_of(part, offsets);
+            CHECK_FALSE(improve_placement(part, part.least, 60, random, offsets, {}));
+            CHECK(legal(part, offsets));
+            CHECK(height_of(part, offsets) <= before);
+        }
+    }
+}
+
+TEST_CASE("fixed buffers that collide are named") {
+    const std::vector<Buffer> buffers = {{0, 4, 4, 1, 0}, {4, 5, 4, 1, 0}, {3, 5, 4, 1, 3}};
+    CHECK_THROWS_WITH_AS(check_buffers(buffers),
+                         "buffers[0] and buffers[2] are alive together and their fixed offsets make them overlap; "
+                         "change one",
+                         std::invalid_argument);
+}

@@ -1,0 +1,110 @@
+"""`memsched order`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from memsched import _core
+from memsched.cli.inputs import check_writable, json_option, load_problem
+from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
+from memsched.documents import write_document
+from memsched.order import METHODS, Order, kept
+from memsched.order import order as find_order
+from memsched.problem import Problem, graph_of
+from memsched.units import format_percent, format_seconds, parse_seconds
+
+LIMIT = "10"  # seconds
+
+
+def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:
+    """The plan that runs each op once, in this order; its budget is the peak."""
+    graph = graph_of(problem)
+    number = {op["name"]: k for k, op in enumerate(graph.ops)}
+    ids = [number[name] for name in found.order]
+    planner = {"name": "order", "method": found.method}
+    peak = found.peak_memory
+    return _core.order_schedule(graph, ids, kept(graph, keep), peak, peak, planner)
+
+
+def _document(problem: Problem, listed: Order, found: Order) -> dict[str, Any]:
+    return {
+        "problem": problem.name,
+        "method": found.method,
+        "listed_peak": listed.peak_memory,
+        "peak_memory": found.peak_memory,
+        "lower_bound": found.lower_bound,
+        "optimal": found.optimal,
+        "gap": found.gap,
+        "reduction": _reduction(listed, found),
+        "runtime": found.runtime,
+        "visited": found.visited,
+        "order": list(found.order),
+    }
+
+
+def _reduction(listed: Order, found: Order) -> float:
+    """By which part of itself the listed peak shrinks."""
+    return 1 - found.peak_memory / listed.peak_memory if listed.peak_memory else 0.0
+
+
+def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, str]]:
+    proof = "proven optimal" if found.optimal else f"gap {format_percent(found.gap)}"
+    searched = f", {found.visited} sets of ops looked at" if found.visited else ""
+    return [
+        ("problem", f"{len(found.order)} ops, {exact_bytes(graph_of(problem).resident)} resident"),
+        ("listed peak", exact_bytes(listed.peak_memory)),
+        ("peak", exact_bytes(found.peak_memory)),
+        ("reduction", format_percent(_reduction(listed, found))),
+        ("lower bound", f"{exact_bytes(found.lower_bound)}, {proof}"),
+        ("solved in", f"{format_seconds(found.runtime, 2)} by {found.method}{searched}"),
+    ]
+
+
+@click.command()
+@click.argument("problem")
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="search",
+    show_default=True,
+    help="ilp: the paper's integer program. listed: the problem's own order.",
+)
+@click.option("--time-limit", metavar="SECONDS", default=LIMIT, show_default=True, help="For the search.")
+@click.option("--keep", multiple=True, metavar="TENSOR", help="Repeatable: a tensor that stays to the end.")
+@click.option("-o", "--output", metavar="FILE", help="Save the order as a bare plan (memsched-plan/1).")
+@json_option
+def order(problem: str, method: str, time_limit: str, keep: tuple[str, ...], output: str | None, as_json: bool) -> None:
+    """Find the order of the ops of PROBLEM that holds the least memory.
+
+    Of a chain its graph is ordered, of a family the graph at full batch. Each op runs once and nothing travels.
+
+    \b
+    memsched order graph:vgg16-224-b32
+    memsched order graph:vgg16-224-b32 -o plan.json
+    memsched simulate plan.json --problem graph:vgg16-224-b32 --bandwidth 0
+
+    The budget of the saved plan is the peak. `memsched plan PROBLEM --planner olla` gives the order addresses too.
+    """
+    check_writable(output)
+    limit = parse_seconds(time_limit, "the time limit")
+    loaded = load_problem(problem)
+    kept(graph_of(loaded), keep)
+    with working("ordering") as say:
+        found = find_order(
+            loaded,
+            method=method,
+            time_limit=limit,
+            keep=keep,
+            progress=lambda share: say(f"ordering, {share:.0%}"),
+        )
+        listed = found if method == "listed" else find_order(loaded, method="listed", keep=keep)
+    if output is not None:
+        write_document(output, _schedule(loaded, found, keep).to_json())
+    if as_json:
+        print_json(_document(loaded, listed, found))
+        return
+    print_rich(facts(_report(loaded, listed, found), f"order of {loaded.name or 'a problem without a name'}"))
+    if output is not None:
+        print_rich(f"saved in {output}")

@@ -1,0 +1,190 @@
+"""`memsched place`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from memsched.addresses import place as find_addresses
+from memsched.addresses import with_addresses
+from memsched.buffers import Buffer, read_buffers
+from memsched.cli.inputs import RESULT, check_writable, json_option, read_text
+from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
+from memsched.documents import read_document, write_document
+from memsched.errors import InvalidInputError
+from memsched.place import Placement, place_buffers, write_placement
+from memsched.plot import check_suffix
+from memsched.plot_addresses import plot_addresses
+from memsched.result import Result
+from memsched.units import format_bytes, format_percent, format_seconds, parse_bytes, parse_seconds
+
+PLACEMENT = "memsched-placement/1"
+METHODS = ("search", "greedy", "ilp")
+ENDINGS = (".csv", ".json")
+LIMIT = "10"  # seconds
+
+Buffers = tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """The options, parsed; None where nothing was given."""
+
+    capacity: int | None
+    time_limit: float
+    method: str | None
+    alignment: int | None
+
+
+def _holds_json(file: str) -> bool:
+    """By its ending, else by its first character."""
+    path = Path(file)
+    if file == "-" or path.suffix.lower() in ENDINGS:
+        return file == "-" or path.suffix.lower() == ".json"
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as content:
+            return content.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
+
+
+def _read(file: str) -> Result | Buffers:
+    """A result, or the buffers of a CSV file or of a placement."""
+    if not _holds_json(file):
+        return read_buffers(file)
+    document = read_document(read_text(file), RESULT, PLACEMENT)
+    return Result.from_json(document) if document["format"] == RESULT else Placement.from_json(document).buffers
+
+
+def _check_output(output: str | None) -> str:
+    """The ending, "" for no output."""
+    if output is None:
+        return ""
+    check_writable(output)
+    ending = Path(output).suffix.lower()
+    if ending not in ENDINGS:
+        raise InvalidInputError(f"'{output}' ends in {ending!r}; a placement ends in {', '.join(ENDINGS)}")
+    return ending
+
+
+def _place(given: Result | Buffers, wish: _Wish, progress: Callable[[float], None]) -> Placement:
+    method = wish.method or "search"
+    options: dict[str, Any] = {"time_limit": wish.time_limit, "method": method, "progress": progress}
+    if isinstance(given, Result):
+        return find_addresses(given, wish.capacity, alignment=wish.alignment or 1, **options)
+    if wish.alignment is not None:
+        raise click.UsageError("each buffer of a list has its own alignment; leave --alignment out")
+    return place_buffers(given, wish.capacity, **options)
+
+
+def _placed_result(given: Result, wish: _Wish) -> Result:
+    """The plan with addresses within its budget."""
+    if wish.capacity is not None or wish.method is not None:
+        raise click.UsageError(
+            "the addresses that -o saves with a result are for its budget; leave --capacity and --method out, "
+            "or save the placement alone as .csv"
+        )
+    return with_addresses(given, time_limit=wish.time_limit, alignment=wish.alignment or 1)
+
+
+def _report(found: Placement, before: Result | None, after: Result | None, capacity: int | None) -> Any:
+    proof = "proven lowest" if found.optimal else f"gap {format_percent(found.gap)}"
+    fixed = sum(buffer.offset is not None for buffer in found.buffers)
+    rows = [
+        ("buffers", f"{len(found.buffers)}, {fixed} of them at fixed offsets" if fixed else str(len(found.buffers))),
+        ("load", exact_bytes(found.load)),
+        ("height", exact_bytes(found.height)),
+        ("lower bound", f"{exact_bytes(found.lower_bound)}, {proof}"),
+        ("fragmentation", format_percent(found.fragmentation)),
+    ]
+    if capacity is not None:
+        rows.append(("capacity", exact_bytes(capacity)))
+    if before is not None:
+        resident = before.graph.resident
+        budget = min(before.schedule.budget, before.device.memory)
+        needed = format_bytes(found.height + resident)
+        rows.append(("with resident", f"{needed} of {format_bytes(budget)}"))
+    if before is not None and after is not None:
+        was, now = format_seconds(before.makespan), format_seconds(after.makespan)
+        rows.append(("makespan", now if was == now else f"{now}, {was} without addresses"))
+    rows.append(("solved in", f"{format_seconds(found.runtime, 2)} by {found.method}"))
+    name = None if before is None else before.problem.name or "a problem without a name"
+    return facts(rows, "addresses" if before is None else f"addresses of {before.planner} on {name}")
+
+
+@click.command()
+@click.argument("file")
+@click.option("--capacity", metavar="SIZE", help="Of the arena; by default it is made as low as possible.")
+@click.option("--time-limit", metavar="SECONDS", default=LIMIT, show_default=True, help="For the search.")
+@click.option("--method", type=click.Choice(METHODS), help="By default search. ilp: the paper's integer program.")
+@click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Of the buffers of a result.")
+@click.option("-o", "--output", metavar="FILE", help="Save the placement (.csv, .json) or the result with addresses.")
+@click.option("--plot", "picture", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+@json_option
+def place(
+    file: str,
+    capacity: str | None,
+    time_limit: str,
+    method: str | None,
+    alignment: int | None,
+    output: str | None,
+    picture: str | None,
+    as_json: bool,
+) -> None:
+    """Give every buffer an offset in one arena, as low as it can be.
+
+    FILE is a list of buffers in CSV (id,lower,upper,size), a memsched-placement/1 file, or a result, whose buffers are
+    what its plan holds from step to step.
+
+    \b
+    memsched place buffers.csv -o placed.csv
+    memsched place buffers.csv --capacity 1MiB --plot placed.png
+    memsched place result.json -o placed.json
+
+    Offsets in a CSV file are fixed. The ending of the output says what is saved: .csv the placement, with an offset a
+    line, .json the same as memsched-placement/1. For a result .json is the result with addresses, chosen for its
+    budget, if possible such that no step waits for them. The exit status is 3 when the capacity or the budget is too
+    small. With --json the placement is printed.
+    """
+    ending = _check_output(output)
+    if picture is not None:
+        check_suffix(picture)
+        check_writable(picture)
+    wish = _Wish(
+        capacity=None if capacity is None else parse_bytes(capacity, "the capacity"),
+        time_limit=parse_seconds(time_limit, "the time limit"),
+        method=method,
+        alignment=alignment,
+    )
+    given = _read(file)
+    before = given if isinstance(given, Result) else None
+    with working("placing") as say:
+        after = _placed_result(before, wish) if before is not None and ending == ".json" else None
+        found = after.placement if after is not None else None
+        if found is None:
+            found = _place(given, wish, lambda share: say(f"placing, {share:.0%}"))
+    if output is not None:
+        _save(output, found, after)
+    if picture is not None:
+        shown = after if before is None or after is not None else replace(before, placement=found)
+        plot_addresses(found if shown is None else shown, picture)
+    if as_json:
+        print_json(found.to_json())
+        return
+    print_rich(_report(found, before, after, wish.capacity))
+    for path in (output, picture):
+        if path is not None:
+            print_rich(f"saved in {path}")
+
+
+def _save(output: str, found: Placement, after: Result | None) -> None:
+    if output.lower().endswith(".csv"):
+        write_placement(output, found)
+    else:
+        write_document(output, (found if after is None else after).to_json())

@@ -1,0 +1,196 @@
+"""Addresses for the plans of all planners, and orders with addresses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from listed import CHAIN_PLANNERS, GRAPH_PLANNERS
+from memsched.planners.registry import PLANNERS
+from memsched.testing import chains, devices, graphs
+from oracles.olla_graphs import WORKED, random_graphs, with_kept
+from oracles.orders import best_order
+from oracles.placements import least_joint_height
+from plans import graph as graph_json
+from plans import op, tensor
+
+FEW = settings(max_examples=max(20, settings().max_examples // 5))
+
+
+def planned(planner: str, problem: ms.Chain | ms.Graph, share: float, device: ms.Device) -> ms.Result:
+    """A plan at an amount of memory from the planner's least to a little above the peak."""
+    least = max(1, ms.min_memory(problem, planner))
+    memory = int(least + share * max(0, ms.peak_memory(problem) + 9 - least))
+    for _ in range(9):
+        try:
+            return PLANNERS[planner].plan(problem, memory, device=device)
+        except ms.InfeasibleError as error:
+            assume(error.min_memory > memory)
+            memory = error.min_memory
+    raise AssertionError
+
+
+def all_read(graph: ms.Graph) -> bool:
+    """Whether some op reads each input: others are there at the beginning, but no order counts them."""
+    read = {name for one in graph.ops for name in one["reads"]}
+    return all(one["name"] in read for one in graph.tensors if one["role"] == "input")
+
+
+def check_addresses(result: ms.Result, alignment: int) -> None:
+    """By the validators, which know nothing of the code that places."""
+    placement = ms.place(result, alignment=alignment)
+    assert ms.validate_placement(placement.buffers, placement.offsets) == placement.height
+    assert placement.load <= placement.lower_bound <= placement.height
+    assert ms.place(result.timeline, alignment=alignment).offsets == placement.offsets
+    assert ms.place(result, alignment=alignment) == placement
+    sources = [buffer.offset is not None for buffer in placement.buffers]
+    for offset, fixed in zip(placement.offsets, sources, strict=True):
+        assert fixed or offset % alignment == 0
+    try:
+        addressed = ms.with_addresses(result, alignment=alignment)
+    except ms.InfeasibleError as infeasible:
+        needed = infeasible.min_memory
+        assert min(needed, placement.height + result.graph.resident) > result.schedule.budget
+        return
+    assert addressed.schedule.memory == "contiguous"
+    report = ms.validate(addressed)
+    assert report.peak_memory == addressed.peak_memory <= result.schedule.budget
+    assert addressed.placement is not None
+    assert ms.validate_placement(addressed.placement.buffers, addressed.placement.offsets) <= (
+        result.schedule.budget - result.graph.resident
+    )
+    assert ms.Result.from_json(json.dumps(addressed.to_json())) == addressed
+
+
+@pytest.mark.parametrize("planner", CHAIN_PLANNERS)
+@FEW
+@given(chain=chains(), share=st.floats(0, 1), device=devices(memory=1), alignment=st.sampled_from([1, 1, 2, 3]))
+def test_plans_of_chains(planner: str, chain: ms.Chain, share: float, device: ms.Device, alignment: int) -> None:
+    assume(min(device.d2h, device.h2d) > 0)
+    check_addresses(planned(planner, chain, share, device), alignment)
+
+
+@pytest.mark.parametrize("planner", GRAPH_PLANNERS)
+@FEW
+@given(graph=graphs(), share=st.floats(0, 1), device=devices(memory=1), alignment=st.sampled_from([1, 1, 2, 3]))
+def test_plans_of_graphs(planner: str, graph: ms.Graph, share: float, device: ms.Device, alignment: int) -> None:
+    assume(min(device.d2h, device.h2d) > 0)
+    check_addresses(planned(planner, graph, share, device), alignment)
+
+
+@FEW
+@given(case=with_kept(random_graphs(max_ops=5)))
+def test_small_graphs_are_solved_as_one(case: tuple[ms.Graph, frozenset[str]]) -> None:
+    graph, keep = case
+    assume(all_read(graph))
+    least = least_joint_height(graph, keep) + graph.resident
+    try:
+        found = ms.olla(graph, max(1, least), keep=keep)
+    except ms.InfeasibleError as error:
+        raise AssertionError(f"needs {error.min_memory}, but {least} is enough") from error
+    assert found.placement is not None
+    assert found.placement.height + graph.resident == least
+    assert found.params["memory_optimal"]
+    assert found.params["peak_bound"] <= least
+    ms.validate(found)
+
+
+@FEW
+@given(graph=random_graphs(max_ops=10))
+def test_an_arena_is_no_lower_than_the_best_order(graph: ms.Graph) -> None:
+    least = ms.min_memory(graph, "olla")
+    found = ms.olla(graph, max(1, least))
+    ms.validate(found)
+    assert found.peak_memory <= max(1, least)
+    assert least >= best_order(graph)[0]
+    if least > 1:
+        with pytest.raises(ms.InfeasibleError) as caught:
+            ms.olla(graph, least - 1)
+        assert caught.value.min_memory == least
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_graphs_need_no_more_than_their_best_order(name: str) -> None:
+    graph, _, best = WORKED[name]
+    assert ms.min_memory(graph, "olla") == best
+    assert ms.olla(graph, best).placement.fragmentation == 0  # type: ignore[union-attr]
+
+
+def test_fast_algorithms_where_they_raise_no_peak() -> None:
+    choices = [
+        {"alg": "slow", "time": 3.0, "workspace": 0},
+        {"alg": "fast", "time": 1.0, "workspace": 4},
+        {"alg": "fastest", "time": 0.5, "workspace": 6},
+    ]
+    ops = [
+        op("A", [], ["a"], 0.0, choices=choices),
+        op("B", ["a"], ["b"], 0.0, choices=choices),
+        op("C", ["b"], ["c"], 0.0, choices=choices),
+    ]
+    tensors = [tensor("a", 5), tensor("b", 5), tensor("c", 1)]
+    found = ms.olla(ms.Graph.from_json(graph_json(tensors, ops)), 10)
+    assert [step["alg"] for step in found.schedule.steps if "run" in step] == ["fast", "slow", "fast"]
+    assert found.peak_memory == 10
+
+
+def test_the_best_of_the_two_integer_programs() -> None:
+    pytest.importorskip("highspy", reason="needs memsched[ilp]")
+    for graph, _, best in WORKED.values():
+        found = ms.olla(graph, best, method="ilp")
+        assert found.peak_memory == best
+        ms.validate(found)
+
+
+def test_addresses_make_no_step_wait_where_there_is_room() -> None:
+    chain = ms.profiles.load("resnet50-224-b32")
+    memory = int(0.6 * ms.min_memory(chain) + 0.4 * ms.peak_memory(chain))
+    for planner in (ms.greedy, ms.pofo, ms.rotor):
+        result = planner(chain, memory, 12e9)
+        assert ms.with_addresses(result).makespan == pytest.approx(result.makespan, rel=1e-9)
+
+
+def test_a_plan_of_a_family_is_placed_at_its_largest_batch() -> None:
+    family = ms.profiles.analytic("alexnet", 512)
+    result = ms.modnn(family, 3 * 10**9, 12e9)
+    assert result.placement is not None
+    assert ms.validate_placement(result.placement.buffers, result.placement.offsets) == result.placement.height
+    assert ms.place(result).height <= result.placement.height
+
+
+CHAIN = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+
+
+def test_what_cannot_be_placed() -> None:
+    result = ms.offload(CHAIN, M=20, beta=1)
+    read = ms.Timeline.from_json(result.timeline.to_json())
+    with pytest.raises(ms.InvalidInputError, match="the timeline was read from a file"):
+        ms.place(read)
+    with pytest.raises(ms.InvalidInputError, match="alignment is 2, but each Buffer has its own"):
+        ms.place([ms.Buffer(0, 1, 2)], alignment=2)
+    with pytest.raises(ms.InvalidInputError, match="alignment is 0"):
+        ms.place(result, alignment=0)
+    with pytest.raises(ms.InvalidInputError, match="the placement is not one of this result"):
+        ms.with_addresses(result, ms.place([ms.Buffer(0, 1, 2)]))
+    with pytest.raises(ms.InfeasibleError) as caught:
+        ms.place(result, capacity=10)
+    assert caught.value.min_memory == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"method": "best"}, "method is 'best'; it must be search or ilp"),
+        ({"tries": -1}, "tries is -1"),
+        ({"alignment": 0}, "alignment is 0"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"time_limit": None}, "time_limit is None"),
+        ({"keep": ["b"]}, "keep has 'b', which is no tensor"),
+    ],
+)
+def test_bad_options_of_olla(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ms.InvalidInputError, match=sentence):
+        ms.olla(WORKED["diamond"].graph, 200, **options)  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Pictures of arenas."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import Buffer
+from memsched import plot_addresses as module
+from memsched.plot_addresses import plot_addresses
+
+CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")
+BUFFERS = [Buffer(5, 7, 3, name="a"), Buffer(6, 8, 4, name="b"), Buffer(7, 9, 3), Buffer(6, 6, 9), Buffer(5, 9, 0)]
+
+
+def plain() -> ms.Result:
+    return ms.greedy(CHAIN, 31, 2.0)
+
+
+def words(figure: Any) -> str:
+    texts = list(figure.texts)
+    for axes in figure.axes:
+        texts += [*axes.texts, axes.xaxis.label, axes.yaxis.label, axes._left_title]
+    for legend in figure.legends:
+        texts += legend.get_texts()
+    return " | ".join(text.get_text() for text in texts)
+
+
+def boxes(axes: Any) -> list[tuple[float, float, float, float]]:
+    """Left, low, right and high of the rectangles."""
+    found = [path.get_extents() for path in axes.collections[0].get_paths()]
+    return [(box.x0, box.y0, box.x1, box.y1) for box in found]
+
+
+def overlaps(found: list[tuple[float, float, float, float]]) -> bool:
+    left, low, right, high = (np.array(column)[:, None] for column in zip(*found, strict=True))
+    small = 1e-9
+    meet = (left + small < right.T) & (left.T + small < right) & (low + small < high.T) & (low.T + small < high)
+    np.fill_diagonal(meet, False)
+    return bool(meet.any())
+
+
+def test_the_example_of_the_docstring_holds() -> None:
+    outcome = doctest.testmod(module)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
+
+
+def test_a_placement_is_drawn_as_it_is() -> None:
+    placement = ms.place(BUFFERS)
+    figure = plot_addresses(placement)
+    axes = figure.axes[0]
+    drawn = sorted((left, right, high - low) for left, low, right, high in boxes(axes))
+    assert drawn == [(5, 7, 3), (6, 8, 4), (7, 9, 3)]
+    assert not overlaps(boxes(axes))
+    assert axes.get_xlim() == (5, 9)
+    load = axes.lines[0]
+    assert load.get_ydata().tolist() == [3, 7, 7, 3, 0]
+    shown = words(figure)
+    for word in (
+        "addresses of 5 buffers",
+        "placed by search",
+        "height 7 B (proven lowest)",
+        "address (bytes)",
+        "| b |",
+    ):
+        assert word in f"{shown} |"
+    assert "capacity" not in shown
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(0, 6)), max_size=8))
+def test_rectangles_never_overlap(entries: list[tuple[int, int, int]]) -> None:
+    placement = ms.place([Buffer(start, start + length, size) for start, length, size in entries], time_limit=0.1)
+    found = boxes(plot_addresses(placement).axes[0])
+    assert len(found) == sum(size > 0 for *_, size in entries)
+    assert not found or not overlaps(found)
+    assert max((high for *_, high in found), default=0) == placement.height
+
+
+def test_a_result_tells_roles_budget_and_seconds() -> None:
+    graph = ms.profiles.load_graph("vgg16-224-b32")
+    result = ms.olla(graph, M=ms.peak_memory(graph))
+    figure = plot_addresses(result)
+    shown = words(figure)
+    for word in (
+        "addresses of vgg16-224-b32",
+        "olla",
+        "time (ms)",
+        "address (GiB)",
+        "capacity 2.68 GiB",
+        "load",
+        "height",
+    ):
+        assert word in shown
+    for role in ("activation", "gradient", "input"):
+        assert role in shown
+    assert "weight" not in shown
+    assert "features.0/convolution+relu_:0" in shown
+    assert not overlaps(boxes(figure.axes[0]))
+    assert figure.axes[0].get_xlim()[1] == pytest.approx(1000 * result.makespan)
+
+
+def test_a_plan_without_addresses_is_given_some() -> None:
+    figure = plot_addresses(plain())
+    shown = words(figure)
+    for word in ("toy $1$_x", "ops, in the order of the plan", "capacity 24 B", "activation"):
+        assert word in shown
+    assert not overlaps(boxes(figure.axes[0]))
+    assert figure.axes[0].get_xlim() == (0, 5)
+    placed = ms.with_addresses(plain())
+    assert "time (s)" in words(plot_addresses(placed))
+    assert boxes(plot_addresses(replace(placed, placement=None)).axes[0]) == boxes(plot_addresses(placed).axes[0])
+
+
+def test_a_plan_in_rounds() -> None:
+    rounds = ms.modnn(ms.profiles.analytic("vgg16", 256, "k40m"), 8 * 2**30, 10e9)
+    figure = plot_addresses(rounds)
+    assert "modnn, the first of 4 rounds" in words(figure)
+    assert "workspace" in words(figure)
+    assert not overlaps(boxes(figure.axes[0]))
+    assert figure.axes[0].get_xlim()[1] < rounds.makespan
+
+
+def test_several_share_a_scale_and_a_far_capacity_is_off_it() -> None:
+    placed = ms.with_addresses(plain())
+    far = replace(placed, device=ms.Device(31, bandwidth=2.0))
+    wide = ms.olla(ms.to_graph(CHAIN), M=10**6)
+    figure = plot_addresses([placed, far, wide, ms.place([])])
+    assert len(figure.axes) == 4
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+    assert "capacity of each" in words(figure)
+    assert "capacity 977 KiB (off the scale)" in words(plot_addresses(wide))
+    assert len(plot_addresses([placed] * 3).axes) == 3
+
+
+def test_nothing_and_much_are_drawn(tmp_path: Path) -> None:
+    assert "height 0 B" in words(plot_addresses(ms.place([]), tmp_path / "none.svg"))
+    assert plot_addresses(ms.place([Buffer(-4.5, -2, 1)])).axes[0].get_xlim() == (-4.5, -2)
+    many = [Buffer(k % 997, k % 997 + 1 + k % 31, 1 + k % 64, name=f"b{k}") for k in range(5000)]
+    figure = plot_addresses(ms.place(many, method="greedy", time_limit=0.1), tmp_path / "many.png")
+    assert len(figure.axes[0].collections) == 1
+    assert len(figure.axes[0].texts) <= 12
+    assert (tmp_path / "many.png").stat().st_size > 1000
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    for arenas in ([], [plain()] * 7):
+        with pytest.raises(ms.InvalidInputError, match="arenas are"):
+            plot_addresses(arenas)
+    with pytest.raises(ms.InvalidInputError, match=r"arenas\[0\] is Buffer"):
+        plot_addresses(BUFFERS)  # type: ignore[arg-type]
+    for path in ("a.gif", "none/a.png"):
+        with pytest.raises(ms.InvalidInputError, match=r"png|written"):
+            plot_addresses(plain(), tmp_path / path)
+    assert not list(tmp_path.iterdir())
