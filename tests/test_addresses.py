@@ -18,6 +18,7 @@ from oracles.placements import least_joint_height
 from plans import graph as graph_json
 from plans import op, tensor
 
+BRIEF = 0.2  # seconds
 FEW = settings(max_examples=max(20, settings().max_examples // 5))
 
 
@@ -42,19 +43,21 @@ def all_read(graph: ms.Graph) -> bool:
 
 def check_addresses(result: ms.Result, alignment: int) -> None:
     """By the validators, which know nothing of the code that places."""
-    placement = ms.place(result, alignment=alignment)
+    placement = ms.place(result, alignment=alignment, time_limit=BRIEF)
     assert ms.validate_placement(placement.buffers, placement.offsets) == placement.height
     assert placement.load <= placement.lower_bound <= placement.height
-    assert ms.place(result.timeline, alignment=alignment).offsets == placement.offsets
-    assert ms.place(result, alignment=alignment) == placement
+    if placement.optimal:  # where time ends the search, two of them may differ
+        assert ms.place(result.timeline, alignment=alignment).offsets == placement.offsets
+        assert ms.place(result, alignment=alignment) == placement
     sources = [buffer.offset is not None for buffer in placement.buffers]
     for offset, fixed in zip(placement.offsets, sources, strict=True):
         assert fixed or offset % alignment == 0
     try:
-        addressed = ms.with_addresses(result, alignment=alignment)
+        addressed = ms.with_addresses(result, alignment=alignment, time_limit=BRIEF)
     except ms.InfeasibleError as infeasible:
         needed = infeasible.min_memory
-        assert min(needed, placement.height + result.graph.resident) > result.schedule.budget
+        assert needed > result.schedule.budget
+        assert placement.height + result.graph.resident > result.schedule.budget or not placement.optimal
         return
     assert addressed.schedule.memory == "contiguous"
     report = ms.validate(addressed)

@@ -19,7 +19,9 @@ from memsched.cli.app import program
 
 SMALL = "resnet18-224-b32"
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
-COMMANDS = ("compare", "plan", "frontier", "profile", "simulate", "validate", "profiles", "plot", "trace")
+COMMANDS = (
+    *("compare", "plan", "frontier", "order", "place", "profile", "simulate", "validate", "profiles", "plot", "trace"),
+)
 
 
 @pytest.fixture(autouse=True)

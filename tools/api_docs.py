@@ -47,6 +47,7 @@ GROUPS = {
     "Profiles": ["profiles"],
     "Pictures and traces": [
         "plot.plot",
+        "plot_addresses.plot_addresses",
         "plot_classes.plot_classes",
         "plot_frontier.plot_frontier",
         "trace.trace",

@@ -110,8 +110,8 @@ def order(
     >>> import memsched as ms
     >>> tensors = [{"name": name, "size": size, "role": "activation"} for name, size in [("a", 1), ("b", 9), ("c", 1)]]
     >>> def op(name, reads, writes):
-    ...     return {"name": name, "phase": "fwd", "kind": "op", "layer": 0, "reads": reads, "writes": writes,
-    ...             "choices": [{"alg": "default", "time": 1.0, "workspace": 0}]}
+    ...     choices = [{"alg": "default", "time": 1.0, "workspace": 0}]
+    ...     return dict(name=name, phase="fwd", kind="op", layer=0, reads=reads, writes=writes, choices=choices)
     >>> ops = [op("A", [], ["a"]), op("B", [], ["b"]), op("C", ["b"], ["c"]), op("D", ["a", "c"], [])]
     >>> found = ms.order(ms.Graph(tensors, ops))
     >>> found.order, found.peak_memory, found.optimal

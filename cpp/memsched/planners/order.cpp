@@ -1,6 +1,7 @@
 #include "memsched/planners/order.h"
 
 #include "memsched/planners/order_bound.h"
+#include "memsched/planners/order_deduce.h"
 #include "memsched/planners/order_greedy.h"
 #include "memsched/planners/order_search.h"
 
@@ -10,6 +11,8 @@
 
 namespace memsched {
 namespace {
+
+constexpr std::size_t most_sets = 20'000'000; // some gigabytes
 
 Bytes start_bytes(const OrderProblem& problem) { return OrderState(problem).memory(); }
 
@@ -77,12 +80,26 @@ class PartSolver {
         offer(std::move(listed));
     }
 
-    void solve(const Progress& progress) {
+    // The bounds, and orders by simple rules.
+    void begin(const Progress& progress) {
         raise(bound());
         raise_by_cuts(progress);
-        greedy_orders(progress);
-        search(progress);
+        greedy_orders({}, progress);
     }
+
+    // Where the two do not meet; at the end of this the best order is known, or `most` sets of ops were visited.
+    void finish(std::size_t most, const Progress& progress) {
+        improve_windows({}, progress);
+        search(quick_sets, {}, progress);
+        rule_out(16, progress);
+        greedy_orders(thorough, progress);
+        improve_windows(thorough, progress);
+        rule_out(64, progress);
+        search(most, {}, progress);
+    }
+
+    // Another part needs so much.
+    void set_enough(Bytes enough) { enough_ = std::max(enough_, enough); }
 
   private:
     OrderSolution& found() { return part_.found; }
@@ -111,7 +128,7 @@ class PartSolver {
     }
 
     // At several limits: a tight one makes the order wait, a loose one lets more be settled at once.
-    void greedy_orders(const Progress& progress) {
+    void greedy_orders(Effort effort, const Progress& progress) {
         for (int round = 0; round < 8; ++round) {
             for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest}) {
                 for (const bool backward : {false, true}) {
@@ -120,10 +137,14 @@ class PartSolver {
                     }
                     const Bytes lower = std::max(found().lower_bound, enough_);
                     const Bytes limit = lower + (round == 0 ? 0 : (found().peak - lower) >> round);
-                    backward ? offer_turned(greedy_order(turned_, limit, rule))
-                             : offer(greedy_order(part_.problem, limit, rule));
+                    backward ? offer_turned(greedy_order(turned_, limit, rule, effort))
+                             : offer(greedy_order(part_.problem, limit, rule, effort));
                     raise_by_cuts(progress);
                 }
+            }
+            if (round == 0) {
+                offer(small_first_order(part_.problem));
+                offer_turned(small_first_order(turned_));
             }
         }
     }
@@ -141,30 +162,90 @@ class PartSolver {
         }
     }
 
-    void search(const Progress& progress) {
+    // Solves again what lies around the worst op of the best order, in windows that grow until one brings something.
+    void improve_windows(Effort effort, const Progress& progress) {
+        const std::size_t all = part_.problem.ops();
+        for (std::size_t width = 16; width < all && !enough() && !progress.tick(0);) {
+            width = improve_window(width, effort, progress) ? 16 : 2 * width;
+        }
+    }
+
+    bool improve_window(std::size_t width, Effort effort, const Progress& progress) {
+        const auto& order = found().order;
+        OrderState state(part_.problem);
+        std::size_t worst = 0;
+        while (state.needs(order[worst]) < found().peak && worst + 1 < order.size()) {
+            state.run(order[worst++]);
+        }
+        const std::size_t begin = worst > width / 2 ? std::min(worst - width / 2, order.size() - width) : 0;
+        std::vector<std::uint8_t> ran(order.size(), 0);
+        for (std::size_t k = 0; k < begin; ++k) {
+            ran[at(order[k])] = 1;
+        }
+        std::vector<OpId> ops(order.begin() + static_cast<std::ptrdiff_t>(begin),
+                              order.begin() + static_cast<std::ptrdiff_t>(begin + width));
+        std::sort(ops.begin(), ops.end());
+        Part window{ops, part_of(part_.problem, ops, ran), {}};
+        PartSolver solver(window, std::max(found().lower_bound, enough_));
+        solver.raise(solver.bound());
+        solver.greedy_orders(effort, progress);
+        solver.search(window_sets, effort, progress);
+        std::vector<OpId> better = order;
+        for (std::size_t k = 0; k < width; ++k) {
+            better[begin + k] = ops[at(window.found.order[k])];
+        }
+        const auto worst_ops = [&](const std::vector<OpId>& one) { return count_at_peak(one, found().peak); };
+        const Bytes before = found().peak;
+        if (peak_of(part_.problem, better) == before && worst_ops(better) < worst_ops(order)) {
+            found().order = std::move(better); // no lower yet, but at fewer places
+            return true;
+        }
+        offer(std::move(better));
+        raise_by_cuts(progress);
+        return found().peak < before;
+    }
+
+    std::size_t count_at_peak(const std::vector<OpId>& order, Bytes peak) const {
+        OrderState state(part_.problem);
+        std::size_t count = 0;
+        for (const OpId op : order) {
+            count += state.needs(op) >= peak;
+            state.run(op);
+        }
+        return count;
+    }
+
+    // Whether there can be an order below the best one at all.
+    void rule_out(std::size_t critical, const Progress& progress) {
+        if (!enough() && deduce(part_.problem, found().peak, critical, progress).impossible) {
+            raise(found().peak);
+        }
+    }
+
+    void search(std::size_t most, Effort effort, const Progress& progress) {
         if (enough()) {
             return;
         }
         const Bytes lower = std::max(found().lower_bound, enough_);
-        OrderSearch forward(part_.problem, lower, found().peak), backward(turned_, lower, found().peak);
-        for (std::size_t sets = 256; !enough(); sets *= 2) {
+        OrderSearch forward(part_.problem, lower, found().peak, effort), backward(turned_, lower, found().peak, effort);
+        const auto visited = [&] { return forward.visited() + backward.visited(); };
+        bool over = false;
+        for (std::size_t sets = 256; !over && !enough() && visited() < most && !progress.tick(0); sets *= 2) {
             for (OrderSearch* one : {&forward, &backward}) {
-                one->advance(sets, progress);
+                if (over || enough()) {
+                    break;
+                }
+                over = one->advance(sets, progress);
                 raise(one->lower());
-                if (one->over() && !one->best().empty()) {
+                if (over && !one->best().empty()) {
                     one == &forward ? offer(one->best()) : offer_turned(one->best());
                 }
-                if (one->over() || enough()) {
-                    found().visited += static_cast<std::int64_t>(forward.visited() + backward.visited());
-                    return;
-                }
-            }
-            if (progress.tick(0)) {
-                break;
             }
         }
-        found().visited += static_cast<std::int64_t>(forward.visited() + backward.visited());
+        found().visited += static_cast<std::int64_t>(visited());
     }
+
+    static constexpr std::size_t window_sets = 3000, quick_sets = 25000;
 
     Part& part_;
     Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much
@@ -184,20 +265,29 @@ OrderSolution least_memory_order(const OrderProblem& problem, const Progress& pr
         whole.lower_bound = std::max(whole.lower_bound, bytes);
     }
     whole.peak = whole.lower_bound;
-    for (Part& part : parts_of(problem, reach)) {
-        PartSolver(part, whole.lower_bound).solve(progress);
+    std::vector<Part> parts = parts_of(problem, reach);
+    std::vector<PartSolver> solvers;
+    for (Part& part : parts) {
+        solvers.emplace_back(part, whole.lower_bound).begin(progress);
+        whole.lower_bound = std::max(whole.lower_bound, part.found.lower_bound);
+    }
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+        solvers[k].set_enough(whole.lower_bound);
+        solvers[k].finish(most_sets, progress);
+        whole.lower_bound = std::max(whole.lower_bound, parts[k].found.lower_bound);
+    }
+    for (const Part& part : parts) {
         for (const OpId op : part.found.order) {
             whole.order.push_back(part.ops[at(op)]);
         }
         whole.peak = std::max(whole.peak, part.found.peak);
-        whole.lower_bound = std::max(whole.lower_bound, part.found.lower_bound);
         whole.visited += part.found.visited;
     }
     return whole;
 }
 
 std::vector<OpId> random_order(const OrderProblem& problem, Bytes limit, std::uint64_t seed) {
-    return greedy_order(problem, limit, Greedy::random, seed);
+    return greedy_order(problem, limit, Greedy::random, {}, seed);
 }
 
 } // namespace memsched

@@ -79,16 +79,19 @@ std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach
     return held;
 }
 
-Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough) {
+Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough, Given given) {
     // Nodes: what has run (source), what has not (sink), the ops that may be in either, two for each net.
     constexpr std::int32_t source = 0, sink = 1;
     std::vector<std::int32_t> node(problem.ops(), -1);
     std::int32_t nodes = 2;
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         const auto other = static_cast<OpId>(v);
-        node[v] = has(reach.ancestors(op), other)                    ? source
-                  : other == op || has(reach.descendants(op), other) ? sink
-                                                                     : nodes++;
+        const bool same = other == given.op;
+        const bool before = has(reach.ancestors(op), other) ||
+                            (given.op >= 0 && given.ran && (same || has(reach.ancestors(given.op), other)));
+        const bool after = other == op || has(reach.descendants(op), other) ||
+                           (given.op >= 0 && !given.ran && (same || has(reach.descendants(given.op), other)));
+        node[v] = before ? source : after ? sink : nodes++;
     }
     const auto first_net = nodes;
     MinCut cut(at(first_net) + 2 * problem.bytes.size());

@@ -27,8 +27,14 @@ class Reach {
 // 64) for the bits, and at most ops x nets additions.
 std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach);
 
-// What every order holds at least while `op` runs, or `enough` if it is no less: a minimum cut between the ops before
-// it and those after it.
-Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough);
+// A choice that an order may have made: `op` has run already, or it has not.
+struct Given {
+    OpId op = -1; // -1: nothing is given
+    bool ran = false;
+};
+
+// What every order in which that is so holds at least while `op` runs, or `enough` if it is no less: a minimum cut
+// between the ops before it and those after it.
+Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough, Given given = {});
 
 } // namespace memsched

@@ -63,8 +63,8 @@ std::vector<OpId> safe_part_by_cut(const OrderState& state, const std::vector<Op
 
 } // namespace
 
-OrderClosure::OrderClosure(OrderState& state)
-    : state_(state), offered_(state.problem().ops(), 0), is_awake_(state.problem().ops(), 0),
+OrderClosure::OrderClosure(OrderState& state, Effort effort)
+    : state_(state), effort_(effort), offered_(state.problem().ops(), 0), is_awake_(state.problem().ops(), 0),
       fits_below_(state.problem().ops(), never), sleepers_(state.problem().ops()) {
     forget();
 }
@@ -185,9 +185,9 @@ bool OrderClosure::run_sequence(OpId first, Bytes limit) {
     offer(first);
     bool found = false;
     int growths = 0;
-    for (OpId op = next(limit); op >= 0 && state_.order().size() - from < longest; op = next(limit)) {
+    for (OpId op = next(limit); op >= 0 && state_.order().size() - from < effort_.longest; op = next(limit)) {
         growths += state_.change(op) > 0;
-        if (growths > most_growths) {
+        if (growths > effort_.growths) {
             break;
         }
         state_.run(op);

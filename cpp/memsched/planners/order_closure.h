@@ -11,11 +11,18 @@
 
 namespace memsched {
 
+// How far to look: ops of a sequence, and how many of them may leave more bytes than they find.
+struct Effort {
+    std::size_t longest = 16;
+    int growths = 1;
+};
+inline constexpr Effort thorough{40, 4};
+
 // Looks for such sequences from one state on. It remembers where it found none, until something near there changes.
 class OrderClosure {
   public:
     // Keeps a reference to state. Runs go through here; undo them only all the way, and then call forget().
-    explicit OrderClosure(OrderState& state);
+    explicit OrderClosure(OrderState& state, Effort effort = {});
 
     void run(OpId op);
     void forget();
@@ -24,8 +31,6 @@ class OrderClosure {
     void close(Bytes limit);
 
   private:
-    static constexpr std::size_t longest = 16; // ops of a sequence
-    static constexpr int most_growths = 1;     // of them that leave more bytes than they find
     static constexpr Bytes never = -1;
 
     bool run_sequence(OpId first, Bytes limit);
@@ -40,6 +45,7 @@ class OrderClosure {
     bool wake_those_that_fit();
 
     OrderState& state_;
+    Effort effort_;
     Bytes limit_ = -1;
     std::vector<OpId> nearby_;           // of the sequence that is tried: may be next
     std::vector<std::uint32_t> offered_; // by op: the attempt in which it came to nearby_

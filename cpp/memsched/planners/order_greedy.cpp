@@ -1,8 +1,8 @@
 #include "memsched/planners/order_greedy.h"
 
-#include "memsched/planners/order_closure.h"
-
+#include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace memsched {
 namespace {
@@ -34,9 +34,10 @@ std::tuple<Bytes, Bytes, OpId> merit(const OrderState& state, OpId op, Greedy ru
 
 } // namespace
 
-std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy rule, std::uint64_t seed) {
+std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy rule, Effort effort,
+                               std::uint64_t seed) {
     OrderState state(problem);
-    OrderClosure closure(state);
+    OrderClosure closure(state, effort);
     std::vector<std::size_t> since(problem.ops(), 0);
     while (!state.done()) {
         closure.close(limit);
@@ -61,6 +62,43 @@ std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy 
         }
     }
     return state.order();
+}
+
+std::vector<OpId> small_first_order(const OrderProblem& problem) {
+    std::vector<std::pair<Bytes, OpId>> touched;
+    for (std::size_t v = 0; v < problem.ops(); ++v) {
+        Bytes bytes = problem.scratch[v];
+        for (const NetId e : problem.nets[v]) {
+            bytes += problem.bytes[at(e)];
+        }
+        touched.emplace_back(bytes, static_cast<OpId>(v));
+    }
+    std::vector<std::pair<Bytes, OpId>> ranked = touched;
+    std::sort(ranked.begin(), ranked.end());
+    std::vector<OpId> order, stack;
+    std::vector<std::uint8_t> ran(problem.ops(), 0);
+    for (const auto& [bytes, op] : ranked) {
+        stack.push_back(op);
+        while (!stack.empty()) {
+            const OpId top = stack.back();
+            OpId next = -1;
+            for (const OpId before : problem.before[at(top)]) {
+                if (!ran[at(before)] && (next < 0 || touched[at(before)] < touched[at(next)])) {
+                    next = before;
+                }
+            }
+            if (next >= 0 && !ran[at(top)]) {
+                stack.push_back(next);
+                continue;
+            }
+            stack.pop_back();
+            if (!ran[at(top)]) {
+                ran[at(top)] = 1;
+                order.push_back(top);
+            }
+        }
+    }
+    return order;
 }
 
 } // namespace memsched

@@ -153,6 +153,17 @@ OrderProblem part_of(const OrderProblem& problem, const std::vector<OpId>& ops, 
     return part;
 }
 
+OrderProblem renumbered(const OrderProblem& problem, const std::vector<OpId>& ops,
+                        const std::vector<std::pair<OpId, OpId>>& edges) {
+    OrderProblem found = part_of(problem, ops, std::vector<std::uint8_t>(problem.ops(), 0));
+    Lists members = lists_of(found.members), before = lists_of(found.before);
+    for (const auto& [first, then] : edges) {
+        before[at(then)].push_back(first);
+    }
+    connect(found, std::move(members), std::move(before));
+    return found;
+}
+
 Bytes peak_of(const OrderProblem& problem, const std::vector<OpId>& order) {
     OrderState state(problem);
     Bytes peak = state.memory();

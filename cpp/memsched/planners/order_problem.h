@@ -5,6 +5,7 @@
 #include "memsched/graph.h"
 
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -52,6 +53,11 @@ OrderProblem reversed(const OrderProblem& problem);
 // What is left between a beginning and an end that are decided. ops: those left, ascending; all others have run already
 // where `ran` says so, and run afterwards where not. Op k of the part is ops[k].
 OrderProblem part_of(const OrderProblem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran);
+
+// The same ops, renumbered: op k becomes the one that was ops[k], and edges (in new numbers, from lower to higher) are
+// added to what they wait for.
+OrderProblem renumbered(const OrderProblem& problem, const std::vector<OpId>& ops,
+                        const std::vector<std::pair<OpId, OpId>>& edges);
 
 // The bytes held at most when ops run in this order.
 Bytes peak_of(const OrderProblem& problem, const std::vector<OpId>& order);

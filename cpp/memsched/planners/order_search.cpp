@@ -19,8 +19,8 @@ bool OrderSearch::Entry::operator<(const Entry& other) const {
     return std::tuple(-peak, size, -memory, -node) < std::tuple(-other.peak, other.size, -other.memory, -other.node);
 }
 
-OrderSearch::OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper)
-    : state_(problem), closure_(state_), lower_(lower), upper_(upper) {
+OrderSearch::OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper, Effort effort)
+    : state_(problem), closure_(state_, effort), lower_(lower), upper_(upper) {
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         keys_.push_back({mix(2 * v), mix(2 * v + 1)});
     }

@@ -16,7 +16,7 @@ namespace memsched {
 class OrderSearch {
   public:
     // lower: no order has a lower peak. upper: only orders below it matter.
-    OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper);
+    OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper, Effort effort = {});
 
     // Visits up to so many sets more. Returns whether the search is over.
     bool advance(std::size_t sets, const Progress& progress);

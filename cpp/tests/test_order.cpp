@@ -1,0 +1,179 @@
+// The parts of the search for orders, against plain references.
+#include "memsched/order_steps.h"
+#include "memsched/planners/min_cut.h"
+#include "memsched/planners/order.h"
+#include "memsched/planners/order_deduce.h"
+#include "memsched/planners/order_greedy.h"
+#include "memsched/residency.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+
+using namespace memsched;
+
+namespace {
+
+using Random = std::mt19937;
+
+int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
+
+// Ops that read up to three earlier tensors and write up to two.
+Graph random_graph(Random& random, int ops) {
+    GraphData data;
+    data.tensors.push_back({"x", draw(random, 0, 9), Role::input});
+    for (int v = 0; v < ops; ++v) {
+        Op op;
+        op.name = "o" + std::to_string(v);
+        op.choices = {{"default", 1, draw(random, 0, 3) == 0 ? draw(random, 1, 9) : 0}};
+        for (int k = draw(random, 0, 3); k > 0; --k) {
+            const TensorId read = draw(random, 0, static_cast<int>(data.tensors.size()) - 1);
+            if (std::find(op.reads.begin(), op.reads.end(), read) == op.reads.end()) {
+                op.reads.push_back(read);
+            }
+        }
+        for (int k = draw(random, 0, 2); k > 0; --k) {
+            op.writes.push_back(static_cast<TensorId>(data.tensors.size()));
+            data.tensors.push_back({"t" + std::to_string(data.tensors.size()), draw(random, 0, 9), Role::activation});
+        }
+        data.ops.push_back(op);
+    }
+    return Graph(data);
+}
+
+OrderProblem random_problem(Random& random, int ops) {
+    const Graph graph = random_graph(random, ops);
+    return order_problem(graph, std::vector<std::uint8_t>(graph.tensors().size(), 0));
+}
+
+// The least peak, by a program over sets of ops.
+Bytes least_peak(const OrderProblem& problem) {
+    std::map<std::vector<std::uint8_t>, Bytes> level{{std::vector<std::uint8_t>(problem.ops(), 0), 0}};
+    for (std::size_t step = 0; step < problem.ops(); ++step) {
+        std::map<std::vector<std::uint8_t>, Bytes> next;
+        for (const auto& [ran, peak] : level) {
+            OrderState state(problem);
+            for (std::size_t v = 0; v < ran.size(); ++v) { // numbers are in a topological order
+                if (ran[v]) {
+                    state.run(static_cast<OpId>(v));
+                }
+            }
+            for (const OpId op : state.ready()) {
+                std::vector<std::uint8_t> after = ran;
+                after[at(op)] = 1;
+                const Bytes now = std::max({peak, state.memory(), state.needs(op)});
+                const auto [found, fresh] = next.try_emplace(after, now);
+                found->second = std::min(found->second, now);
+            }
+        }
+        level = std::move(next);
+    }
+    return level.begin()->second;
+}
+
+std::vector<OpId> listed(const OrderProblem& problem) {
+    std::vector<OpId> order(problem.ops());
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+}
+
+} // namespace
+
+TEST_CASE("a minimum cut") {
+    MinCut cut(4);
+    cut.add_edge(0, 2, 3);
+    cut.add_edge(0, 3, 2);
+    cut.add_edge(2, 3, 5);
+    cut.add_edge(2, 1, 1);
+    cut.add_edge(3, 1, 9);
+    CHECK(cut.solve(0, 1, MinCut::unlimited) == 5);
+}
+
+TEST_CASE("orders are as good as the program over sets says, and so are those of reversed time") {
+    Random random(1);
+    for (int k = 0; k < 300; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 1, 9));
+        const OrderSolution found = least_memory_order(problem, {});
+        const Bytes best = least_peak(problem);
+        REQUIRE(peak_of(problem, found.order) == best);
+        REQUIRE(std::max(best, found.peak) == std::max(best, found.lower_bound));
+        REQUIRE(least_peak(reversed(problem)) == best);
+    }
+}
+
+TEST_CASE("what must be held bounds every order, and cuts bound it better") {
+    Random random(2);
+    for (int k = 0; k < 300; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 2, 9));
+        const Reach reach(problem);
+        const std::vector<Bytes> held = held_at_least(problem, reach);
+        for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::newest}) {
+            const std::vector<OpId> order = greedy_order(problem, least_peak(problem), rule);
+            OrderState state(problem);
+            for (const OpId op : order) {
+                const Bytes cut = held_exactly(problem, reach, op, MinCut::unlimited);
+                REQUIRE(held[at(op)] <= cut);
+                REQUIRE(cut <= state.needs(op));
+                state.run(op);
+            }
+        }
+    }
+}
+
+TEST_CASE("runs can be undone") {
+    Random random(3);
+    for (int k = 0; k < 100; ++k) {
+        const OrderProblem problem = random_problem(random, 9);
+        OrderState state(problem);
+        std::vector<Bytes> memory{state.memory()};
+        for (const OpId op : listed(problem)) {
+            REQUIRE(state.is_ready(op));
+            const Bytes after = state.memory() + state.change(op);
+            state.run(op);
+            REQUIRE(state.memory() == after);
+            memory.push_back(after);
+        }
+        for (std::size_t left = problem.ops(); left > 0; --left) {
+            state.undo();
+            REQUIRE(state.memory() == memory[left - 1]);
+            REQUIRE(state.is_ready(static_cast<OpId>(left) - 1));
+        }
+    }
+}
+
+TEST_CASE("what is deduced holds in every better order") {
+    Random random(4);
+    int told = 0;
+    for (int k = 0; k < 300; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Bytes best = least_peak(problem);
+        const Deduced same = deduce(problem, best + 1, 3, {});
+        REQUIRE_FALSE(same.impossible);
+        REQUIRE(least_peak(same.problem) == best);
+        told += deduce(problem, best, 3, {}).impossible;
+    }
+    CHECK(told > 100);
+}
+
+TEST_CASE("steps of an order hold what the order holds") {
+    Random random(5);
+    for (int k = 0; k < 200; ++k) {
+        const Graph graph = random_graph(random, 9);
+        const std::vector<std::uint8_t> keep(graph.tensors().size(), 0);
+        const OrderProblem problem = order_problem(graph, keep);
+        const OrderSolution found = least_memory_order(problem, {});
+        const StepList list = order_steps(graph, found.order, keep, 0);
+        std::vector<Bytes> held(list.steps.size() + 1, graph.resident());
+        for (const Block& block : residency(graph, list)) {
+            for (StepId step = block.start; step < block.end; ++step) {
+                held[at(step)] += block.bytes;
+            }
+        }
+        const Bytes inputs = graph.resident() + graph.tensors()[0].bytes;
+        REQUIRE(std::max(inputs, *std::max_element(held.begin(), held.end())) ==
+                std::max(inputs, peak_of(problem, found.order)));
+    }
+}
