@@ -112,3 +112,19 @@ def test_bad_options(options: dict[str, object], sentence: str) -> None:
 def test_a_problem_of_another_kind() -> None:
     with pytest.raises(ms.InvalidInputError, match="problem is a str; it must be a Chain or a Graph"):
         ms.order("resnet50")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reads", "sentence"),
+    [
+        ({"A": "b", "B": "a"}, "op 'A' reads 'b', which 'B' writes only after it: the ops form a cycle"),
+        ({"A": "a"}, "op 'A' reads 'a', which 'A' writes only after it: the ops form a cycle"),
+        ({"A": "b"}, "op 'A' reads 'b', which no earlier op writes; list ops in a topological order"),
+        ({"A": "lost"}, "op 'A' reads 'lost', which no op writes; add its writer, or give it the role input"),
+    ],
+)
+def test_graphs_without_an_order(reads: dict[str, str], sentence: str) -> None:
+    tensors = [tensor("a", 1), tensor("b", 1), tensor("lost", 1)]
+    ops = [op(name, [reads[name]] if name in reads else [], [name.lower()], 1.0) for name in "AB"]
+    with pytest.raises(ms.InvalidInputError, match=sentence):
+        ms.Graph.from_json(graph_json(tensors, ops))

@@ -64,7 +64,7 @@ def samples() -> dict[str, Any]:
             timeline=ms.greedy(example(), 40).timeline,
             lower_bound=0.0,
             runtime=0.0,
-            placement={"a0": 0},
+            placement=ms.place([ms.Buffer(0, 2, 3, name="a0"), ms.Buffer(1, 3, 4, offset=8)]),
             estimate=1.0,
         ),
     }

@@ -56,6 +56,41 @@ void check_choices(const Op& op, Bytes total) {
                 "op '" + op.name + "': skip_workspace and the tensors of the graph");
 }
 
+// Op i reads a tensor that no earlier op writes: nobody does, a later one does, or one that itself waits for op i.
+[[noreturn]] void refuse_late_write(const GraphData& g, std::size_t i, TensorId tensor) {
+    const std::string what =
+        "op '" + g.ops[i].name + "' reads '" + g.tensors[static_cast<std::size_t>(tensor)].name + "', which ";
+    std::vector<OpId> writer(g.tensors.size(), -1);
+    for (std::size_t k = 0; k < g.ops.size(); ++k) {
+        for (const TensorId t : g.ops[k].writes) {
+            if (t >= 0 && static_cast<std::size_t>(t) < writer.size()) {
+                writer[static_cast<std::size_t>(t)] = static_cast<OpId>(k);
+            }
+        }
+    }
+    const OpId later = writer[static_cast<std::size_t>(tensor)];
+    if (later < 0) {
+        fail(what + "no op writes; add its writer, or give it the role input");
+    }
+    std::vector<std::uint8_t> seen(g.ops.size(), 0);
+    std::vector<OpId> stack{later};
+    while (!stack.empty()) { // what the writer waits for
+        const auto k = static_cast<std::size_t>(stack.back());
+        stack.pop_back();
+        if (k == i) {
+            fail(what + "'" + g.ops[static_cast<std::size_t>(later)].name +
+                 "' writes only after it: the ops form a cycle; a graph must have none");
+        }
+        for (const TensorId t : seen[k] ? std::vector<TensorId>{} : g.ops[k].reads) {
+            if (t >= 0 && static_cast<std::size_t>(t) < writer.size() && writer[static_cast<std::size_t>(t)] >= 0) {
+                stack.push_back(writer[static_cast<std::size_t>(t)]);
+            }
+        }
+        seen[k] = 1;
+    }
+    fail(what + "no earlier op writes; list ops in a topological order");
+}
+
 std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
     Seconds compute = 0;
     std::vector<OpId> writer(g.tensors.size(), -1);
@@ -84,8 +119,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
             const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
             const bool source = tensor.role == Role::input || tensor.role == Role::weight;
             if (!source && writer[static_cast<std::size_t>(t)] < 0) {
-                fail("op '" + op.name + "' reads '" + tensor.name +
-                     "', which no earlier op writes; list ops in a topological order");
+                refuse_late_write(g, i, t);
             }
             if (reader[static_cast<std::size_t>(t)] == static_cast<OpId>(i)) {
                 fail("op '" + op.name + "' reads '" + tensor.name + "' twice; list each tensor once");

@@ -153,11 +153,13 @@ class Result:
             if not (key == "estimate" and document[key] is None):
                 checks.non_negative(f"{key} of the result", document[key], "seconds")
         read: Document = {key: document[key] for key in _KEYS}
-        read["problem"] = readers.get(problem.get("format"), read_chain)(problem)
+        read["problem"] = readers.get(str(problem.get("format")), read_chain)(problem)
         read["device"] = read_device(document["device"])
         read["schedule"] = read_plan(document["schedule"])
         read["timeline"] = Timeline.from_json(document["timeline"])
         if document["placement"] is not None:
+            if not isinstance(document["placement"], dict):
+                raise InvalidInputError(f"placement of the result is {document['placement']!r}; it must be an object")
             read["placement"] = Placement.from_json(document["placement"])
         return cls(**read)
 
