@@ -10,9 +10,12 @@ from bench.goals_report import verdict
 from bench.papers.olla2022_figures import fragmentation, hole, mean, of, saved, slack, total
 from bench.papers.olla2022_graphs import BATCHES
 
+import memsched as ms
+
 HEAD = ("claim (section of the paper)", "paper", "ours", "verdict", "why")
 GOALS_HEAD = ("goal", "measured", "verdict")
 SCATTER = 0.25  # a mean within a quarter of the paper's is as good as it, for the networks are not quite the same
+ORDER_SECONDS = 0.9  # the limit, so that loading and checking still fit in a second
 PAPER_OPS = (118, 2007)
 PAPER_ORDER = {1: 22.5, 32: 10.1}
 PAPER_FRAGMENTATION = {1: 7.9, 32: 26.1}
@@ -112,7 +115,7 @@ def claim_no_fragmentation(rows: list[Row]) -> list[str]:
         "0 %",
         f"0 % in {len(free)} of {len(rows)} cases, at most {max(hole(row) for row in rows):.3f} %",
         "confirmed" if len(free) == len(rows) else "changed",
-        "SGD and Adam. It is possible for all of these, not for every set of lifetimes.",
+        "SGD and Adam. It is not possible for every set of lifetimes.",
     ]
 
 
@@ -216,17 +219,34 @@ def claims(parts: dict[str, list[Row]]) -> list[list[str]]:
     ]
 
 
+def shipped() -> list[ms.Order]:
+    """The orders of the training steps that ship with memsched: 76 to 3,327 ops, a cross entropy, SGD with momentum."""
+    return [ms.order(ms.profiles.load_graph(name), time_limit=ORDER_SECONDS) for name in ms.profiles.names()]
+
+
 def goals(parts: dict[str, list[Row]]) -> list[list[str]]:
-    """Ours, over both batches and both optimisers."""
+    """Ours, over both batches and both optimisers; the first one also with the steps that ship with memsched."""
+    own = shipped()
+    own_proven = [order for order in own if order.optimal]
     ordered, placed = parts["orders"], parts["addresses"]
     proven = [row for row in ordered if row["optimal"]]
     seconds, place_seconds = ([row["seconds"] for row in rows] for rows in (ordered, placed))
     free = [row for row in placed if row["height"] == row["load"]]
     worst_gap, worst_hole = max(gap(row) for row in ordered), max(hole(row) for row in placed)
     above = [row for row in ordered if row["ours"] > min(row["pytorch"], row["inductor"])]
+    both = (len(proven) + len(own_proven)) / (len(ordered) + len(own))
     shares = len(proven) / len(ordered), len(free) / len(placed)
     return [
-        ["order: proven optimal on 95 %", f"{len(proven)} of {len(ordered)}", verdict(shares[0] >= 0.95)],
+        [
+            "order: proven optimal on 95 % of these steps",
+            f"{len(proven)} of {len(ordered)}",
+            verdict(shares[0] >= 0.95),
+        ],
+        [
+            "order: proven optimal on 95 % of these and the steps that ship with memsched",
+            f"{len(proven)} of {len(ordered)} and {len(own_proven)} of {len(own)}",
+            verdict(both >= 0.95),
+        ],
         ["order: the rest within 1 %", f"at most {100 * worst_gap:.3f} %", verdict(worst_gap <= 0.01)],
         ["order: median 0.05 s", f"{np.median(seconds):.4f} s", verdict(bool(np.median(seconds) <= 0.05))],
         ["order: worst 1 s", f"{max(seconds):.3f} s", verdict(max(seconds) <= 1)],
