@@ -178,6 +178,10 @@ def test_what_cannot_be_placed() -> None:
         ms.place(result, alignment=0)
     with pytest.raises(ms.InvalidInputError, match="the placement is not one of this result"):
         ms.with_addresses(result, ms.place([ms.Buffer(0, 1, 2)]))
+    with pytest.raises(ms.InvalidInputError, match="result is a int and placement a NoneType"):
+        ms.with_addresses(5)  # type: ignore[arg-type]
+    with pytest.raises(ms.InvalidInputError, match="time_limit is 'x'"):
+        ms.with_addresses(result, time_limit="x")  # type: ignore[arg-type]
     with pytest.raises(ms.InfeasibleError) as caught:
         ms.place(result, capacity=10)
     assert caught.value.min_memory == 20
@@ -192,6 +196,8 @@ def test_what_cannot_be_placed() -> None:
         ({"seed": 1.5}, "seed is 1.5"),
         ({"time_limit": None}, "time_limit is None"),
         ({"keep": ["b"]}, "keep has 'b', which is no tensor"),
+        ({"keep": 5}, "keep is 5; it must be a list of names"),
+        ({"keep": "abc"}, "keep is 'abc'; it must be a list of names"),
     ],
 )
 def test_bad_options_of_olla(options: dict[str, object], sentence: str) -> None:

@@ -163,7 +163,7 @@ TEST_CASE("a graph refuses what is not in single assignment form or out of order
     refused([](GraphData& g) { g.ops[1].choices[1].workspace = most; }, "workspace");
     refused([](GraphData& g) { g.ops[0].skip_workspace = -1; }, "skip_workspace");
     refused([](GraphData& g) { g.ops[0].reads = {7}; }, "unknown");
-    refused([](GraphData& g) { g.ops[0].reads = {2}; }, "topological");
+    refused([](GraphData& g) { g.ops[0].reads = {2}; }, "the ops form a cycle");
     refused([](GraphData& g) { g.ops[1].reads = {1, 1}; }, "twice");
     refused([](GraphData& g) { g.ops[0].writes = {0}; }, "input");
     refused([](GraphData& g) { g.ops[1].writes = {2, 1}; }, "already");

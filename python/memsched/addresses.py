@@ -136,11 +136,17 @@ def with_addresses(
     >>> plan.schedule.memory, plan.placement.fragmentation
     ('contiguous', 0.0)
     """
+    if not isinstance(result, Result) or not isinstance(placement, Placement | None):
+        raise InvalidInputError(
+            f"result is a {type(result).__name__} and placement a {type(placement).__name__}; "
+            "give a Result, and a Placement or nothing"
+        )
+    time_limit = checks.time_limit(time_limit)
+    alignment = checks.count("alignment", alignment, 1, 2**40)
     graph = _full_graph(result)
     if placement is None:
         placement = _within_budget(result, graph, time_limit, alignment)
-    blocks = _core.residency(graph, result.schedule)
-    if [buffer.size for buffer in placement.buffers] != blocks[3].tolist():
+    if not _is_of(placement, buffers_of(result.schedule, graph)):
         raise InvalidInputError("the placement is not one of this result; make it by memsched.place(result)")
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     if placement.height > room:
@@ -181,6 +187,17 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
 def _calm_seconds(time_limit: float | None) -> float:
     """For addresses that no step waits for: they need not exist."""
     return min(2.0, math.inf if time_limit is None else time_limit / 5)
+
+
+def _is_of(placement: Placement, buffers: list[Buffer]) -> bool:
+    """Whether these are the buffers that were placed, inputs and weights where they must be."""
+
+    def facts(one: Buffer) -> tuple[float, float, int]:
+        return one.start, one.end, one.size
+
+    return [facts(one) for one in placement.buffers] == [facts(one) for one in buffers] and all(
+        one.offset is None or one.offset == offset for one, offset in zip(buffers, placement.offsets, strict=True)
+    )
 
 
 def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:

@@ -12,7 +12,7 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t most_sets = 20'000'000; // some gigabytes
+constexpr std::size_t most_nodes = 20'000'000; // of a search: some gigabytes
 
 Bytes start_bytes(const OrderProblem& problem) { return OrderState(problem).memory(); }
 
@@ -87,10 +87,10 @@ class PartSolver {
         greedy_orders({}, progress);
     }
 
-    // Where the two do not meet; at the end of this the best order is known, or `most` sets of ops were visited.
+    // Where the two do not meet; at the end of this the best order is known, or a search has `most` nodes.
     void finish(std::size_t most, const Progress& progress) {
         improve_windows({}, progress);
-        search(quick_sets, {}, progress);
+        search(quick_nodes, {}, progress);
         rule_out(16, progress);
         greedy_orders(thorough, progress);
         improve_windows(thorough, progress);
@@ -189,7 +189,7 @@ class PartSolver {
         PartSolver solver(window, std::max(found().lower_bound, enough_));
         solver.raise(solver.bound());
         solver.greedy_orders(effort, progress);
-        solver.search(window_sets, effort, progress);
+        solver.search(window_nodes, effort, progress);
         std::vector<OpId> better = order;
         for (std::size_t k = 0; k < width; ++k) {
             better[begin + k] = ops[at(window.found.order[k])];
@@ -228,9 +228,9 @@ class PartSolver {
         }
         const Bytes lower = std::max(found().lower_bound, enough_);
         OrderSearch forward(part_.problem, lower, found().peak, effort), backward(turned_, lower, found().peak, effort);
-        const auto visited = [&] { return forward.visited() + backward.visited(); };
+        const auto nodes = [&] { return forward.nodes() + backward.nodes(); };
         bool over = false;
-        for (std::size_t sets = 256; !over && !enough() && visited() < most && !progress.tick(0); sets *= 2) {
+        for (std::size_t sets = 256; !over && !enough() && nodes() < most && !progress.tick(0); sets *= 2) {
             for (OrderSearch* one : {&forward, &backward}) {
                 if (over || enough()) {
                     break;
@@ -242,10 +242,10 @@ class PartSolver {
                 }
             }
         }
-        found().visited += static_cast<std::int64_t>(visited());
+        found().visited += static_cast<std::int64_t>(forward.visited() + backward.visited());
     }
 
-    static constexpr std::size_t window_sets = 3000, quick_sets = 25000;
+    static constexpr std::size_t window_nodes = 12000, quick_nodes = 100000;
 
     Part& part_;
     Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much
@@ -273,7 +273,7 @@ OrderSolution least_memory_order(const OrderProblem& problem, const Progress& pr
     }
     for (std::size_t k = 0; k < parts.size(); ++k) {
         solvers[k].set_enough(whole.lower_bound);
-        solvers[k].finish(most_sets, progress);
+        solvers[k].finish(most_nodes, progress);
         whole.lower_bound = std::max(whole.lower_bound, parts[k].found.lower_bound);
     }
     for (const Part& part : parts) {

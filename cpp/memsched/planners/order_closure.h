@@ -1,7 +1,7 @@
 // Runs that lose nothing. The bytes held are a submodular function of the set of ops that have run: of two sets, the
-// union and the intersection together hold no more than the two. So if a sequence of runs stays within a limit, and no
-// part of it that could run alone ends with fewer bytes than all of it or than none, then it may come first in any
-// order that keeps to the limit.
+// union and the intersection together hold no more than the two. So if a sequence of runs stays within a limit, and
+// none of its parts that could run alone, nor none of it, ends with fewer bytes than all of it, then it may come first
+// in any order that keeps to the limit.
 #pragma once
 
 #include "memsched/planners/order_state.h"

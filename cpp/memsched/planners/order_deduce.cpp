@@ -102,8 +102,7 @@ bool add_edges(Deduced& to, Edges edges) {
 Deduced deduce(const OrderProblem& problem, Bytes limit, std::size_t critical, const Progress& progress) {
     Deduced now{problem, std::vector<OpId>(problem.ops()), false};
     std::iota(now.ops.begin(), now.ops.end(), 0);
-    for (bool more = true; more && !progress.tick(0);) {
-        more = false;
+    while (!progress.tick(0)) {
         const Reach reach(now.problem);
         Edges edges;
         for (const OpId op : critical_ops(now.problem, reach, limit, critical, progress)) {
@@ -119,7 +118,6 @@ Deduced deduce(const OrderProblem& problem, Bytes limit, std::size_t critical, c
         if (now.impossible) {
             return now;
         }
-        more = true;
     }
     return now;
 }

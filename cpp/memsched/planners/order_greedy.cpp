@@ -1,18 +1,13 @@
 #include "memsched/planners/order_greedy.h"
 
+#include "memsched/planners/mix.h"
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 namespace memsched {
 namespace {
-
-std::uint64_t mix(std::uint64_t x) { // splitmix64
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
 
 // Smaller comes first.
 std::tuple<Bytes, Bytes, OpId> merit(const OrderState& state, OpId op, Greedy rule, std::size_t rank,

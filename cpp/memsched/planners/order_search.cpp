@@ -1,19 +1,11 @@
 #include "memsched/planners/order_search.h"
 
+#include "memsched/planners/mix.h"
+
 #include <algorithm>
 #include <tuple>
 
 namespace memsched {
-namespace {
-
-std::uint64_t mix(std::uint64_t x) { // splitmix64
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
-
-} // namespace
 
 bool OrderSearch::Entry::operator<(const Entry& other) const {
     return std::tuple(-peak, size, -memory, -node) < std::tuple(-other.peak, other.size, -other.memory, -other.node);
@@ -45,10 +37,10 @@ void OrderSearch::go_to(std::int32_t node) {
     }
     const std::size_t keep = common == 0 ? 0 : nodes_[at(path_[common - 1])].size;
     if (state_.order().size() > keep) {
+        while (state_.order().size() > keep) {
+            state_.undo();
+        }
         closure_.forget();
-    }
-    while (state_.order().size() > keep) {
-        state_.undo();
     }
     for (std::size_t k = common; k < way.size(); ++k) {
         const Node& next = nodes_[at(way[k])];

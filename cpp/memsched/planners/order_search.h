@@ -21,13 +21,11 @@ class OrderSearch {
     // Visits up to so many sets more. Returns whether the search is over.
     bool advance(std::size_t sets, const Progress& progress);
 
-    // Only orders below this matter from now on.
-    void set_upper(Bytes upper) { upper_ = std::min(upper_, upper); }
-
     Bytes lower() const { return lower_; } // at most `upper`: then there is no better order
     bool over() const { return over_; }
     const std::vector<OpId>& best() const { return best_; } // with the peak lower(); empty: there is none below upper
     std::size_t visited() const { return seen_.size(); }
+    std::size_t nodes() const { return nodes_.size(); } // visited or to be visited, some 100 bytes each
 
   private:
     using Fingerprint = std::array<std::uint64_t, 2>;

@@ -7,6 +7,8 @@
 namespace memsched {
 namespace {
 
+constexpr std::size_t most_in_try = 2000; // the search takes their pairs into account
+
 constexpr std::int64_t nodes_per_try = 1000;
 
 struct Neighbourhood {
@@ -61,6 +63,9 @@ bool replace(const Part& part, const Neighbourhood& near, Bytes aim, Offsets& of
     for (const Part& piece : parts_of(buffers)) {
         if (piece.fixings.size() == piece.size()) {
             continue;
+        }
+        if (piece.size() > most_in_try) {
+            return false;
         }
         PlacementSearch search(piece);
         if (search.run({{Key::room, Key::area, Key::width}}, aim, nodes_per_try, progress) !=

@@ -105,7 +105,9 @@ def olla(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     if method not in ("search", "ilp"):
         raise InvalidInputError(f"method is {method!r}; it must be search or ilp")
-    task = _start(graph, tuple(keep), method, limit, alignment, progress)
+    names = [tensor["name"] for tensor in graph.tensors]
+    stay = tuple(name for name, flag in zip(names, kept(graph, keep), strict=True) if flag)
+    task = _start(graph, stay, method, limit, alignment, progress)
     placed, of_all = task.improve(task.place_names(task.first.order), tries, seed)
     if task.height(placed) > device.memory:
         raise infeasible("olla", graph.name, device, task.height(placed), "so high is the arena of its order")
