@@ -14,7 +14,7 @@ from memsched._core import Chain, Device, RematTable
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.fluid import Progress
 from memsched.planners.registry import min_memory, planner_named, takes
-from memsched.problem import ChunkLike, make_device, peak_memory
+from memsched.problem import ChunkLike, graph_of, make_device, peak_memory
 from memsched.result import Result
 
 CELLS = 60_000_000  # floats of the shared table, 240 MB
@@ -157,7 +157,7 @@ def frontier(
         planner=planner,
         problem=chain,
         device=link,
-        ideal=_core.graph_bounds(_core.to_graph(chain, None), link, link.memory)[0],
+        ideal=_core.graph_bounds(graph_of(chain), link, link.memory)[0],
         results=tuple(results),
         memory=np.array(memories, dtype=np.int64),
     )

@@ -8,10 +8,16 @@ from memsched import _core, checks
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
+from memsched.memo import once_an_object
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 _SUMMED = ("makespan", "bytes_out", "bytes_in", "idle", "recompute_time")
 ChunkLike: TypeAlias = int | str | None
+
+
+@once_an_object
+def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
+    return _core.to_graph(chain, chunk)
 
 
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
@@ -25,7 +31,8 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     if isinstance(problem, GraphFamily):
         problem = problem.graph
     if isinstance(problem, Chain):
-        return _core.to_graph(problem, chunk)
+        known = chunk is None or isinstance(chunk, int | str)
+        return _chain_graph(problem, chunk) if known else _core.to_graph(problem, chunk)  # which refuses what is not
     if isinstance(problem, Graph):
         if chunk is not None:
             raise InvalidInputError(f"chunk is {chunk!r}, but a graph is not cut; leave it out")
@@ -144,12 +151,11 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
 
 
 def _simulate_rounds(family: GraphFamily, schedule: Schedule, device: Device) -> Timeline:
-    plan = schedule.to_json()
-    rounds = [
-        _core.simulate_graph(
-            family.at(batch), Schedule.from_json({**plan, "rounds": [[batch, times]]}), device
-        ).to_json()
-        for batch, times in schedule.rounds
-    ]
-    sums = {key: sum(one[key] for one in rounds) for key in _SUMMED}
-    return Timeline.from_json({**rounds[0], **sums, "peak_memory": max(one["peak_memory"] for one in rounds)})
+    plan, rounds = schedule.to_json(), schedule.rounds
+    once = {}  # by batch, however many rounds have it
+    for batch in dict.fromkeys(batch for batch, _ in rounds):
+        alone = Schedule.from_json({**plan, "rounds": [[batch, 1]]})
+        once[batch] = _core.simulate_graph(family.at(batch), alone, device).to_json()
+    sums = {key: sum(times * once[batch][key] for batch, times in rounds) for key in _SUMMED}
+    peak = max(one["peak_memory"] for one in once.values())
+    return Timeline.from_json({**once[rounds[0][0]], **sums, "peak_memory": peak})

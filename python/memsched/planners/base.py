@@ -19,6 +19,7 @@ from memsched.bounds import graph_bound, recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.family import GraphFamily
 from memsched.fluid import Flags
+from memsched.memo import once_an_object
 from memsched.problem import ChunkLike, Problem, graph_of, make_device, simulate
 from memsched.result import Result
 
@@ -231,7 +232,7 @@ def start(
     if not isinstance(problem, Chain):
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
     device = make_device(M, beta, device)
-    graph = _core.to_graph(problem, chunk)
+    graph = graph_of(problem, chunk)
     check_memory(
         planner,
         graph,
@@ -239,9 +240,7 @@ def start(
         lambda: min_memory(problem),
         None if recomputing is None else lambda: recomputing(problem),
     )
-    names = [tensor["name"] for tensor in graph.tensors]
-    stage = np.array([_stage(name, problem.n) for name in names], dtype=np.int64)
-    tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
+    stage, tape = _stages(graph, problem.n)
     return ChainTask(
         problem=problem,
         graph=graph,
@@ -285,6 +284,17 @@ def check_memory(
             f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}",
             needed,
         )
+
+
+@once_an_object
+def _stages(graph: Graph, n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The stage of each tensor of a chain's graph, and whether it is a tape."""
+    names = [tensor["name"] for tensor in graph.tensors]
+    stage = np.array([_stage(name, n) for name in names], dtype=np.int64)
+    tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
+    stage.setflags(write=False)
+    tape.setflags(write=False)
+    return stage, tape
 
 
 def _stage(tensor: str, n: int) -> int:

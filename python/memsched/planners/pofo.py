@@ -252,10 +252,17 @@ def pofo(
 
 
 def pofo_with_table(
-    chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, time_limit: float = 0.0
+    chain: Chain,
+    *,
+    device: Device,
+    table: RematTable,
+    chunk: ChunkLike = None,
+    time_limit: float = 0.0,
+    threads: int = 0,
+    progress: Progress = None,
 ) -> Result:
     """The same with real labels, from a table for all memories up to its own."""
     task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
-    tables = Tables(threads=0, progress=None, shared=table)
+    tables = Tables(threads=threads, progress=progress, shared=table)
     best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
-    return _finished(best, None, time_limit, 0, {"labels": "auto", "chunk": chunk})
+    return _finished(best, None, time_limit, 0, {"labels": "auto", "chunk": chunk}, progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from memsched import _core
 from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress
+from memsched.memo import once_an_object
 from memsched.planners.base import ChainTask
+from memsched.problem import graph_of
 
 MAX_CELLS = 60_000_000  # floats of one table, 4 bytes each
 SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
@@ -22,12 +23,12 @@ SPARE = 16  # a table has one more slot for each so many, for plans of a little 
 
 def rotor_min_memory(chain: Chain) -> int:
     """Resident and the least that recomputation without a link can do with; at most the peak."""
-    return min(chain.resident + _core.least_memory(chain)[0], _core.graph_peak_memory(_core.to_graph(chain, None)))
+    return min(chain.resident + _core.least_memory(chain)[0], _core.graph_peak_memory(graph_of(chain)))
 
 
 def pofo_min_memory(chain: Chain) -> int:
     """Resident and the least that recomputation with a link can do with; at most the peak."""
-    return min(chain.resident + _core.least_memory(chain)[1], _core.graph_peak_memory(_core.to_graph(chain, None)))
+    return min(chain.resident + _core.least_memory(chain)[1], _core.graph_peak_memory(graph_of(chain)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +133,33 @@ def unroll(task: ChainTask, plan: RematPlan | None) -> RecomputeTask:
 
 def rotor_plan(task: ChainTask, table: RematTable) -> RematPlan | None:
     """The plan without a link for the most slots that fits: rounding up leaves room for more than there are."""
-    for more in range(spare_slots(table), -1, -1):
-        plan = table.rotor(task.capacity + more * table.width)
-        if plan is not None and (more == 0 or unroll(task, plan).makespan() < math.inf):
+    known = _plans_of_slots(table)
+    slots = task.capacity // table.width
+    for count in range(slots + spare_slots(table), slots - 1, -1):
+        if count not in known:
+            known[count] = _plan_of_slots(task, table, count, known.get(count + 1, NO_PLAN))
+        plan, needed = known[count]
+        if plan is not None and (count == slots or needed <= task.device.memory):
             return plan
     return None
+
+
+NO_PLAN: tuple[RematPlan | None, int] = (None, 0)
+
+
+@once_an_object
+def _plans_of_slots(table: RematTable) -> dict[int, tuple[RematPlan | None, int]]:
+    """The plans found in a table so far: by slots, with the bytes that the plan really needs, resident included."""
+    return {}
+
+
+def _plan_of_slots(
+    task: ChainTask, table: RematTable, slots: int, above: tuple[RematPlan | None, int]
+) -> tuple[RematPlan | None, int]:
+    """A plan and its need; most often it is the plan for one slot more, `above`."""
+    plan = table.rotor(slots * table.width)
+    if plan is None:
+        return NO_PLAN
+    if above[0] is not None and np.array_equal(plan.ops, above[0].ops) and np.array_equal(plan.skips, above[0].skips):
+        return plan, above[1]
+    return plan, _core.graph_peak_memory(unroll(task, plan).unrolled.graph)

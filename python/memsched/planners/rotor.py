@@ -99,7 +99,9 @@ def rotor(
     return _from_tables(task, slots, Tables(threads=threads, progress=progress))
 
 
-def rotor_with_table(chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None) -> Result:
+def rotor_with_table(
+    chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, threads: int = 0
+) -> Result:
     """The same from a table for all memories up to its own."""
     task = start("rotor", chain, None, None, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
-    return _from_tables(task, table.slots, Tables(threads=0, progress=None, shared=table))
+    return _from_tables(task, table.slots, Tables(threads=threads, progress=None, shared=table))

@@ -33,7 +33,7 @@ def _makespans(task: ChainTask) -> npt.NDArray[np.float64]:
 
 def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
     """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer."""
-    peak = max(1, _core.graph_peak_memory(_core.to_graph(chain, None)))
+    peak = max(1, _core.graph_peak_memory(graph_of(chain)))
     task = start("tflms", chain, peak, None, device, chunk)
     blocks = np.array_split(task.tensors(_prefixes(chain.n)), 1 + chain.n // 16)
 

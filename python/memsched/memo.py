@@ -1,0 +1,36 @@
+"""Values of an immutable object that are computed once, and forgotten with it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from functools import wraps
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+
+def once_an_object(make: Callable[..., Value]) -> Callable[..., Value]:
+    """Decorate a function of an immutable object and of hashable arguments: it runs once for each.
+
+    The object need not be hashable, and equal objects are computed for one by one. Where two threads ask at the same
+    time both may run, and either value is kept.
+    """
+    kept: dict[int, tuple[weakref.ref[Any], dict[Hashable, Value]]] = {}
+
+    @wraps(make)
+    def remembered(one: Any, *arguments: Hashable) -> Value:
+        known = kept.get(id(one))
+        if known is None or known[0]() is not one:
+
+            def forget(gone: weakref.ref[Any], key: int = id(one)) -> None:
+                if key in kept and kept[key][0] is gone:  # else another object lives there already
+                    del kept[key]
+
+            known = kept[id(one)] = (weakref.ref(one, forget), {})
+        values, key = known[1], tuple((type(value), value) for value in arguments)  # True is not 1
+        if key not in values:
+            values[key] = make(one, *arguments)
+        return values[key]
+
+    return remembered
