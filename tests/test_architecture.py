@@ -139,7 +139,8 @@ LAYERS = {
     "documents": ["errors", "_core"],
     "checks": ["errors"],
     "family": ["errors", "_core", "checks", "documents"],
-    "problem": ["errors", "_core", "checks", "family"],
+    "memo": [],
+    "problem": ["errors", "_core", "checks", "family", "memo"],
     "buffers": ["errors", "checks", "documents"],
     "ilp": ["errors", "_core", "documents", "ilp", "place"],
     "place": ["errors", "_core", "buffers", "checks", "documents", "ilp"],
@@ -152,13 +153,19 @@ LAYERS = {
     "bounds": ["errors", "_core", "checks", "fluid", "problem"],
     "analytic": ["errors", "_core", "analytic", "family"],
     "profiles": ["errors", "_core", "analytic", "checks"],
-    "units": ["errors", "_core", "problem"],
+    "units": ["errors", "_core", "checks", "problem"],
+    "sources": ["errors", "documents", "family", "problem", "profiles", "units"],
+    "sweep": [
+        *("errors", "_core", "checks", "compare", "documents", "family", "planners", "plot_sweep", "problem", "result"),
+        *("sources", "sweep", "units"),
+    ],
     "compare": ["errors", "_core", "bounds", "family", "planners", "problem", "result"],
     "frontier": ["errors", "_core", "checks", "fluid", "planners", "problem", "result"],
     "trace": ["errors", "_core", "problem", "result", "units"],
     "plot": ["errors", "documents", "result", "trace", "units"],
     "plot_addresses": ["errors", "addresses", "family", "place", "plot", "problem", "result", "units"],
     "plot_classes": ["errors", "classes", "plot", "result", "units"],
+    "plot_sweep": ["errors", "plot", "plot_frontier", "units"],
     "plot_frontier": ["errors", "_core", "frontier", "planners", "plot", "problem", "units"],
 }
 
@@ -190,13 +197,15 @@ def test_planners_know_no_other_planner(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_shows_results_is_known_to_the_command_line_only(module: str) -> None:
-    for shown in ("plot", "plot_addresses", "plot_classes", "plot_frontier", "trace", "cli", "report"):
+    for shown in ("plot", "plot_addresses", "plot_classes", "plot_frontier", "plot_sweep", "trace", "cli", "report"):
         inside = module.startswith(("memsched.cli", "memsched.__main__", f"memsched.{shown}"))
         if not inside and module not in (
             "memsched.plot",
             "memsched.plot_addresses",
             "memsched.plot_classes",
             "memsched.plot_frontier",
+            "memsched.plot_sweep",
+            "memsched.sweep.table",  # which plots itself when it is asked to
             "memsched.trace",
         ):
             assert not uses(module, f"memsched.{shown}")

@@ -189,6 +189,12 @@ ScheduleError
                 return py::tuple(steps);
             },
             "The steps as dicts, as in the JSON form.")
+        .def_property_readonly(
+            "offloaded", [](const Schedule& s) { return py::tuple(py::cast(offloaded_tensors(s))); },
+            "Names of the tensors that are offloaded, in the order of their first offload.")
+        .def_property_readonly(
+            "recomputed", [](const Schedule& s) { return py::tuple(py::cast(recomputed_ops(s))); },
+            "Names of the ops that run more than once, in the order of their first repeat.")
         .def("__len__", [](const Schedule& s) { return s.steps.size(); })
         .def("__repr__", [](const Schedule& s) {
             return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
@@ -278,6 +284,7 @@ idle, recompute_time : float
                 t.bytes_in = to_bytes(d["bytes_in"], "timeline: bytes_in");
                 t.idle = to_seconds(d["idle"], "timeline: idle");
                 t.recompute_time = to_seconds(d["recompute_time"], "timeline: recompute_time");
+                check_timeline(t);
                 return t;
             },
             py::arg("document"), "Reads what to_json wrote.")

@@ -9,8 +9,19 @@
 namespace memsched::bindings {
 namespace {
 
+// What has no repr, such as numbers of thousands of digits, is called by its type; long ones are cut.
 std::string shown(py::handle value) {
-    return py::cast<std::string>(py::module_::import("builtins").attr("ascii")(value));
+    constexpr std::size_t longest = 1000;
+    std::string text;
+    try {
+        text = py::cast<std::string>(py::module_::import("builtins").attr("ascii")(value));
+    } catch (py::error_already_set& error) {
+        if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_RecursionError)) {
+            throw;
+        }
+        return std::string("a value too large to be shown, of type ") + Py_TYPE(value.ptr())->tp_name;
+    }
+    return text.size() <= longest ? text : text.substr(0, longest) + "...";
 }
 
 [[noreturn]] void refuse(const std::string& field, py::handle value, const std::string& wanted) {

@@ -37,6 +37,9 @@ void check_choices(const Op& op, Bytes total) {
     std::unordered_set<std::string> algs;
     for (const Choice& c : op.choices) {
         const std::string where = "op '" + op.name + "', choice '" + c.alg + "'";
+        if (c.alg.empty()) {
+            fail(where + " has an empty name; name every algorithm");
+        }
         if (!algs.insert(c.alg).second) {
             fail(where + " is listed twice; algorithm names must be unique within an op");
         }
@@ -139,9 +142,10 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
             }
             writer[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
         }
+        std::unordered_set<TensorId> tape;
         for (const TensorId t : op.tape) {
-            if (!known(t) || writer[static_cast<std::size_t>(t)] != static_cast<OpId>(i)) {
-                fail("op '" + op.name + "' has a tape entry that it does not write");
+            if (!known(t) || writer[static_cast<std::size_t>(t)] != static_cast<OpId>(i) || !tape.insert(t).second) {
+                fail("op '" + op.name + "' has a tape entry that it does not write, or has it twice");
             }
         }
     }
@@ -168,6 +172,12 @@ Graph::Graph(GraphData data) : data_(std::move(data)) {
     }
     const Bytes total = check_tensors(data_);
     writer_ = check_ops(data_, total);
+    taped_.assign(data_.tensors.size(), 0);
+    for (const Op& op : data_.ops) {
+        for (const TensorId t : op.tape) {
+            taped_[static_cast<std::size_t>(t)] = 1;
+        }
+    }
 }
 
 Bytes workspace(const Op& op, int choice, bool skip) {

@@ -65,7 +65,8 @@ class Graph {
     Bytes resident() const { return data_.resident; }
     const std::vector<Tensor>& tensors() const { return data_.tensors; }
     const std::vector<Op>& ops() const { return data_.ops; }
-    OpId writer(TensorId tensor) const { return writer_[static_cast<std::size_t>(tensor)]; } // -1: input or weight
+    OpId writer(TensorId tensor) const { return writer_[static_cast<std::size_t>(tensor)]; }    // -1: input or weight
+    bool taped(TensorId tensor) const { return taped_[static_cast<std::size_t>(tensor)] != 0; } // in its writer's tape
 
     const Tensor& tensor(TensorId id) const { return data_.tensors[static_cast<std::size_t>(id)]; }
     const Op& op(OpId id) const { return data_.ops[static_cast<std::size_t>(id)]; }
@@ -75,6 +76,7 @@ class Graph {
   private:
     GraphData data_;
     std::vector<OpId> writer_;
+    std::vector<std::uint8_t> taped_;
 };
 
 Bytes workspace(const Op& op, int choice, bool skip);

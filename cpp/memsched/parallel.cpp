@@ -66,6 +66,12 @@ int Workers::threads() const { return static_cast<int>(shared_->threads.size()) 
 
 void Workers::each(int count, const std::function<void(int, int)>& work) {
     Shared& s = *shared_;
+    if (s.threads.empty()) { // nothing is shared then, so that several threads may call
+        for (int index = 0; index < count; ++index) {
+            work(index, 0);
+        }
+        return;
+    }
     {
         const std::lock_guard lock(s.mutex);
         s.work = &work;

@@ -17,7 +17,7 @@ class Workers {
     int threads() const;
 
     // work(index, worker) for each index below count, in any order, worker < threads(); returns when all are done. work
-    // must not throw.
+    // must not throw. With one thread any number of callers may be here at once, with more only one.
     void each(int count, const std::function<void(int, int)>& work);
 
   private:

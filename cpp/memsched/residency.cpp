@@ -17,7 +17,7 @@ template <class Each> void each_brought(const Graph& graph, const Step& step, co
     const Op& op = graph.op(step.id);
     for (std::size_t k = 0; k < op.writes.size(); ++k) {
         const TensorId t = op.writes[k];
-        if (!step.skip || std::find(op.tape.begin(), op.tape.end(), t) == op.tape.end()) {
+        if (!step.skip || !graph.taped(t)) {
             each(t, graph.tensor(t).bytes, k);
         }
     }

@@ -3,7 +3,9 @@
 #include "memsched/errors.h"
 
 #include <algorithm>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace memsched {
 namespace {
@@ -28,32 +30,42 @@ std::int32_t find_choice(const Op& op, const std::string& alg, std::size_t step)
 }
 
 bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>& skip, std::size_t step) {
+    if (skip.empty()) {
+        return false;
+    }
+    std::unordered_set<std::string_view> kept;
+    for (const TensorId t : op.tape) {
+        kept.insert(graph.tensor(t).name);
+    }
     for (const std::string& name : skip) {
-        const bool known =
-            std::any_of(op.tape.begin(), op.tape.end(), [&](TensorId t) { return graph.tensor(t).name == name; });
-        if (!known || std::count(skip.begin(), skip.end(), name) != 1) {
+        if (kept.erase(name) == 0) {
             fail(step, "run '" + op.name + "' skips '" + name + "', which must be listed once and be in the op's tape");
         }
     }
-    if (!skip.empty() && skip.size() != op.tape.size()) {
+    if (!kept.empty()) {
         fail(step, "run '" + op.name + "' skips a part of its tape; skip all of it or none");
     }
-    return !skip.empty();
+    return true;
 }
 
 // One address for each tensor that the step brings, in `tensors`' order, and for a run's workspace behind them.
 std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std::size_t index,
                                   const std::vector<TensorId>& tensors, bool has_workspace) {
     std::vector<Bytes> found(tensors.size() + (has_workspace ? 1 : 0), StepList::no_address);
+    std::unordered_map<std::string_view, std::size_t> places;
+    for (std::size_t i = 0; i < tensors.size() && !step.at.empty(); ++i) {
+        if (tensors[i] >= 0) {
+            places.emplace(graph.tensor(tensors[i]).name, i);
+        }
+    }
     for (const auto& [name, address] : step.at) {
-        const auto place = std::find_if(tensors.begin(), tensors.end(),
-                                        [&](TensorId t) { return t >= 0 && graph.tensor(t).name == name; });
-        const bool known = name.empty() ? has_workspace : place != tensors.end();
+        const auto place = places.find(name);
+        const bool known = name.empty() ? has_workspace : place != places.end();
         if (!known || address < 0) {
             fail(index, "address " + std::to_string(address) + " of '" + name + "', in '" + step.name +
                             "'; addresses are >= 0 and belong to what the step brings to the device");
         }
-        found[name.empty() ? tensors.size() : static_cast<std::size_t>(place - tensors.begin())] = address;
+        found[name.empty() ? tensors.size() : place->second] = address;
     }
     return found;
 }
@@ -67,8 +79,7 @@ std::vector<TensorId> brought(const Graph& graph, const Step& step) {
     }
     std::vector<TensorId> writes = graph.op(step.id).writes;
     for (TensorId& t : writes) {
-        const std::vector<TensorId>& tape = graph.op(step.id).tape;
-        t = step.skip && std::find(tape.begin(), tape.end(), t) != tape.end() ? -1 : t;
+        t = step.skip && graph.taped(t) ? -1 : t;
     }
     return writes;
 }
@@ -103,6 +114,28 @@ void check_schedule(const Schedule& schedule) {
             }
         }
     }
+}
+
+std::vector<std::string> offloaded_tensors(const Schedule& schedule) {
+    std::vector<std::string> names;
+    std::unordered_set<std::string_view> seen;
+    for (const NamedStep& step : schedule.steps) {
+        if (step.verb == Verb::offload && seen.insert(step.name).second) {
+            names.push_back(step.name);
+        }
+    }
+    return names;
+}
+
+std::vector<std::string> recomputed_ops(const Schedule& schedule) {
+    std::vector<std::string> names;
+    std::unordered_map<std::string_view, int> runs;
+    for (const NamedStep& step : schedule.steps) {
+        if (step.verb == Verb::run && ++runs[step.name] == 2) {
+            names.push_back(step.name);
+        }
+    }
+    return names;
 }
 
 StepList resolve(const Graph& graph, const Schedule& schedule) {

@@ -77,6 +77,11 @@ struct Schedule {
 // not point backwards, an `after` on a free.
 void check_schedule(const Schedule& schedule);
 
+// Names of the tensors that are offloaded, and of the ops that run more than once: each in the order of its first
+// offload or of its first repeat.
+std::vector<std::string> offloaded_tensors(const Schedule& schedule);
+std::vector<std::string> recomputed_ops(const Schedule& schedule);
+
 // Ids for names. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous algorithm, a
 // partly skipped tape, a step list written for another graph or batch.
 StepList resolve(const Graph& graph, const Schedule& schedule);

@@ -111,7 +111,7 @@ template <class Each> bool Simulator::each_placed(const Step& step, const Each& 
     }
     const Op& op = graph_.op(step.id);
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
-        if (!skips(step, op, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, at[i], op.writes[i])) {
+        if (!skips(step, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, at[i], op.writes[i])) {
             return false;
         }
     }
@@ -147,9 +147,7 @@ bool Simulator::place(const Step& step, Seconds& start) {
     });
 }
 
-bool Simulator::skips(const Step& step, const Op& op, TensorId tensor) {
-    return step.skip && std::find(op.tape.begin(), op.tape.end(), tensor) != op.tape.end();
-}
+bool Simulator::skips(const Step& step, TensorId tensor) const { return step.skip && graph_.taped(tensor); }
 
 bool Simulator::await_reads(const Op& op, Seconds& start) {
     for (const TensorId t : op.reads) {
@@ -167,7 +165,7 @@ bool Simulator::await_reads(const Op& op, Seconds& start) {
 
 bool Simulator::count_outputs(const Step& step, const Op& op, Bytes& outputs) {
     for (const TensorId t : op.writes) {
-        if (skips(step, op, t)) {
+        if (skips(step, t)) {
             continue;
         }
         if (tensors_[static_cast<std::size_t>(t)].on_device) {
@@ -201,7 +199,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
         touch = std::max(touch, end);
     }
     for (const TensorId t : op.writes) {
-        if (!skips(step, op, t)) {
+        if (!skips(step, t)) {
             TensorState& state = tensors_[static_cast<std::size_t>(t)];
             state.on_device = true;
             state.ready = state.touch = end;
@@ -369,6 +367,9 @@ Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& de
     timeline.makespan *= times;
     timeline.idle *= times;
     timeline.recompute_time *= times;
+    if (!std::isfinite(timeline.makespan)) {
+        throw ScheduleError("so many rounds take longer than numbers count; the makespan is not finite", -1);
+    }
     if (__builtin_mul_overflow(timeline.bytes_out, schedule.rounds[0].times, &timeline.bytes_out) ||
         __builtin_mul_overflow(timeline.bytes_in, schedule.rounds[0].times, &timeline.bytes_in)) {
         throw ScheduleError("so many rounds move more than 2^63 - 1 bytes; split the plan", -1);

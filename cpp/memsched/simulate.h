@@ -46,7 +46,7 @@ class Simulator {
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
-    static bool skips(const Step& step, const Op& op, TensorId tensor);
+    bool skips(const Step& step, TensorId tensor) const;
     bool await_reads(const Op& op, Seconds& start); // E2: moves start to when they are ready
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
     // E7, in bytes: moves start to when they are there.

@@ -23,6 +23,9 @@ struct Timeline {
     bool operator==(const Timeline& other) const;
 };
 
+// Refuses a timeline that no simulation makes: start and end, or times and bytes, of different lengths, or bytes < 0.
+void check_timeline(const Timeline& timeline);
+
 // A change of the bytes that are held.
 struct MemoryEvent {
     Seconds time;
@@ -45,7 +48,7 @@ struct Recorder {
             events.push_back({time, k, change});
         }
     }
-    void moved(Verb verb, Bytes bytes) { (verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in) += bytes; }
+    void moved(Verb verb, Bytes bytes); // refuses what does not fit in 64 bits
     void computed(Seconds time, bool again) {
         busy += time;
         timeline.recompute_time += again ? time : 0;

@@ -2,6 +2,14 @@
 
 import importlib
 
+try:
+    importlib.import_module("memsched._core")
+except ImportError as error:
+    raise ImportError(
+        f"memsched's compiled extension cannot be loaded ({error}); install memsched again: "
+        "pip install --force-reinstall memsched, or pip install -e . in a checkout"
+    ) from error
+
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.addresses import place, with_addresses
@@ -9,7 +17,7 @@ from memsched.bounds import Bounds, bounds
 from memsched.buffers import Buffer, read_buffers
 from memsched.classes import feature_map_classes
 from memsched.compare import compare, plan
-from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError, StoreError
 from memsched.family import GraphFamily
 from memsched.frontier import Frontier, frontier
 from memsched.order import Order, order
@@ -33,6 +41,7 @@ from memsched.planners.vdnn_plus import vdnn_plus
 from memsched.planners.vdnn_sync import vdnn_sync
 from memsched.problem import peak_memory, simulate
 from memsched.result import Result
+from memsched.sweep import Sweep, SweepProgress, read_store, sweep
 from memsched.validate import ValidationReport, validate
 from memsched.validate_placement import validate_placement
 
@@ -55,6 +64,9 @@ __all__ = [
     "Result",
     "Schedule",
     "ScheduleError",
+    "StoreError",
+    "Sweep",
+    "SweepProgress",
     "Timeline",
     "ValidationReport",
     "autoswap",
@@ -76,11 +88,13 @@ __all__ = [
     "pooch",
     "profiles",
     "read_buffers",
+    "read_store",
     "rotor",
     "simulate",
     "superneurons",
     "swap_all",
     "swap_opt",
+    "sweep",
     "tflms",
     "to_graph",
     "validate",

@@ -432,7 +432,19 @@ class Schedule:
     @property
     def memory(self) -> str: ...
     @property
+    def offloaded(self) -> tuple[typing.Any, ...]:
+        """
+        Names of the tensors that are offloaded, in the order of their first offload.
+        """
+
+    @property
     def planner(self) -> _Document: ...
+    @property
+    def recomputed(self) -> tuple[typing.Any, ...]:
+        """
+        Names of the ops that run more than once, in the order of their first repeat.
+        """
+
     @property
     def rounds(self) -> tuple[tuple[int, int], ...]: ...
     @property

@@ -48,3 +48,7 @@ class ScheduleError(MemschedError, ValueError):
 
 class LimitError(MemschedError):
     """A computation would outgrow its bound on memory; the message says which option to change."""
+
+
+class StoreError(MemschedError):
+    """A sweep's store that cannot be read or written; the message says which, why, and what to do."""

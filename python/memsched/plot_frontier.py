@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 # Okabe and Ito's palette, with grey and indigo for black and yellow. One marker less, so that no pair returns soon.
-_COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#666666", "#332288")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#666666", "#332288")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _IDEAL: dict[str, Any] = {"color": "0.72", "linewidth": 1.8, "zorder": 2.0}
 _PEAK: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
 # By whether the bound holds for plans that recompute.
@@ -90,8 +90,8 @@ def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: in
         lines += axes.plot(
             one.memory[planned] / scale,
             factor * one.makespan[planned],
-            color=_COLOURS[at % len(_COLOURS)],
-            marker=_MARKERS[at % len(_MARKERS)],
+            color=COLOURS[at % len(COLOURS)],
+            marker=MARKERS[at % len(MARKERS)],
             markersize=5 + 1.5 * below,
             markeredgecolor="white",
             markeredgewidth=0.6,
@@ -121,7 +121,7 @@ def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> No
             transform=axes.get_xaxis_transform(),
             marker=(3, 0, 0),
             markersize=8.5,
-            color=_COLOURS[at % len(_COLOURS)],
+            color=COLOURS[at % len(COLOURS)],
             markeredgecolor="white",
             markeredgewidth=0.5,
             linestyle="none",

@@ -111,20 +111,12 @@ class Result:
     @property
     def offloaded(self) -> tuple[str, ...]:
         """Names of the tensors that are offloaded, in the order of their first offload."""
-        return tuple(dict.fromkeys(step["offload"] for step in self.schedule.steps if "offload" in step))
+        return self.schedule.offloaded
 
     @property
     def recomputed(self) -> tuple[str, ...]:
         """Names of the ops that run more than once, in the order of their first repeat."""
-        seen: set[str] = set()
-        repeated: dict[str, None] = {}
-        for step in self.schedule.steps:
-            op = step.get("run")
-            if op is not None and op in seen:
-                repeated[op] = None
-            elif op is not None:
-                seen.add(op)
-        return tuple(repeated)
+        return self.schedule.recomputed
 
     def to_json(self) -> Document:
         """The form `memsched-result/1`, problem and device included, as a dict."""

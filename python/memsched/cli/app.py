@@ -19,6 +19,7 @@ from memsched.cli.plan import plan
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
 from memsched.cli.show import print_json
+from memsched.cli.sweep import sweep
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
 
 OTHER, USAGE, INFEASIBLE, ILLEGAL, INTERRUPTED = 1, 2, 3, 4, 130
@@ -126,5 +127,5 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (compare, plan, frontier, order, place, simulate, validate, profile, profiles, plot, trace):
+for _command in (compare, plan, frontier, sweep, order, place, simulate, validate, profile, profiles, plot, trace):
     program.add_command(_command)

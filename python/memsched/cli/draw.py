@@ -10,18 +10,13 @@ from rich.text import Text
 
 from memsched.cli.check import PROBLEM
 from memsched.cli.inputs import (
-    CHAIN,
-    FAMILY,
-    GRAPH,
     PLAN,
     RESULT,
     Machine,
     check_writable,
     json_option,
     machine_options,
-    named_problem,
     open_result,
-    problem_from,
     read_target,
 )
 from memsched.cli.plan import Planning, planner_options
@@ -32,6 +27,7 @@ from memsched.plot import plot as draw
 from memsched.plot_addresses import plot_addresses as draw_addresses
 from memsched.plot_classes import plot_classes as draw_classes
 from memsched.result import Result
+from memsched.sources import PROBLEMS, named_problem, problem_from
 from memsched.trace import trace as make_trace
 from memsched.units import format_seconds
 
@@ -43,7 +39,7 @@ def _result(target: str, problem: str | None, machine: Machine, options: Plannin
         if problem is not None:
             raise click.UsageError(f"'{target}' is a problem itself; leave --problem out")
         return options.run(named, machine)[0]
-    document = read_target(target, RESULT, PLAN, CHAIN, GRAPH, FAMILY)
+    document = read_target(target, RESULT, PLAN, *PROBLEMS)
     if document["format"] in (RESULT, PLAN):
         if options.given:
             raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")

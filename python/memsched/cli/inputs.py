@@ -15,15 +15,15 @@ import click
 from memsched import profiles
 from memsched._core import Device, Schedule
 from memsched.bounds import graph_bound, recompute_bound
-from memsched.documents import Document, read_chain, read_device, read_document, read_graph, read_plan
+from memsched.documents import Document, read_device, read_document, read_plan
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.problem import Problem, simulate
 from memsched.result import Result
+from memsched.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
 from memsched.units import parse_bandwidth, parse_bytes, parse_memory, parse_seconds
 
 RESULT, PLAN = "memsched-result/1", "memsched-plan/1"
-CHAIN, GRAPH, FAMILY = "memsched-chain/1", "memsched-graph/1", "memsched-family/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Machine:
         elif base is not None:
             d2h, h2d = base.d2h, base.h2d
         else:
-            d2h = h2d = _provenance_bandwidth(problem)
+            d2h = h2d = link_bandwidth(problem, "give --bandwidth")
             origin = "the profile's link_bandwidth"
         host_memory = None if base is None else base.host_memory
         if self.host_memory is not None:
@@ -78,17 +78,6 @@ class Machine:
         name = None if base is None else base.name
         built = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host_memory, name=name)
         return built, origin
-
-
-def _provenance_bandwidth(problem: Problem) -> float:
-    provenance = getattr(problem, "provenance", None)
-    found = provenance.get("link_bandwidth") if isinstance(provenance, dict) else None
-    if found is None:
-        raise InvalidInputError(
-            f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
-            "give --bandwidth, such as 12GB/s (inf: a free link, 0: no link)"
-        )
-    return parse_bandwidth(found, "provenance.link_bandwidth of the problem")
 
 
 _MEMORY_OPTION = click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ...")
@@ -156,29 +145,7 @@ def read_target(source: str, *formats: str) -> Document:
 
 def load_problem(source: str) -> Problem:
     """A problem by its name, or from a file."""
-    return named_problem(source) or problem_from(read_target(source, CHAIN, GRAPH, FAMILY))
-
-
-def named_problem(source: str) -> Problem | None:
-    """The graph of a shipped profile as graph:NAME, a network by formula as analytic:NETWORK:BATCH[:GPU]; else None."""
-    kind, _, rest = source.partition(":")
-    if kind == "graph" and rest:
-        return profiles.load_graph(rest)
-    if kind != "analytic" or not rest:
-        return None
-    network, *numbers = rest.split(":")
-    if len(numbers) not in (1, 2) or not numbers[0].isascii() or not numbers[0].isdigit():
-        raise InvalidInputError(
-            f"the problem is {source!r}; a network by formula is analytic:NETWORK:BATCH[:GPU], "
-            "such as analytic:resnet50:512 or analytic:vgg16:256:k40m"
-        )
-    return profiles.analytic(network, int(numbers[0]), *numbers[1:])
-
-
-def problem_from(document: Document) -> Problem:
-    """A chain, a graph or a family from its JSON form."""
-    readers: dict[str, Callable[[Document], Problem]] = {GRAPH: read_graph, FAMILY: GraphFamily.from_json}
-    return readers.get(document["format"], read_chain)(document)
+    return named_problem(source) or problem_from(read_target(source, *PROBLEMS))
 
 
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:

@@ -1,0 +1,270 @@
+"""`memsched sweep`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from memsched.cli.inputs import check_writable, json_option
+from memsched.cli.show import new_table, print_json, print_rich
+from memsched.errors import InvalidInputError
+from memsched.plot import check_suffix
+from memsched.sweep import Sweep, SweepProgress
+from memsched.sweep import sweep as run_sweep
+from memsched.sweep.spec import read_spec
+from memsched.units import format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+TABLES = (".parquet", ".csv")
+_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
+_SHOWN = 5  # failures
+
+
+def _say(progress: SweepProgress) -> str:
+    left = "" if progress.remaining is None else f", {format_seconds(progress.remaining, 2)} left"
+    kept = f", {progress.kept} kept" if progress.kept else ""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    return f"{progress.rate:.3g} points/s{left}{kept}{failed}"
+
+
+@contextmanager
+def _showing() -> Iterator[Callable[[SweepProgress], None]]:
+    """A bar on a terminal; elsewhere a line on stderr now and then."""
+    if not sys.stderr.isatty():
+        spoken = [time.monotonic()]
+
+        def line(progress: SweepProgress) -> None:
+            if time.monotonic() - spoken[0] >= _EVERY:
+                spoken[0] = time.monotonic()
+                click.echo(
+                    f"{progress.kept + progress.finished} of {progress.points} points, {_say(progress)}", err=True
+                )
+
+        yield line
+        return
+    columns = (
+        TextColumn("sweeping"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda progress: bar.update(
+            task, total=progress.points, completed=progress.kept + progress.finished, description=_say(progress)
+        )
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Executor]:
+    """The executor of a Dask scheduler whose workers have this memsched."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise InvalidInputError(f"--dask needs {error.name}, which is not installed; install memsched[dask]") from error
+    try:
+        client = distributed.Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"--dask {address!r}: no scheduler answers there ({error}); start one by `dask scheduler`"
+        ) from error
+    try:
+        _check_workers(client, address)
+        yield client.get_executor()
+    finally:
+        client.close()
+
+
+def _check_workers(client: Any, address: str) -> None:
+    import memsched
+
+    found = client.run(_version)
+    if not found:
+        raise InvalidInputError(f"the scheduler at {address!r} has no workers; start some by `dask worker {address}`")
+    for worker, version in found.items():
+        if version != memsched.__version__:
+            raise InvalidInputError(
+                f"the worker {worker} has memsched {version}, not {memsched.__version__} as here; install the same"
+            )
+
+
+def _version() -> str:
+    try:
+        import memsched
+    except ImportError:
+        return "not installed"
+    return memsched.__version__
+
+
+def _row(name: str, rows: list[dict[str, Any]], best: dict[Any, float]) -> list[str]:
+    planned = [row for row in rows if row["status"] == "planned"]
+    if not planned:
+        return [name, str(len(rows)), "0", "", "", "", ""]
+    wins = sum(row["makespan"] <= best[_place(row)] * (1 + 1e-9) for row in planned)
+    return [
+        name,
+        str(len(rows)),
+        str(len(planned)),
+        str(wins),
+        format_percent(fmean(row["gap"] for row in planned)),
+        format_percent(fmean(row["makespan"] / row["ideal"] - 1 if row["ideal"] else 0.0 for row in planned)),
+        format_seconds(median(row["runtime"] for row in planned), 2),
+    ]
+
+
+def _place(row: dict[str, Any]) -> Any:
+    return row["problem_key"], tuple(row["device"].items())
+
+
+def _summary(found: Sweep) -> Table:
+    table = new_table(
+        ("planner", "left"),
+        ("points", "right"),
+        ("planned", "right"),
+        ("best", "right"),
+        ("mean gap", "right"),
+        ("over ideal", "right"),
+        ("solved in", "right"),
+    )
+    best: dict[Any, float] = {}
+    by_planner: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        by_planner.setdefault(row["planner"], []).append(row)
+        if row["status"] == "planned":
+            best[_place(row)] = min(row["makespan"], best.get(_place(row), row["makespan"]))
+    for name, rows in by_planner.items():
+        table.add_row(*map(Text, _row(name, rows, best)))
+    return table
+
+
+def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
+    where = f", in '{store}'" if store else ""
+    notes = [
+        f"{len(found)} points in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
+        f"{found.count('infeasible')} infeasible, {found.count('failed')} failed{where}",
+        "best: as fast as any planner at the same problem and device; over ideal: the mean, above all run times",
+    ]
+    failed = [row for row in found if row["status"] == "failed"]
+    for row in failed[:_SHOWN]:
+        notes.append(f"failed: {row['planner']} on {row['problem']} with {row['memory']} bytes: {row['error']}")
+    if len(failed) > _SHOWN:
+        notes.append(f"and {len(failed) - _SHOWN} more failures; the rows tell")
+    return notes
+
+
+def _check_outputs(store: str | None, output: str | None, picture: str | None) -> None:
+    if store is None and output is None:
+        raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
+    check_writable(store)
+    if output is not None:
+        if Path(output).suffix not in TABLES:
+            raise InvalidInputError(f"the output is {output!r}; it must end in {' or '.join(TABLES)}")
+        check_writable(output)
+    if picture is not None:
+        check_suffix(picture)
+        check_writable(picture)
+
+
+@click.command()
+@click.argument("spec", metavar="SPEC.toml")
+@click.option("--store", metavar="FILE", help="SQLite: finished points are kept there, and are not planned again.")
+@click.option("-o", "--output", metavar="FILE", help="Write the table: .parquet or .csv.")
+@click.option("--plot", "picture", metavar="FILE", help="Draw makespans over memory: .png, .svg or .pdf.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 10_000), metavar="N", help="Threads; by default one a core.")
+@click.option("--processes", is_flag=True, help="Processes instead of threads.")
+@click.option(
+    "--dask", "scheduler", metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, tcp://host:8786."
+)
+@click.option("--retry-failed", is_flag=True, help="Plan points that failed before once more.")
+@json_option
+@click.pass_context
+def sweep(
+    context: click.Context,
+    spec: str,
+    store: str | None,
+    output: str | None,
+    picture: str | None,
+    jobs: int | None,
+    processes: bool,
+    scheduler: str | None,
+    retry_failed: bool,
+    as_json: bool,
+) -> None:
+    """Plan every problem with every planner for many memories and bandwidths, as SPEC.toml says.
+
+    \b
+    problems = ["resnet101-224-b32", "gpt2-1024-b8"]
+    planners = ["greedy", "rotor", "pofo"]      # by default all
+    memory = {from = "0%", to = "100%", points = 50}
+    bandwidth = ["6GB/s", "12GB/s"]             # by default the profile's
+    [options.dynprog]
+    slots = 200
+
+    \b
+    memsched sweep spec.toml --store out.sqlite --jobs 2
+    memsched report out.sqlite -o report.html
+
+    Interrupted or killed, the same command goes on where it was; two of them may share one store. The exit status is 0
+    when at least one point is planned, 3 when nothing fits anywhere, and 1 when all else failed.
+    """
+    if processes and scheduler is not None:
+        raise click.UsageError("give --processes or --dask, not both")
+    _check_outputs(store, output, picture)
+    wanted = read_spec(spec)
+    began = time.perf_counter()
+
+    def run(executor: Executor | str) -> Sweep:
+        with _showing() as show:
+            return run_sweep(
+                wanted.problems,
+                wanted.planners,
+                memory=wanted.memory,
+                beta=wanted.bandwidth or ["profile"],
+                device=wanted.device,
+                options=wanted.options,
+                shared_tables=wanted.shared_tables,
+                slots_of_tables=wanted.slots_of_tables,
+                store=store,
+                executor=executor,
+                jobs=jobs,
+                retry_failed=retry_failed,
+                progress=show,
+            )
+
+    try:
+        if scheduler is not None:
+            with _dask(scheduler) as executor:
+                found = run(executor)
+        else:
+            found = run("processes" if processes else "threads")
+    except KeyboardInterrupt:
+        if store is not None:
+            click.echo(f"interrupted; what is finished is in '{store}': run the same command to go on", err=True)
+            context.exit(130)
+        raise
+    if output is not None:
+        found.to_csv(output) if output.endswith(".csv") else found.to_parquet(output)
+    if picture is not None and found.count("planned"):
+        found.plot(picture)
+    notes = _notes(found, time.perf_counter() - began, store)
+    if as_json:
+        counts = {status: found.count(status) for status in ("planned", "infeasible", "failed")}
+        print_json({"points": len(found), **counts, "rows": None if store else found.rows})
+    else:
+        print_rich(_summary(found), "", *map(Text, notes))
+    if not found.count("planned"):
+        click.echo(f"error: no point has a plan: {found.rows[0]['error']}", err=True)
+        context.exit(3 if found.count("infeasible") == len(found) else 1)

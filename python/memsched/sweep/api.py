@@ -1,0 +1,312 @@
+"""`sweep` and `read_store`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memsched import checks
+from memsched._core import Chain, Device, Graph
+from memsched.errors import InvalidInputError
+from memsched.family import GraphFamily
+from memsched.planners.registry import PLANNERS, check_planner, planners_of
+from memsched.problem import Problem
+from memsched.sources import find_problem, link_bandwidth
+from memsched.sweep.points import (
+    Group,
+    SweptProblem,
+    check_kind,
+    check_options,
+    group,
+    swept_problem,
+    table_slots,
+)
+from memsched.sweep.progress import SweepProgress
+from memsched.sweep.table import Sweep
+from memsched.units import parse_bandwidth, parse_memory
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Options = Mapping[str, Any]
+
+
+def sweep(
+    problems: Sequence[Problem | str] | Problem | str,
+    planners: Sequence[str] | None = None,
+    *,
+    memory: Sequence[float | str],
+    beta: Sequence[float | str] | None = None,
+    device: Device | None = None,
+    options: Options | None = None,
+    shared_tables: bool = True,
+    slots_of_tables: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    executor: Executor | str | None = None,
+    jobs: int | None = None,
+    retry_failed: bool = False,
+    progress: Callable[[SweepProgress], None] | None = None,
+) -> Sweep:
+    """Plan every problem with every planner for every memory and bandwidth.
+
+    A point that cannot be planned, or whose planner fails, is recorded with its error, and the others go on. With a
+    store nothing is planned twice: not after an interruption, not by two sweeps at once, not next month.
+
+    Parameters
+    ----------
+    problems : Chain, Graph, GraphFamily or str, or a sequence of them
+        A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file.
+    planners : sequence of str, optional
+        Names, "auto" included; by default all that are listed for each problem.
+    memory : sequence of int or str
+        Budgets: bytes, "8GiB", or "40%" of the way from min_memory to peak_memory of each problem.
+    beta : sequence of float or str, optional
+        Bandwidths: bytes per second, "12GB/s", "inf", or "profile": that of each profile, which is the default unless
+        there is a `device`.
+    device : Device, optional
+        What memory and beta override: duplex, latency, host_memory.
+    options : mapping, optional
+        Of planners: {"dynprog": {"slots": 200}}. Under "all", for all that take them.
+    shared_tables : bool
+        Whether rotor and pofo answer all memories of a chain from one table, as `frontier` does. Its slots are
+        shares of the peak of the plain run, so that a point does not depend on what else is swept.
+    slots_of_tables : int, optional
+        Slots of such tables; by default as many as fit in 240 MB, at most 4000.
+    store : path, optional
+        A SQLite file, which is made where there is none; points that are in it are not planned again.
+    executor : "threads", "processes" or concurrent.futures.Executor, optional
+        Where points are planned. By default on threads, which planners let run side by side. An executor of Dask
+        (client.get_executor()) or of MPI will do; it is not shut down.
+    jobs : int, optional
+        Threads or processes, or how many batches an executor of your own has in flight, by halves; by default one a
+        core.
+    retry_failed : bool
+        Whether points that failed before are planned again; those that are infeasible are not.
+    progress : callable, optional
+        Called with a SweepProgress about ten times a second.
+
+    Returns
+    -------
+    Sweep
+        One row a point, by problem, planner, memory and bandwidth as they were given.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad argument, before anything is planned.
+    StoreError
+        The store cannot be read or written; what is in it stays.
+    KeyboardInterrupt
+        After finished points are in the store.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> table = ms.sweep("resnet18-224-b32", ["greedy", "rotor"], memory=["20%", "60%"], beta=["12GB/s"])
+    >>> [(row["planner"], row["status"]) for row in table]
+    [('greedy', 'planned'), ('greedy', 'planned'), ('rotor', 'planned'), ('rotor', 'planned')]
+    """
+    from memsched import __version__  # here, and what follows, so that `import memsched` stays light
+    from memsched.sweep.drive import Drive
+    from memsched.sweep.store import Store
+
+    shared_tables = checks.flag("shared_tables", shared_tables)
+    retry_failed = checks.flag("retry_failed", retry_failed)
+    if slots_of_tables is not None:
+        slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
+    workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
+    loaded = _problems(problems)
+    wanted = _options(options)
+    groups: list[Group] = []
+    for one in loaded:
+        devices = _devices(one.problem, memory, beta, device)
+        for planner in _planners(planners, one.problem, wanted):
+            own = _options_of(planner, wanted)
+            slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
+            groups.append(group(one, planner, own, slots, devices, __version__))
+    start, owned = _executor(executor, workers, loaded)
+    opened = Store(store)
+    try:
+        for one in loaded:
+            opened.add_problem(one)
+        keys = list(dict.fromkeys(key for one in groups for key in one.keys))
+        if retry_failed:
+            opened.forget_failed(keys)
+        Drive(_once(groups), opened, start, workers, progress, owned).run()
+        return Sweep(opened.rows(keys))
+    finally:
+        opened.close()
+
+
+def read_store(path: str | os.PathLike[str]) -> Sweep:
+    """All points of a store, of whatever sweeps.
+
+    Parameters
+    ----------
+    path : path
+        The file that a sweep wrote, or is writing.
+
+    Returns
+    -------
+    Sweep
+        By problem, planner, options, memory and bandwidth.
+
+    Raises
+    ------
+    StoreError
+        There is no such file, or it is no store, or it is one of another version.
+
+    Examples
+    --------
+    >>> import memsched as ms, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "sweep.sqlite")
+    >>> _ = ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=path)
+    >>> ms.read_store(path)
+    Sweep(1 points: 1 planned, 0 infeasible, 0 failed)
+    """
+    from memsched.sweep.store import Store
+
+    opened = Store(path, read_only=True)
+    try:
+        return Sweep(opened.rows())
+    finally:
+        opened.close()
+
+
+def _problems(given: Sequence[Problem | str] | Problem | str) -> list[SweptProblem]:
+    listed = [given] if isinstance(given, str | Chain | Graph | GraphFamily) else given
+    if not isinstance(listed, Iterable) or not (listed := list(listed)):
+        raise InvalidInputError(f"problems is {given!r}; give a problem, a name or a list of them, not empty")
+    found: dict[str, SweptProblem] = {}
+    for one in listed:
+        if isinstance(one, str):
+            loaded = swept_problem(find_problem(one), one if ":" in one or not os.path.exists(one) else None)
+        elif isinstance(one, Chain | Graph | GraphFamily):
+            loaded = swept_problem(one)
+        else:
+            raise InvalidInputError(f"problems has {one!r}; each must be a Chain, a Graph, a GraphFamily or a name")
+        found.setdefault(loaded.key, loaded)
+    return list(found.values())
+
+
+def _devices(
+    problem: Problem, memory: Sequence[float | str], beta: Sequence[float | str] | None, base: Device | None
+) -> list[Device]:
+    if base is not None and not isinstance(base, Device):
+        raise InvalidInputError(f"device is {base!r}; it must be a Device")
+    memories = [parse_memory(one, problem) for one in _listed("memory", memory)]
+    for wanted, one in zip(memory, memories, strict=True):
+        if one == 0:
+            raise InvalidInputError(f"memory has {wanted!r}; each must be more than 0 bytes")
+    links: list[tuple[float, float]]
+    if beta is not None:
+        links = [(speed, speed) for speed in (_speed(one, problem) for one in _listed("beta", beta))]
+    elif base is not None:
+        links = [(base.d2h, base.h2d)]
+    else:
+        speed = link_bandwidth(problem, "give beta")
+        links = [(speed, speed)]
+    more: dict[str, Any] = {}
+    if base is not None:
+        more = {"duplex": base.duplex, "latency": base.latency, "host_memory": base.host_memory, "name": base.name}
+    return [Device(one, d2h=d2h, h2d=h2d, **more) for one in memories for d2h, h2d in links]
+
+
+def _speed(given: float | str, problem: Problem) -> float:
+    return link_bandwidth(problem, "give a bandwidth") if given == "profile" else parse_bandwidth(given)
+
+
+def _listed(what: str, given: Sequence[float | str]) -> list[float | str]:
+    if isinstance(given, str) or not isinstance(given, Iterable) or not (listed := list(given)):
+        raise InvalidInputError(f"{what} is {given!r}; give a list, not empty")
+    return listed
+
+
+def _planners(given: Sequence[str] | None, problem: Problem, options: Mapping[str, Options]) -> list[str]:
+    if given is None:
+        return planners_of(problem)
+    if isinstance(given, str):
+        given = [given]
+    names = list(dict.fromkeys(given))
+    if not names:
+        raise InvalidInputError("planners is empty; name some, or leave it out to take all")
+    for name in names:
+        check_planner(name)
+        check_kind(problem, name)
+    for name in options:
+        if name != "all" and name not in names:
+            raise InvalidInputError(f"options has {name!r}, which is not among the planners {', '.join(names)}")
+    return names
+
+
+def _options(given: Options | None) -> dict[str, dict[str, Any]]:
+    """Options by planner, or by "all", checked as far as they can be before a planner runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for planner, options in (given or {}).items():
+        if not isinstance(options, Mapping):
+            raise InvalidInputError(f"options of {planner!r} is {options!r}; it must be a mapping: option -> value")
+        if planner != "all":
+            check_options(planner, options)
+        for name, value in options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InvalidInputError(f"option {name!r} is {value!r}; it must be finite")
+            if not (value is None or isinstance(value, bool | int | float | str)):
+                raise InvalidInputError(f"option {name!r} is {value!r}; it must be a number, a text, true or false")
+        found[planner] = dict(options)
+    for name in found.get("all", {}):
+        if not any(_takes(planner, name) for planner in PLANNERS):
+            raise InvalidInputError(f"no planner has the option {name!r}")
+    return found
+
+
+def _takes(planner: str, option: str) -> bool:
+    try:
+        check_options(planner, {option: None})
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
+    common = {name: value for name, value in options.get("all", {}).items() if _takes(planner, name)}
+    return {**common, **options.get(planner, {})}
+
+
+def _executor(
+    given: Executor | str | None, workers: int, problems: Sequence[SweptProblem]
+) -> tuple[Callable[[], Executor], bool]:
+    """What makes the executor, and whether it is ours to shut down."""
+    import multiprocessing
+    from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+
+    if given is None or given == "threads":
+        return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
+    if given != "processes" and not isinstance(given, Executor):
+        raise InvalidInputError(
+            f"executor is {given!r}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
+        )
+    if not isinstance(given, ThreadPoolExecutor):
+        for one in problems:
+            if isinstance(one.problem, GraphFamily) and one.source is None and one.problem.batches is None:
+                raise InvalidInputError(
+                    f"'{one.name}' is a family made by a function, which cannot travel to other processes; "
+                    "sweep it on threads, or save it with all its batches and give the file"
+                )
+    if given == "processes":
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
+        return (lambda: ProcessPoolExecutor(workers, mp_context=context)), True
+    ready: Executor = given  # type: ignore[assignment]
+    return (lambda: ready), False
+
+
+def _once(groups: Sequence[Group]) -> list[Group]:
+    """Without points that are there already, in this or another group."""
+    seen: set[str] = set()
+    found: list[Group] = []
+    for one in groups:
+        first = {key: at for at, key in reversed(list(enumerate(one.keys))) if key not in seen}
+        found.append(one.only(sorted(first.values())))
+        seen.update(first)
+    return found

@@ -1,0 +1,45 @@
+"""How far a sweep is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepProgress:
+    """How far a sweep is.
+
+    Attributes
+    ----------
+    points : int
+        Of the whole sweep.
+    kept : int
+        Points that the store had before.
+    planned, infeasible, failed : int
+        Points that this sweep has finished.
+    seconds : float
+        Since the sweep began.
+    """
+
+    points: int
+    kept: int
+    planned: int
+    infeasible: int
+    failed: int
+    seconds: float
+
+    @property
+    def finished(self) -> int:
+        """By this sweep."""
+        return self.planned + self.infeasible + self.failed
+
+    @property
+    def rate(self) -> float:
+        """Points a second."""
+        return self.finished / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds, at this rate; None while nothing is known."""
+        left = self.points - self.kept - self.finished
+        return left / self.rate if self.rate > 0 else None if left else 0.0

@@ -1,0 +1,108 @@
+"""What a worker does: plan some points of one group, in this process or in another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from memsched._core import Chain, Device, RematTable
+from memsched.errors import MemschedError
+from memsched.planners.registry import PLANNERS, takes
+from memsched.problem import Problem, peak_memory
+from memsched.result import Result
+from memsched.sources import find_problem
+from memsched.sweep.points import plan_of
+from memsched.sweep.rows import Row, planned, unplanned
+
+KEPT_TABLES = 2
+
+
+class StoppedError(Exception):
+    """The sweep was interrupted while this point was planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Points of one group, in a form that travels.
+
+    Attributes
+    ----------
+    problem : str, Chain, Graph or GraphFamily
+        A name where it has one.
+    key : str
+        The problem's.
+    planner : str
+    options : dict
+    table_slots : int or None
+    devices : tuple of Device
+    """
+
+    problem: str | Problem
+    key: str
+    planner: str
+    options: dict[str, Any]
+    table_slots: int | None
+    devices: tuple[Device, ...]
+
+
+def run(work: Work, seconds: float, stop: threading.Event | None = None) -> list[Row]:
+    """The measures of the first points, as many as are planned in so many seconds, but at least one.
+
+    What is left is for the caller to ask for again; so finished points are handed over early. When `stop` is set there
+    may be none.
+    """
+    deadline = time.perf_counter() + seconds
+    plan = planning(work, None if stop is None else partial(_check, stop))
+    rows: list[Row] = []
+    for device in work.devices:
+        if (rows and time.perf_counter() > deadline) or (stop is not None and stop.is_set()):
+            break
+        try:
+            rows.append(planned(plan(device)))
+        except MemschedError as error:
+            rows.append(unplanned(error))
+    return rows
+
+
+def planning(work: Work, progress: Callable[[float], None] | None = None) -> Callable[[Device], Result]:
+    """The planner with all but the device."""
+    problem = _named(work.problem) if isinstance(work.problem, str) else work.problem
+    plan: Callable[..., Result] = plan_of(work.planner)
+    if work.table_slots is not None:
+        assert isinstance(problem, Chain)
+        with_table = PLANNERS[work.planner].with_table
+        assert with_table is not None
+        plan = partial(with_table, table=_table(work.key, problem, work.table_slots))
+    ours = takes(plan, {"threads": 1, "progress": progress})
+
+    def plan_on(device: Device) -> Result:
+        return plan(problem, device=device, **work.options, **ours)
+
+    return plan_on
+
+
+def _check(stop: threading.Event, _: float) -> None:
+    if stop.is_set():
+        raise StoppedError
+
+
+_named = lru_cache(maxsize=4)(find_problem)
+_tables: OrderedDict[tuple[str, int], RematTable] = OrderedDict()
+_making = threading.Lock()
+
+
+def _table(key: str, chain: Chain, slots: int) -> RematTable:
+    """The table for all memories up to the peak of the plain run; the threads of a process share it."""
+    with _making:
+        if (key, slots) not in _tables:
+            while len(_tables) >= KEPT_TABLES:
+                _tables.popitem(last=False)
+            capacity = max(1, peak_memory(chain) - chain.resident)
+            _tables[key, slots] = RematTable(chain, capacity, slots, 1)
+        _tables.move_to_end((key, slots))
+        return _tables[key, slots]
