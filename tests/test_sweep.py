@@ -1,0 +1,309 @@
+"""Sweeps against the planners called point by point, and what becomes of points that fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.frontier import frontier
+from memsched.memo import once_an_object
+from memsched.planners.registry import PLANNERS
+from memsched.sweep.points import group, swept_problem
+from memsched.sweep.rows import MEASURES
+from memsched.testing import chains
+
+CHAIN = "resnet18-224-b32"
+MEMORY = ["-", "20%", "45%", "90%"]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str = "greedy") -> list[int]:
+    """The memories for which a planner is called, from now on."""
+    calls: list[int] = []
+    real = PLANNERS[name].plan
+
+    def plan(chain: ms.Chain, *, device: ms.Device, chunk: int | None = None) -> ms.Result:
+        calls.append(device.memory)
+        return real(chain, device=device, chunk=chunk)
+
+    monkeypatch.setitem(PLANNERS, name, dataclasses.replace(PLANNERS[name], plan=plan))
+    return calls
+
+
+def one_by_one(problems: list[Any], planners: list[str], memory: list[str], beta: list[float]) -> list[dict[str, Any]]:
+    """The slow way."""
+    found = []
+    for problem in problems:
+        for planner in planners:
+            for wanted in memory:
+                for speed in beta:
+                    least, peak = ms.min_memory(problem), ms.peak_memory(problem)
+                    budget = int(least + float(wanted[:-1]) / 100 * (peak - least))
+                    row: dict[str, Any] = {
+                        "problem": problem.name,
+                        "planner": planner,
+                        "memory": budget,
+                        "bandwidth": speed,
+                    }
+                    try:
+                        result = getattr(ms, planner)(problem, budget, speed)
+                        row |= {"status": "planned", "makespan": result.makespan, "lower_bound": result.lower_bound}
+                        row |= {"peak_memory": result.peak_memory, "gap": result.gap, "optimal": result.optimal}
+                        row |= {"estimate": result.estimate, "bytes_out": result.timeline.bytes_out}
+                        row |= {"offloaded": len({s["offload"] for s in result.schedule.steps if "offload" in s})}
+                        runs = Counter(step["run"] for step in result.schedule.steps if "run" in step)
+                        row |= {"recomputed": sum(times > 1 for times in runs.values())}
+                    except ms.InfeasibleError as error:
+                        row |= {"status": "infeasible", "min_memory": error.min_memory, "error": str(error)}
+                    found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_sweep_is_what_the_planners_say_point_by_point(jobs: int) -> None:
+    problems = [ms.profiles.load("resnet18-224-b32"), ms.profiles.load("vgg16-224-b32")]
+    planners, memory, beta = ["greedy", "rotor", "dynprog", "pofo"], ["0%", "15%", "60%"], [3e9, math.inf]
+    table = ms.sweep(problems, planners, memory=memory, beta=beta, shared_tables=False, jobs=jobs)
+    slow = one_by_one(problems, planners, memory, beta)
+    assert len(table) == len(slow) == 48
+    assert {"planned", "infeasible"} == {row["status"] for row in table}
+    for row, known in zip(table, slow, strict=True):
+        assert {key: row[key] for key in known} == known
+        assert all(row[key] is None for key in MEASURES if key not in known) or row["status"] == "planned"
+
+
+def test_one_table_answers_all_memories_as_in_a_frontier() -> None:
+    chain = ms.profiles.load("resnet34-224-b32")
+    peak = ms.peak_memory(chain)
+    memory = [int(share * peak) for share in (0.5, 0.7, 0.9, 1.0, 1.2)]
+    for planner in ("rotor", "pofo"):
+        curve = frontier(chain, beta=8e9, planner=planner, memory=memory, slots=300)
+        table = ms.sweep(chain, [planner], memory=memory, beta=[8e9], slots_of_tables=300)
+        assert [row["makespan"] or math.inf for row in table] == curve.makespan.tolist()
+        assert [row["table_slots"] for row in table] == [300] * 5
+        alone = ms.sweep(chain, [planner], memory=[memory[2]], beta=[8e9], slots_of_tables=300)
+        assert alone.rows[0]["key"] == table.rows[2]["key"]
+        assert alone.rows[0]["makespan"] == table.rows[2]["makespan"]
+
+
+def test_options_that_a_table_cannot_serve_plan_each_point_by_itself() -> None:
+    table = ms.sweep(CHAIN, ["pofo", "rotor"], memory=["40%"], beta=[8e9], options={"pofo": {"labels": "exact"}})
+    assert [row["table_slots"] is None for row in table] == [True, False]
+    assert table.rows[0]["options"] == {"labels": "exact"}
+
+
+def test_families_and_graphs_by_name() -> None:
+    problems = ["analytic:alexnet:64", "graph:resnet18-224-b32"]
+    table = ms.sweep(problems, ["swap_all", "modnn"], memory=["95%"], beta=["12GB/s"], jobs=2)
+    assert {(row["problem"], row["planner"]) for row in table if row["status"] == "planned"} >= {
+        ("resnet18-224-b32", "swap_all"),
+        ("resnet18-224-b32", "modnn"),
+        (table.rows[0]["problem"], "modnn"),
+    }
+    assert table.count("failed") == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(chains(max_stages=5), min_size=1, max_size=3), st.sampled_from([0.0, 1.0, math.inf]))
+def test_any_chains_end_in_one_row_a_point(problems: list[ms.Chain], beta: float) -> None:
+    memory = [max(1, ms.peak_memory(problems[0]) // 2), ms.peak_memory(problems[0]) + 2]
+    table = ms.sweep(problems, ["greedy", "rotor", "tflms"], memory=memory, beta=[beta], jobs=2)
+    different = {swept_problem(one).key for one in problems}
+    assert len(table) == len({row["key"] for row in table}) == len(different) * 6
+    assert table.count("failed") == 0
+
+
+def test_the_key_names_all_that_a_point_depends_on() -> None:
+    chain = ms.profiles.load(CHAIN)
+    problem, device = swept_problem(chain), ms.Device(10**9, 8e9)
+
+    def key(problem: Any = problem, planner: str = "rotor", options: Any = None, slots: int | None = None,
+            device: ms.Device = device, version: str = "1") -> str:  # fmt: skip
+        return group(problem, planner, options or {}, slots, [device], version).keys[0]
+
+    document = chain.to_json()
+    other = ms.Chain.from_json({**document, "backward_time": [1.0, *document["backward_time"][1:]]})
+    keys = [
+        key(),
+        key(problem=swept_problem(other)),
+        key(planner="pofo"),
+        key(options={"slots": 500}),
+        key(slots=500),
+        key(version="2"),
+        key(device=ms.Device(10**9, d2h=8e9, h2d=9e9)),
+        key(device=ms.Device(10**9, 9e9)),
+        key(device=ms.Device(10**9, math.inf)),
+        key(device=ms.Device(10**9, 8e9, duplex=True)),
+        key(device=ms.Device(10**9, 8e9, latency=1e-6)),
+        key(device=ms.Device(10**9, 8e9, host_memory=10**9)),
+        key(device=ms.Device(10**9 + 1, 8e9)),
+    ]
+    assert len(set(keys)) == len(keys)
+    renamed = ms.Chain.from_json({**document, "name": "another", "provenance": {"x": 1}})
+    assert key(problem=swept_problem(renamed)) == key()
+    assert key(device=ms.Device(10**9, 8e9, name="a GPU")) == key()
+
+
+def test_the_same_point_is_planned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = counted(monkeypatch)
+    chain = ms.profiles.load(CHAIN)
+    half = ms.min_memory(chain) + (ms.peak_memory(chain) - ms.min_memory(chain)) // 2
+    store = tmp_path / "a.sqlite"
+    table = ms.sweep(
+        [CHAIN, chain], ["greedy", "greedy"], memory=["50%", half, "60%"], beta=[8e9, "8GB/s"], store=store
+    )
+    assert len(table) == 2
+    assert len(calls) == 2
+    again = ms.sweep(chain, ["greedy"], memory=["60%", "50%", "70%"], beta=[8e9], store=store)
+    assert len(calls) == 3
+    assert [row["memory"] for row in again] == [calls[1], calls[0], calls[2]]
+    assert len(ms.read_store(store)) == 3
+
+
+def test_a_planner_that_raises_costs_its_own_points_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = PLANNERS["greedy"].plan
+    broken = {700_000_000, 760_000_000}
+
+    def plan(chain: ms.Chain, *, device: ms.Device) -> ms.Result:
+        if device.memory in broken:
+            raise ZeroDivisionError("a bug of the planner")
+        return real(chain, device=device)
+
+    monkeypatch.setitem(PLANNERS, "greedy", dataclasses.replace(PLANNERS["greedy"], plan=plan))
+    memory = list(range(650_000_000, 850_000_000, 10_000_000))
+    store = tmp_path / "a.sqlite"
+    table = ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=store, jobs=2)
+    failed = [row for row in table if row["status"] == "failed"]
+    assert {row["memory"] for row in failed} == broken
+    assert {row["error"] for row in failed} == {"ZeroDivisionError: a bug of the planner"}
+    assert table.count("planned") == 18
+    broken.clear()
+    assert ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=store).count("failed") == 2
+    assert ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=store, retry_failed=True).count("planned") == 20
+
+
+def test_progress_counts_every_point_and_an_interruption_keeps_what_is_finished(tmp_path: Path) -> None:
+    seen: list[ms.SweepProgress] = []
+
+    def interrupt(progress: ms.SweepProgress) -> None:
+        seen.append(progress)
+        if progress.finished >= 3:
+            raise KeyboardInterrupt
+
+    memory = [f"{share}%" for share in range(5, 100, 5)]
+    arguments: dict[str, Any] = {"memory": memory, "beta": [4e9, 8e9], "store": tmp_path / "a.sqlite", "jobs": 1}
+    with pytest.raises(KeyboardInterrupt):
+        ms.sweep("resnet101-224-b32", ["dynprog"], progress=interrupt, **arguments)
+    kept = ms.read_store(tmp_path / "a.sqlite")
+    assert len(kept) >= 3
+    finished: list[ms.SweepProgress] = []
+    table = ms.sweep("resnet101-224-b32", ["dynprog"], progress=finished.append, **arguments)
+    assert len(table) == 38
+    last = finished[-1]
+    assert (last.points, last.kept, last.finished) == (38, len(kept), 38 - len(kept))
+    assert last.remaining == 0.0
+    assert last.rate > 0
+
+
+def test_tables_are_tidy(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = ms.sweep(
+        [CHAIN], ["greedy", "rotor"], memory=["0%", "50%"], beta=[0, "inf"], options={"rotor": {"slots": 77}}
+    )
+    frame = table.to_pandas()
+    assert len(frame) == len(table) == 8
+    assert frame["memory"].dtype == "Int64"
+    for at, row in enumerate(table):
+        assert frame["memory"][at] == row["memory"]
+        assert frame["status"][at] == row["status"]
+        assert (row["makespan"] is None) == bool(pandas.isna(frame["makespan"][at]))
+    table.to_parquet(tmp_path / "a.parquet")
+    pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "a.parquet"), frame)
+    table.to_csv(tmp_path / "a.csv")
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 9
+    with pytest.raises(ms.InvalidInputError, match="cannot be written"):
+        table.to_csv(tmp_path / "nowhere" / "a.csv")
+
+
+def test_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    table = ms.sweep([CHAIN, "vgg16-224-b32"], ["greedy", "rotor"], memory=["20%", "50%"], beta=[8e9])
+    figure = table.plot(tmp_path / "a.png")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"{CHAIN}, 8 GB/s", "vgg16-224-b32, 8 GB/s"]
+    drawn = sorted(
+        line.get_ydata()[0]
+        for line in figure.axes[0].lines
+        if len(line.get_ydata()) == 2 and line.get_ydata()[0] != 1.0
+    )  # type: ignore[index]
+    known = sorted(
+        row["makespan"] / row["ideal"]
+        for row in table
+        if row["problem"] == CHAIN and row["memory"] == table.rows[0]["memory"]
+    )
+    assert drawn == pytest.approx([value for value in known if value != 1.0])
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    with pytest.raises(ms.InvalidInputError, match="no planned point"):
+        ms.sweep(CHAIN, ["greedy"], memory=[1], beta=[8e9]).plot()
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no problem": ({"problems": []}, "problems is "),
+    "another kind": ({"problems": [3]}, "problems has 3"),
+    "unknown name": ({"problems": "resnet19"}, "resnet19"),
+    "unknown planner": ({"planners": ["fastest"]}, "planner is 'fastest'"),
+    "no planner": ({"planners": []}, "planners is empty"),
+    "chains only": ({"problems": "graph:resnet18-224-b32", "planners": ["rotor"]}, "rotor plans chains"),
+    "no memory": ({"memory": []}, "memory is "),
+    "memory as a text": ({"memory": "40%"}, "memory is '40%'"),
+    "bad memory": ({"memory": ["40 apples"]}, "40 apples"),
+    "zero memory": ({"memory": [0]}, "more than 0"),
+    "bad link": ({"beta": [-1]}, "bandwidth is -1"),
+    "no device": ({"device": 3}, "device is 3"),
+    "unknown option": ({"options": {"greedy": {"slots": 3}}}, "greedy has no option 'slots'"),
+    "option of nobody": ({"options": {"all": {"speed": 3}}}, "no planner has the option 'speed'"),
+    "options of an absent": ({"options": {"rotor": {"slots": 3}}}, "not among the planners greedy"),
+    "option with a list": ({"options": {"greedy": {"chunk": [1]}}}, "must be a number, a text"),
+    "infinite option": ({"options": {"all": {"time_limit": math.inf}}}, "must be finite"),
+    "jobs": ({"jobs": 0}, "jobs is 0"),
+    "executor": ({"executor": "gpu"}, "executor is 'gpu'"),
+    "slots": ({"slots_of_tables": 0}, "slots_of_tables is 0"),
+    "flag": ({"shared_tables": 1}, "shared_tables is 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_are_told_before_anything_is_planned_or_written(case: str, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"problems": CHAIN, "planners": ["greedy"], "memory": ["50%"], "beta": [8e9]}
+    changes, message = BAD[case]
+    with pytest.raises(ms.InvalidInputError, match=message) as told:
+        ms.sweep(store=tmp_path / "a.sqlite", **{**arguments, **changes})
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_that_a_planner_refuses_are_failures_of_its_points() -> None:
+    table = ms.sweep(CHAIN, ["greedy", "dynprog"], memory=["50%"], beta=[8e9], options={"dynprog": {"slots": -3}})
+    assert [row["status"] for row in table] == ["planned", "failed"]
+    assert table.rows[1]["error"].startswith("InvalidInputError: slots is -3")
+
+
+def test_what_is_computed_once_an_object_is_forgotten_with_it() -> None:
+    made: list[tuple[int, Any]] = []
+
+    @once_an_object
+    def of(one: ms.Chain, more: Any) -> int:
+        made.append((one.n, more))
+        return len(made)
+
+    first, equal = (ms.Chain([1], [1], [1, 1], [1, 1]) for _ in range(2))
+    assert [of(first, 1), of(first, 1), of(first, True), of(equal, 1), of(first, 1)] == [1, 1, 2, 3, 1]
+    for _ in range(50):  # addresses come back
+        of(ms.Chain([1], [1], [1, 1], [1, 1]), 1)
+    assert len(made) == 53
