@@ -85,9 +85,10 @@ class Drive:
         self._executor = self._start()
         self._here = isinstance(self._executor, ThreadPoolExecutor)
         try:
-            while self._waiting or self._suspects or self._flying or self._elsewhere:
+            while not self._finished:
                 self._send()
                 self._receive()
+                self._report()
         except BaseException as error:
             self._stop.set()
             for future in self._flying:
@@ -97,6 +98,11 @@ class Drive:
                 self._keep({one for one in self._flying if one.done() and not one.cancelled()}, again=False)
             raise
         self._end(wait=True)
+        self._report()
+
+    @property
+    def _finished(self) -> bool:
+        return not (self._waiting or self._suspects or self._flying or self._elsewhere)
 
     def _end(self, *, wait: bool) -> None:
         if self._owned:
@@ -125,7 +131,6 @@ class Drive:
                 self._store.alive()
         elif not (self._waiting or self._suspects):
             self._look_elsewhere()
-        self._report()
 
     def _look_elsewhere(self) -> None:
         """Other sweeps have the rest: what they have finished is done, and what they have left is ours."""
@@ -190,8 +195,7 @@ class Drive:
 
     def _report(self) -> None:
         now = time.perf_counter()
-        finished = not (self._waiting or self._suspects or self._flying or self._elsewhere)
-        if self._say is None or (now - self._spoken < 0.1 and not finished):
+        if self._say is None or (now - self._spoken < 0.1 and not self._finished):
             return
         self._spoken = now
         self._say(SweepProgress(points=self._points, kept=self._kept, seconds=now - self._began, **self._counts))

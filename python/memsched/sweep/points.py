@@ -89,14 +89,13 @@ class Group:
 def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
     """Identify a problem by its content."""
     document = problem.to_json()
-    text = json.dumps(document, sort_keys=True)
     content = {key: value for key, value in document.items() if key not in ("name", "provenance")}
     graph = graph_of(problem)
     return SweptProblem(
         problem=problem,
         source=source,
         key=_digest(content),
-        document=zlib.compress(text.encode()),
+        document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
 

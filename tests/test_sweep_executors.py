@@ -1,0 +1,170 @@
+"""Sweeps on processes, on an executor of one's own and on Dask, and workers that die."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memsched as ms
+from memsched.sweep import drive
+from sweeps import DEADLY, run_or_die
+
+CHAIN = "resnet18-224-b32"
+MEMORY = [600_000_000 + 10_000_000 * step for step in range(20)]
+SLOW: dict[str, Any] = {"options": {"pofo": {"labels": "real", "slots": 400}}, "beta": [8e9]}
+
+
+def makespans(table: ms.Sweep) -> list[float | None]:
+    return [row["makespan"] for row in table]
+
+
+def test_processes_find_what_threads_find() -> None:
+    arguments: dict[str, Any] = {"memory": MEMORY[:4], "beta": [8e9], "jobs": 2}
+    problems = [CHAIN, ms.profiles.load("vgg16-224-b32")]
+    there = ms.sweep(problems, ["greedy", "rotor"], executor="processes", **arguments)
+    here = ms.sweep(problems, ["greedy", "rotor"], **arguments)
+    assert makespans(there) == makespans(here)
+    assert [row["key"] for row in there] == [row["key"] for row in here]
+
+
+def test_an_executor_of_ones_own_is_used_and_left_alone() -> None:
+    with ThreadPoolExecutor(2) as mine:
+        table = ms.sweep(CHAIN, ["greedy"], memory=MEMORY, beta=[8e9], executor=mine)
+        assert table.count("planned") + table.count("infeasible") == len(MEMORY)
+        assert mine.submit(int, "3").result() == 3
+
+
+def test_a_family_made_by_a_function_stays_in_its_process() -> None:
+    family = ms.profiles.analytic("alexnet", 32)
+    with pytest.raises(ms.InvalidInputError, match="cannot travel to other processes; sweep it on threads"):
+        ms.sweep(family, ["swap_all"], memory=["90%"], beta=[8e9], executor="processes")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
+def test_the_sweep_goes_on_when_a_process_is_killed() -> None:
+    killed: list[int] = []
+
+    def kill(progress: ms.SweepProgress) -> None:
+        children = active_children()
+        if progress.finished and children and not killed:
+            killed.append(children[0].pid or 0)
+            os.kill(killed[0], signal.SIGKILL)
+
+    arguments: dict[str, Any] = {"memory": [f"{share}%" for share in range(2, 100, 4)], **SLOW}
+    table = ms.sweep("resnet34-224-b32", ["pofo"], executor="processes", jobs=2, progress=kill, **arguments)
+    assert killed
+    assert table.count("planned") == 25
+
+
+def test_a_point_that_kills_its_worker_is_recorded_and_the_others_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "run", run_or_die)
+    table = ms.sweep(CHAIN, ["greedy"], memory=[*MEMORY, DEADLY], beta=[8e9], executor="processes", jobs=2)
+    failed = [row for row in table if row["status"] == "failed"]
+    assert [row["memory"] for row in failed] == [DEADLY]
+    assert failed[0]["error"].startswith("BrokenProcessPool")
+
+
+def test_a_broken_executor_of_ones_own_is_told_and_the_store_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments: dict[str, Any] = {"memory": [*MEMORY, DEADLY], "beta": [8e9], "store": tmp_path / "a.sqlite"}
+    with monkeypatch.context() as patched, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as mine:
+        patched.setattr(drive, "run", run_or_die)
+        with pytest.raises(ms.MemschedError, match=r"the executor broke .* run the same sweep again"):
+            ms.sweep(CHAIN, ["greedy"], executor=mine, jobs=1, **arguments)
+    assert ms.sweep(CHAIN, ["greedy"], **arguments).count("failed") == 0
+
+
+@contextmanager
+def started(*command: str, says: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A program under way that has said something, and what it said."""
+    with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stderr is not None
+            for line in program.stderr:
+                if found := re.search(says, line):
+                    break
+            else:
+                pytest.fail(f"{command[0]} has ended without {says}")
+            yield program, found[0]
+        finally:
+            program.kill()
+
+
+@pytest.fixture
+def dask() -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+    """The address of a scheduler, and its two workers."""
+    pytest.importorskip("distributed", reason="Dask is not installed (memsched[dask])")
+    scheduler = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+    with started(*scheduler, says=r"tcp://127\.0\.0\.1:\d+") as (_, address):
+        worker = ("distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard")
+        with started(*worker, says="Registered") as (one, _), started(*worker, says="Registered") as (other, _):
+            yield address, [one, other]
+
+
+def memsched(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "memsched.cli", *arguments]
+
+
+@pytest.mark.slow
+def test_dask_goes_on_when_a_worker_is_killed(dask: tuple[str, list[subprocess.Popen[str]]], tmp_path: Path) -> None:
+    address, workers = dask
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        'problems = ["resnet34-224-b32"]\nplanners = ["pofo", "greedy"]\nbandwidth = [8e9]\n'
+        'memory = {from = "2%", to = "98%", points = 60}\n[options.pofo]\nlabels = "real"\nslots = 400\n'
+    )
+    store = tmp_path / "a.sqlite"
+    sweep = subprocess.Popen(
+        memsched("sweep", str(spec), "--store", str(store), "--dask", address), stderr=subprocess.PIPE, text=True
+    )
+    while sweep.poll() is None and (not store.exists() or not _points(store)):
+        pass  # until the first point is there
+    assert sweep.poll() is None, sweep.communicate()
+    workers[0].kill()
+    _, errors = sweep.communicate(timeout=300)
+    assert sweep.returncode == 0, errors
+    there = ms.read_store(store)
+    assert there.count("planned") == 120
+    here = ms.sweep("resnet34-224-b32", ["greedy"], memory=[row["memory"] for row in there][:60], beta=[8e9])
+    assert makespans(here) == makespans(there)[:60]
+
+
+def _points(store: Path) -> int:
+    try:
+        return len(ms.read_store(store))
+    except ms.StoreError:
+        return 0  # it is being made
+
+
+@pytest.mark.slow
+def test_dask_without_workers_or_without_a_scheduler_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="Dask is not installed (memsched[dask])")
+    spec, table = tmp_path / "spec.toml", tmp_path / "a.csv"
+    spec.write_text('problems = ["resnet18-224-b32"]\nmemory = ["50%"]\n')
+    scheduler = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+    with started(*scheduler, says=r"tcp://127\.0\.0\.1:\d+") as (_, address):
+        done = subprocess.run(
+            memsched("sweep", str(spec), "-o", str(tmp_path / "a.csv"), "--dask", address),
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "has no workers; start some by `dask worker" in done.stderr
+    done = subprocess.run(
+        memsched("sweep", str(spec), "-o", str(tmp_path / "a.csv"), "--dask", address), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no scheduler answers there" in done.stderr
+    assert not table.exists()

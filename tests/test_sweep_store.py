@@ -1,0 +1,206 @@
+"""The store of a sweep: kills, several sweeps at once, other files, a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import memsched as ms
+from memsched._core import Device
+from memsched.sweep import store as stores
+from memsched.sweep.points import group, swept_problem
+from memsched.sweep.store import Store
+from sweeps import POINTS, SWEEP
+
+CHAIN = "resnet18-224-b32"
+
+
+def begin(path: Path, first: int = 0) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", SWEEP, str(path), str(first)], stdout=subprocess.PIPE, text=True)
+
+
+def finished_by(sweep: subprocess.Popen[str]) -> tuple[int, int]:
+    """Points that the store had, and those that this sweep has added, at its end."""
+    output, _ = sweep.communicate(timeout=300)
+    *_, last, done = output.splitlines()
+    assert done == f"done {POINTS}"
+    kept, finished = map(int, last.split())
+    return kept, finished
+
+
+def keys(path: Path) -> dict[str, float]:
+    """When each point was finished."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return dict(database.execute("SELECT key, finished FROM points"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
+def test_a_kill_at_any_moment_loses_no_finished_point(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    path = tmp_path / "a.sqlite"
+    before: dict[str, float] = {}
+    for _ in range(6):
+        sweep = begin(path)
+        assert sweep.stdout is not None
+        said = 0
+        for line in sweep.stdout:  # until it has added something
+            said = sum(map(int, line.split()))
+            if said > len(before):
+                break
+        time.sleep(chance.uniform(0, 0.4))
+        sweep.send_signal(signal.SIGKILL)
+        sweep.communicate()
+        now = keys(path)
+        assert len(now) >= said > len(before)  # what it had told is there
+        assert now.items() >= before.items()  # and nothing was planned again
+        assert len(ms.read_store(path)) == len(now)
+        before = now
+    kept, finished = finished_by(begin(path))
+    assert (kept, kept + finished) == (len(before), POINTS)
+    assert keys(path).items() >= before.items()
+
+
+@pytest.mark.slow
+def test_two_sweeps_share_a_store_and_no_point_is_planned_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    both = [begin(path, 0), begin(path, 17)]
+    counts = [finished_by(sweep) for sweep in both]
+    assert sum(finished for _, finished in counts) == POINTS
+    assert all(finished > 0 for _, finished in counts)
+    assert len(keys(path)) == POINTS
+    assert finished_by(begin(path)) == (POINTS, 0)
+
+
+def test_claims_of_a_living_sweep_are_respected_and_those_of_a_dead_one_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(stores.time, "time", lambda: now[0])
+    first, second = (Store(tmp_path / "a.sqlite") for _ in range(2))
+    assert first.claim(["a", "b"]) == {"a", "b"}
+    assert second.claim(["b", "c"]) == {"c"}
+    now[0] += 9
+    first.alive()
+    now[0] += 9
+    assert second.claim(["a", "c"]) == {"c"}
+    now[0] += 11
+    assert second.claim(["a", "b"]) == {"a", "b"}
+    second.close()
+    assert first.claim(["a", "c"]) == {"a", "c"}
+    first.close()
+
+
+def test_a_point_that_is_there_is_neither_claimed_nor_replaced(tmp_path: Path) -> None:
+    problem = swept_problem(ms.profiles.load(CHAIN))
+    points = group(problem, "greedy", {}, None, [Device(10**9, 8e9), Device(10**8, 8e9)], "1")
+    store = Store(tmp_path / "a.sqlite")
+    store.add_problem(problem)
+    store.add([(points, 0, {"status": "planned", "makespan": 1.0, "optimal": True})])
+    store.add([(points, 0, {"status": "planned", "makespan": 2.0}), (points, 1, {"status": "failed", "error": "x"})])
+    assert store.claim(points.keys) == set()
+    assert [(row["makespan"], row["optimal"], row["error"]) for row in store.rows(points.keys)] == [
+        (1.0, True, None),
+        (None, None, "x"),
+    ]
+    assert ms.Chain.from_json(store.problem(problem.key)) == problem.problem
+    store.forget_failed(points.keys)
+    assert store.finished() == {points.keys[0]}
+    store.close()
+
+
+def test_stores_of_other_versions_and_other_files_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
+    newer, other, text = (tmp_path / name for name in ("newer.sqlite", "other.sqlite", "text.sqlite"))
+    ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=newer)
+    with contextlib.closing(sqlite3.connect(newer)) as database:
+        database.execute("PRAGMA user_version = 2")
+    with contextlib.closing(sqlite3.connect(other)) as database:
+        database.execute("CREATE TABLE songs (title TEXT)")
+    text.write_text("This is no database at all. " * 100)
+    told = {newer: "is a store of version 2", other: "no store of a sweep", text: "not a database"}
+    for path, message in told.items():
+        before = path.read_bytes()
+        for attempt in (
+            lambda path=path: ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=path),
+            lambda path=path: ms.read_store(path),
+        ):
+            with pytest.raises(ms.StoreError, match=message) as error:
+                attempt()
+            assert "\n" not in str(error.value)
+        assert path.read_bytes()[100:] == before[100:]  # SQLite may note in its header that it looked
+    with pytest.raises(ms.StoreError, match="cannot be opened"):
+        ms.read_store(tmp_path / "missing.sqlite")
+    assert not (tmp_path / "missing.sqlite").exists()
+    with pytest.raises(ms.StoreError, match="cannot be opened"):
+        ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=tmp_path)
+
+
+def test_a_damaged_store_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE points SET options = '{'")
+        database.execute("UPDATE problems SET document = x'00'")
+        database.commit()
+    with pytest.raises(ms.StoreError, match="damaged: its point"):
+        ms.read_store(path)
+    store = Store(path, read_only=True)
+    with pytest.raises(ms.StoreError, match="damaged: its problem"):
+        store.problem(swept_problem(ms.profiles.load(CHAIN)).key)
+    store.close()
+
+
+def test_a_store_that_another_program_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_PATIENCE", 0.1)
+    path = tmp_path / "a.sqlite"
+    ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ms.StoreError, match="another program holds it"):
+            ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=path)
+        assert len(ms.read_store(path)) == 1
+    assert len(ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=path)) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 KB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.name != "posix" or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small tmpfs")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_ends_the_sweep_with_a_sentence_and_a_store_that_opens(small_disk: Path) -> None:
+    path = small_disk / "a.sqlite"
+    memory = [f"{share / 10}%" for share in range(1000)]
+    with pytest.raises(ms.StoreError, match="full; free some space and run the same sweep again") as told:
+        ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=path, jobs=1)
+    assert "\n" not in str(told.value)
+    kept = ms.read_store(path)
+    assert 0 < len(kept) < 1000
+    before = keys(path)
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    table = ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=path)
+    assert len(table) == 1000
+    assert keys(path).items() >= before.items()
