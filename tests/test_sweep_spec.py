@@ -1,0 +1,213 @@
+"""The description of a sweep as a TOML file, and `memsched sweep`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.cli.app import program
+from memsched.sweep.spec import parse_spec, read_spec
+
+SMALL = 'problems = ["resnet18-224-b32"]\nplanners = ["greedy", "rotor"]\nmemory = ["20%", "60%"]\n'
+
+
+def run(*arguments: str, status: int = 0) -> Result:
+    outcome = CliRunner().invoke(program, ["sweep", *arguments], prog_name="memsched")
+    assert outcome.exit_code == status, outcome.output
+    assert "Traceback" not in outcome.output
+    return outcome
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    Path("spec.toml").write_text(SMALL)
+    return tmp_path
+
+
+def test_all_keys() -> None:
+    spec = parse_spec(
+        'problems = "gpt2-1024-b8"\nplanners = ["pofo"]\nmemory = [1_000, "8GiB"]\nbandwidth = ["12GB/s", inf, 0]\n'
+        "shared_tables = false\nslots_of_tables = 700\n"
+        '[device]\nduplex = true\nlatency = "10us"\nhost_memory = "64GiB"\n'
+        "[options.pofo]\ntime_limit = 0.5\n[options.all]\nchunk = 16777216\n"
+    )
+    assert (spec.problems, spec.planners, spec.memory) == (("gpt2-1024-b8",), ("pofo",), (1000, "8GiB"))
+    assert spec.bandwidth == ("12GB/s", float("inf"), 0)
+    assert spec.options == {"pofo": {"time_limit": 0.5}, "all": {"chunk": 16777216}}
+    assert (spec.shared_tables, spec.slots_of_tables) == (False, 700)
+    assert spec.device is not None
+    assert (spec.device.duplex, spec.device.latency, spec.device.host_memory) == (True, 1e-5, 64 * 2**30)
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(2, 50))
+def test_ranges_go_from_end_to_end_in_even_steps(first: int, last: int, points: int) -> None:
+    spec = parse_spec(f'problems = "x"\nmemory = {{from = {first}, to = "{last} B", points = {points}}}')
+    memory = [int(value) for value in spec.memory]
+    assert (memory[0], memory[-1], len(memory)) == (first, last, points)
+    steps = {late - early for early, late in pairwise(memory)}
+    assert max(steps) - min(steps) <= 1
+
+
+def test_percentages_in_ranges() -> None:
+    spec = parse_spec('problems = "x"\nmemory = {from = "0%", to = "100%", points = 5}')
+    assert [float(str(value)[:-1]) for value in spec.memory] == [0, 25, 50, 75, 100]
+
+
+def test_files_are_found_beside_the_description(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.json").write_text(json.dumps(ms.profiles.homogeneous(5).to_json()))
+    (tmp_path / "sub" / "spec.toml").write_text('problems = ["mine.json", "resnet18-224-b32"]\nmemory = ["50%"]')
+    assert read_spec(tmp_path / "sub" / "spec.toml").problems == (
+        str(tmp_path / "sub" / "mine.json"),
+        "resnet18-224-b32",
+    )
+
+
+BAD = {
+    "no TOML": ("problems = [", "is not valid TOML"),
+    "nothing": ("", "lacks 'problems'"),
+    "no memory": ('problems = ["x"]', "lacks 'memory'"),
+    "unknown key": (SMALL + "memroy = 3", "unknown key 'memroy'; there are problems, planners, memory"),
+    "unknown key of the device": (SMALL + "[device]\nspeed = 3", "device of 'spec.toml' has the unknown key 'speed'"),
+    "problems": ("problems = 3\nmemory = [1]", "problems of 'spec.toml' is 3"),
+    "empty problems": ("problems = []\nmemory = [1]", "problems of 'spec.toml' is \\[\\]"),
+    "planners": (SMALL.replace('["greedy", "rotor"]', "[1]"), "planners of 'spec.toml' is \\[1\\]"),
+    "memory": ('problems = ["x"]\nmemory = [true]', "memory of 'spec.toml' is \\[True\\]"),
+    "a date": ('problems = ["x"]\nmemory = 1979-05-27', "memory of 'spec.toml' is datetime"),
+    "half a range": ('problems = ["x"]\nmemory = {from = 1, to = 2}', "lacks 'points'"),
+    "one point": ('problems = ["x"]\nmemory = {from = 1, to = 2, points = 1}', "points of memory of 'spec.toml' is 1"),
+    "mixed range": ('problems = ["x"]\nmemory = {from = "1%", to = 2, points = 3}', "both must be percentages"),
+    "bad percentage": ('problems = ["x"]\nmemory = {from = "x%", to = "2%", points = 3}', "'x%'; write it as 40%"),
+    "nan": ('problems = ["x"]\nmemory = {from = "nan%", to = "2%", points = 3}', "'nan%'; write it as 40%"),
+    "options": (SMALL + "options = 3", "options of 'spec.toml' is 3"),
+    "flat options": (SMALL + "[options]\nslots = 3", "write a table for each planner"),
+    "flag": (SMALL + "shared_tables = 1", "shared_tables of 'spec.toml' is 1"),
+    "duplex": (SMALL + "[device]\nduplex = 1", "duplex of device of 'spec.toml' is 1"),
+    "device": (SMALL + "device = 3", "device of 'spec.toml' is 3"),
+    "planner": (SMALL.replace("rotor", "motor"), "planner is 'motor'"),
+    "profile": (SMALL.replace("resnet18", "resnet19"), "resnet19"),
+    "bandwidth": (SMALL + 'bandwidth = ["12GB"]', "not bytes per second"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_descriptions_are_told_in_one_line_and_leave_nothing(case: str, tmp_path: Path) -> None:
+    text, message = BAD[case]
+    Path("spec.toml").write_text(text)
+    output = run("spec.toml", "--store", "a.sqlite", "-o", "a.csv", status=2).output
+    assert output.startswith("error: ")
+    assert output.count("\n") == 1
+    assert re.search(message, output)
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["spec.toml"], "nothing would be kept"),
+        (["nowhere.toml", "-o", "a.csv"], "'nowhere.toml' cannot be read"),
+        (["spec.toml", "-o", "a.xls"], "must end in .parquet or .csv"),
+        (["spec.toml", "-o", "no/a.csv"], "'no' is not a directory"),
+        (["spec.toml", "--store", "no/a.sqlite"], "'no' is not a directory"),
+        (["spec.toml", "--store", "spec.toml"], "not a database"),
+        (["spec.toml", "-o", "a.csv", "--plot", "a.gif"], "a.gif"),
+        (["spec.toml", "-o", "a.csv", "--jobs", "0"], "--jobs"),
+        (["spec.toml", "-o", "a.csv", "--processes", "--dask", "tcp://x:1"], "not both"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], message: str) -> None:
+    expected = 1 if "database" in message else 2
+    assert message in run(*arguments, status=expected).output
+
+
+def test_a_sweep_from_start_to_end() -> None:
+    text = run("spec.toml", "--store", "a.sqlite", "-o", "a.csv", "--plot", "a.png", "--jobs", "2").output
+    assert "4 points in" in text
+    assert "4 planned, 0 infeasible, 0 failed, in 'a.sqlite'" in text
+    assert len(Path("a.csv").read_text().splitlines()) == 5
+    assert Path("a.png").stat().st_size > 10_000
+    table = ms.read_store("a.sqlite")
+    assert {row["bandwidth"] for row in table} == {12.2e9}  # the profile's
+    told: dict[str, Any] = json.loads(run("spec.toml", "--store", "a.sqlite", "--json").output)
+    assert told == {"points": 4, "planned": 4, "infeasible": 0, "failed": 0, "rows": None}
+    told = json.loads(run("spec.toml", "-o", "b.csv", "--json").output)
+    assert [row["makespan"] for row in told["rows"]] == [row["makespan"] for row in table]
+
+
+def test_the_exit_status_tells_what_became_of_the_whole() -> None:
+    Path("spec.toml").write_text('problems = ["resnet18-224-b32"]\nplanners = ["greedy"]\nmemory = [1, 2]\n')
+    output = run("spec.toml", "-o", "a.csv", status=3).output
+    assert "2 infeasible" in output
+    assert output.splitlines()[-1].startswith("error: no point has a plan: greedy has no plan")
+    Path("spec.toml").write_text(SMALL.replace('"rotor"', '"dynprog"') + "[options.dynprog]\nslots = -3\n")
+    output = run("spec.toml", "-o", "a.csv").output
+    assert "failed: dynprog on resnet18-224-b32" in output
+    Path("spec.toml").write_text(SMALL.replace('"greedy", "rotor"', '"dynprog"') + "[options.dynprog]\nslots = -3\n")
+    assert (
+        "error: no point has a plan: InvalidInputError: slots is -3" in run("spec.toml", "-o", "a.csv", status=1).output
+    )
+
+
+LONG = (
+    'problems = ["densenet121-224-b32"]\nplanners = ["pofo"]\nmemory = {from = "2%", to = "99%", points = 40}\n'
+    'bandwidth = ["12GB/s"]\n[options.pofo]\nlabels = "real"\nslots = 200\n'
+)
+
+
+def test_ctrl_c_leaves_a_store_from_which_the_sweep_goes_on(tmp_path: Path) -> None:
+    """On a terminal, with the bar, whose text is looked at too."""
+    pty = pytest.importorskip("pty", reason="there are no pseudo terminals here")
+    Path("spec.toml").write_text(LONG)
+    command = [sys.executable, "-m", "memsched.cli", "sweep", "spec.toml", "--store", "a.sqlite", "--jobs", "2"]
+    inside, outside = pty.openpty()
+    sweep = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=outside, env={**os.environ, "COLUMNS": "120"})
+    os.close(outside)
+    while not _points():
+        assert sweep.poll() is None
+    sweep.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    shown = b""
+    while chunk := _read(inside):
+        shown += chunk
+    assert sweep.wait() == 130
+    told = shown.decode()
+    assert "points/s" in told
+    assert "left" in told
+    assert "interrupted; what is finished is in 'a.sqlite': run the same command to go on" in " ".join(told.split())
+    assert "Traceback" not in told
+    assert time.monotonic() - asked < 60
+    kept = _points()
+    assert 0 < kept < 40
+    Path("spec.toml").write_text(LONG.replace("40}", "2}"))
+    run("spec.toml", "--store", "a.sqlite")
+    assert kept <= _points() <= kept + 2
+
+
+def _points() -> int:
+    try:
+        return len(ms.read_store("a.sqlite"))
+    except ms.StoreError:
+        return 0
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # the other end is closed
+        return b""
