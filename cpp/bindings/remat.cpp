@@ -71,7 +71,7 @@ RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked) {
     return linked ? plan_of(remat, least.pofo_plan(capacity)) : plan_of(remat, least.rotor_sequence(capacity), 0);
 }
 
-Unrolled unrolled(const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
+std::vector<Run> runs_of(const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
     if (ops.size() != skips.size()) {
         throw std::invalid_argument("ops and skips must be of one length");
     }
@@ -82,7 +82,7 @@ Unrolled unrolled(const Graph& graph, const Column<OpId>& ops, const Column<std:
         }
         runs.push_back({ops.at(k), skips.at(k) != 0});
     }
-    return unroll(graph, runs);
+    return runs;
 }
 
 void bind_plan(py::module_& module) {
@@ -151,8 +151,22 @@ void bind_remat(py::module_& module) {
     module.def("least_memory_plan", &least_plan, py::call_guard<py::gil_scoped_release>(), py::arg("chain"),
                py::arg("capacity"), py::arg("linked"),
                "A plan that fits into any capacity from the least on, with no claim on its time.");
+    module.def(
+        "peak_of_runs",
+        [](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
+            const auto runs = runs_of(graph, ops, skips);
+            const py::gil_scoped_release free;
+            return peak_of_runs(graph, runs);
+        },
+        py::arg("graph"), py::arg("ops"), py::arg("skips"),
+        "Bytes, resident included, that these runs need when nothing travels.");
     py::class_<Unrolled>(module, "Unrolled", "A graph whose recomputation is explicit, one op a run.")
-        .def(py::init(&unrolled), py::arg("graph"), py::arg("ops"), py::arg("skips"))
+        .def(py::init([](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
+                 const auto runs = runs_of(graph, ops, skips);
+                 const py::gil_scoped_release free;
+                 return unroll(graph, runs);
+             }),
+             py::arg("graph"), py::arg("ops"), py::arg("skips"))
         .def_readonly("graph", &Unrolled::graph)
         .def_property_readonly(
             "tensors", [](const py::object& self) { return view(self.cast<const Unrolled&>().tensors, self); },

@@ -11,6 +11,15 @@ std::string instance_name(const std::string& name, int count) {
     return count == 1 ? name : name + "#" + std::to_string(count);
 }
 
+[[noreturn]] void refuse(const Graph& graph, const std::string& op, TensorId tensor, std::size_t step) {
+    throw ScheduleError("run " + op + " reads '" + graph.tensor(tensor).name + "', which no run has written",
+                        static_cast<StepId>(step));
+}
+
+Bytes workspace_of(const Op& op, bool skips) {
+    return skips && op.skip_workspace ? *op.skip_workspace : op.choices[at(baseline(op))].workspace;
+}
+
 } // namespace
 
 Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
@@ -41,15 +50,13 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
         for (TensorId& t : op.reads) {
             const TensorId found = current[static_cast<std::size_t>(t)];
             if (found < 0) {
-                throw ScheduleError("run " + op.name + " reads '" + graph.tensor(t).name +
-                                        "', which no run has written",
-                                    static_cast<StepId>(data.ops.size()));
+                refuse(graph, op.name, t, data.ops.size());
             }
             t = found;
         }
         std::vector<TensorId> writes;
         for (const TensorId t : op.writes) {
-            if (!skips || std::find(op.tape.begin(), op.tape.end(), t) == op.tape.end()) {
+            if (!skips || !graph.taped(t)) {
                 writes.push_back(instance(t));
             }
         }
@@ -64,6 +71,56 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
         data.ops.push_back(std::move(op));
     }
     return {Graph(std::move(data)), {runs.begin(), runs.end()}, std::move(origin)};
+}
+
+Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
+    constexpr std::int64_t none = -1;
+    struct Stay {
+        std::int64_t birth = none, last_use = none; // of what a read would find, as indices of runs
+    };
+    std::vector<Stay> stays(graph.tensors().size());
+    std::vector<Bytes> change(runs.size() + 1, 0); // of the bytes held while each run runs
+    const auto end = [&](std::size_t t) {
+        const Bytes bytes = graph.tensors()[t].bytes;
+        change[static_cast<std::size_t>(stays[t].birth)] += bytes;
+        change[stays[t].last_use == none ? runs.size() : static_cast<std::size_t>(stays[t].last_use) + 1] -= bytes;
+    };
+    for (std::size_t t = 0; t < stays.size(); ++t) {
+        stays[t].birth = graph.writer(static_cast<TensorId>(t)) < 0 ? 0 : none;
+    }
+    for (std::size_t k = 0; k < runs.size(); ++k) {
+        const Op& op = graph.op(runs[k].op);
+        for (const TensorId t : op.reads) {
+            Stay& stay = stays[static_cast<std::size_t>(t)];
+            if (stay.birth == none) {
+                refuse(graph, op.name, t, k);
+            }
+            stay.last_use = static_cast<std::int64_t>(k);
+        }
+        const bool skips = runs[k].skip && !op.tape.empty();
+        for (const TensorId t : op.writes) {
+            const auto id = static_cast<std::size_t>(t);
+            if (skips && graph.taped(t)) {
+                continue;
+            }
+            if (stays[id].birth != none) {
+                end(id);
+            }
+            stays[id] = {static_cast<std::int64_t>(k), none};
+        }
+    }
+    for (std::size_t t = 0; t < stays.size(); ++t) {
+        if (stays[t].birth != none) {
+            end(t);
+        }
+    }
+    Bytes held = 0, peak = 0;
+    for (std::size_t k = 0; k < runs.size(); ++k) {
+        held += change[k];
+        peak = std::max(peak,
+                        held + workspace_of(graph.op(runs[k].op), runs[k].skip && !graph.op(runs[k].op).tape.empty()));
+    }
+    return graph.resident() + peak;
 }
 
 StepList rolled(const Unrolled& unrolled, StepList list) {

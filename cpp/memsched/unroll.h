@@ -26,8 +26,11 @@ struct Unrolled {
     std::vector<TensorId> tensors; // by tensor of `graph`: the tensor of the original
 };
 
-// Throws ScheduleError for a run that reads what no earlier run has written.
+// Both throw ScheduleError for a run that reads what no earlier run has written.
 Unrolled unroll(const Graph& graph, std::span<const Run> runs);
+
+// The peak of the plain run of that graph, resident included, without making the graph.
+Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs);
 
 // A list of steps for the unrolled graph as one for the original.
 StepList rolled(const Unrolled& unrolled, StepList list);

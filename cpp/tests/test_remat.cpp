@@ -24,7 +24,9 @@ std::vector<Run> runs_of(const RematChain& chain, const std::vector<RematOp>& se
 }
 
 Bytes peak(const Graph& graph, const RematChain& chain, const std::vector<RematOp>& sequence) {
-    return peak_memory(unroll(graph, runs_of(chain, sequence)).graph);
+    const Bytes found = peak_memory(unroll(graph, runs_of(chain, sequence)).graph);
+    CHECK(peak_of_runs(graph, runs_of(chain, sequence)) == found);
+    return found;
 }
 
 } // namespace
@@ -92,6 +94,7 @@ TEST_CASE("an unrolled plan without repeats is the graph itself") {
         CHECK(unrolled.graph.tensors()[t].name == graph.tensor(unrolled.tensors[t]).name);
     }
     CHECK_THROWS_AS(unroll(graph, std::vector<Run>{{1, false}}), ScheduleError);
+    CHECK_THROWS_AS(peak_of_runs(graph, std::vector<Run>{{1, false}}), ScheduleError);
 }
 
 TEST_CASE("workers do every index once") {

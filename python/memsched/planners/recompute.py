@@ -21,14 +21,19 @@ MAX_CELLS = 60_000_000  # floats of one table, 4 bytes each
 SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
 
 
+@once_an_object
+def _least_memory(chain: Chain) -> tuple[int, int]:
+    return _core.least_memory(chain)
+
+
 def rotor_min_memory(chain: Chain) -> int:
     """Resident and the least that recomputation without a link can do with; at most the peak."""
-    return min(chain.resident + _core.least_memory(chain)[0], _core.graph_peak_memory(graph_of(chain)))
+    return min(chain.resident + _least_memory(chain)[0], _core.graph_peak_memory(graph_of(chain)))
 
 
 def pofo_min_memory(chain: Chain) -> int:
     """Resident and the least that recomputation with a link can do with; at most the peak."""
-    return min(chain.resident + _core.least_memory(chain)[1], _core.graph_peak_memory(graph_of(chain)))
+    return min(chain.resident + _least_memory(chain)[1], _core.graph_peak_memory(graph_of(chain)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,4 +167,4 @@ def _plan_of_slots(
         return NO_PLAN
     if above[0] is not None and np.array_equal(plan.ops, above[0].ops) and np.array_equal(plan.skips, above[0].skips):
         return plan, above[1]
-    return plan, _core.graph_peak_memory(unroll(task, plan).unrolled.graph)
+    return plan, _core.peak_of_runs(task.graph, plan.ops, plan.skips)

@@ -73,7 +73,7 @@ def sweep(
         Whether rotor and pofo answer all memories of a chain from one table, as `frontier` does. Its slots are
         shares of the peak of the plain run, so that a point does not depend on what else is swept.
     slots_of_tables : int, optional
-        Slots of such tables; by default as many as fit in 240 MB, at most 4000.
+        Slots of such tables; by default as many as fit in 240 MB, at most 2000.
     store : path, optional
         A SQLite file, which is made where there is none; points that are in it are not planned again.
     executor : "threads", "processes" or concurrent.futures.Executor, optional

@@ -1,0 +1,224 @@
+"""Points per second of `memsched.sweep`: 10,500 points on one core and on two, against calling the planners one by one.
+
+    python -m bench.sweep            # about ten minutes; writes docs/results/sweep.md and .json
+    python -m bench.sweep --quick    # 2 networks; prints only
+
+14 networks x 50 memories x 5 bandwidths x greedy, dynprog and rotor. All ways run in one run, in turn, each in its own
+process that may use one core or two, and the whole round is repeated; the best of the rounds counts. The one-by-one way
+is a loop of `ms.greedy(chain, M, beta)` and so on, in one process, without a store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from bench.common import RESULTS, Row, environment, environment_line, table
+
+NETWORKS = (
+    *("resnet18-224-b32", "resnet34-224-b32", "resnet50-224-b32", "resnet101-224-b32", "resnet152-224-b32"),
+    *("densenet121-224-b32", "densenet161-224-b32", "densenet169-224-b32", "densenet201-224-b32"),
+    *("inception_v3-299-b32", "vgg16-224-b32", "vgg19-224-b32", "gpt2-1024-b8", "resnet101-1000-b8"),
+)
+PLANNERS = ("greedy", "dynprog", "rotor")
+MEMORY = [f"{2 * step}%" for step in range(1, 51)]
+BETA = [4e9, 8e9, 12e9, 16e9, 32e9]
+# Way -> cores, and what the child does.
+WAYS: dict[str, tuple[int, str]] = {
+    "one by one": (1, "loop"),
+    "sweep, 1 thread": (1, "own"),
+    "sweep, 2 threads": (2, "own"),
+    "sweep, 2 processes": (2, "processes"),
+    "sweep, shared tables, 1 thread": (1, "shared"),
+    "sweep, shared tables, 2 threads": (2, "shared"),
+    "sweep, shared tables, 2 processes": (2, "shared processes"),
+}
+ALL = "all three"
+SHARE = ("rotor",)  # planners of this bench that answer all memories from one table
+
+CHILD = """
+import json, sys, tempfile, time
+import memsched as ms
+from memsched.units import parse_memory
+
+way, networks, planners, memory, beta, jobs = json.loads(sys.argv[1])
+chains = [ms.profiles.load(name) for name in networks]
+store = tempfile.mkdtemp() + "/sweep.sqlite"
+began = time.perf_counter()
+if way == "loop":
+    found = []
+    for chain in chains:
+        for planner in planners:
+            plan = getattr(ms, planner)
+            for limit in [parse_memory(one, chain) for one in memory]:
+                for speed in beta:
+                    try:
+                        found.append(plan(chain, limit, speed).makespan)
+                    except ms.InfeasibleError:
+                        found.append(None)
+else:
+    table = ms.sweep(networks, planners, memory=memory, beta=beta, jobs=jobs, store=store,
+                     shared_tables="shared" in way, executor="processes" if "processes" in way else "threads")
+    found = [row["makespan"] for row in table]
+print(json.dumps({"seconds": time.perf_counter() - began, "points": len(found), "found": found}))
+"""
+
+
+def measure(way: str, networks: tuple[str, ...], planner: str) -> Row:
+    """Seconds and makespans of one way, in a process of its own on as many cores as it may use."""
+    cores, kind = WAYS[way]
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
+    arguments = json.dumps([kind, networks, [planner], MEMORY, BETA, cores])
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+    )
+    found: Row = json.loads(done.stdout)
+    return found
+
+
+def ways_of(planner: str) -> list[str]:
+    """All, without those that share tables where the planner has none."""
+    return [way for way in WAYS if "shared" not in way or planner in SHARE]
+
+
+def run(networks: tuple[str, ...], rounds: int) -> dict[str, dict[str, Row]]:
+    """Planner -> way -> the best round; the makespans of own tables must be those of the loop."""
+    best: dict[str, dict[str, Row]] = {planner: {} for planner in PLANNERS}
+    for number in range(rounds):
+        for planner in PLANNERS:
+            for way in ways_of(planner):
+                found = measure(way, networks, planner)
+                print(
+                    f"{number + 1}/{rounds} {planner}, {way}: {found['points'] / found['seconds']:.0f} points/s",
+                    flush=True,
+                )
+                if way not in best[planner] or found["seconds"] < best[planner][way]["seconds"]:
+                    best[planner][way] = found
+    for planner, ways in best.items():
+        for way, found in ways.items():
+            if "shared" not in way and found["found"] != ways["one by one"]["found"]:
+                raise SystemExit(f"{planner}: {way} finds other makespans than the planner called one by one")
+    return best
+
+
+def better_and_worse(shared: list[float | None], own: list[float | None]) -> Row:
+    """How the plans of a shared table compare with those of a table a point."""
+    both = [(a, b) for a, b in zip(shared, own, strict=True) if a is not None and b is not None]
+    ratios = [a / b for a, b in both]
+    return {
+        "points": len(own),
+        "no plan, shared": sum(one is None for one in shared),
+        "no plan, own": sum(one is None for one in own),
+        "faster": sum(ratio < 1 - 1e-9 for ratio in ratios),
+        "slower": sum(ratio > 1 + 1e-9 for ratio in ratios),
+        "worst": max(ratios),
+        "best": min(ratios),
+        "mean": sum(ratios) / len(ratios),
+    }
+
+
+def report(best: dict[str, dict[str, Row]], networks: tuple[str, ...]) -> tuple[str, Row]:
+    """The page, and its figures."""
+    rates = {
+        planner: {way: found["points"] / found["seconds"] for way, found in ways.items()}
+        for planner, ways in best.items()
+    }
+    total = sum(ways["one by one"]["points"] for ways in best.values())
+    rates[ALL] = {way: total / sum(ways.get(way, ways[own(way)])["seconds"] for ways in best.values()) for way in WAYS}
+    quality = better_and_worse(
+        best["rotor"]["sweep, shared tables, 1 thread"]["found"], best["rotor"]["one by one"]["found"]
+    )
+    figures = {"environment": environment(), "networks": networks, "rates": rates, "shared against own": quality}
+    return page(figures, total), figures
+
+
+def own(way: str) -> str:
+    """The same way with a table a point."""
+    return way.replace(", shared tables", "")
+
+
+def page(figures: Row, total: int) -> str:
+    """Markdown."""
+    rates, quality = figures["rates"], figures["shared against own"]
+
+    def cell(planner: str, way: str) -> str:
+        rate = rates[planner].get(way)
+        return "" if rate is None else f"{rate:,.0f} ({rate / rates[planner]['one by one']:.2f})"
+
+    columns = (*PLANNERS, ALL)
+    scaling = {name: rates[name]["sweep, 2 threads"] / rates[name]["sweep, 1 thread"] for name in columns}
+    once = rates[ALL]["one by one"]
+    both, default = (rates[ALL][way] / once for way in ("sweep, 2 threads", "sweep, shared tables, 2 threads"))
+    shared = rates["rotor"]["sweep, shared tables, 1 thread"] / rates["rotor"]["one by one"]
+    goals = [
+        ["two threads: 1.8 x", f"{both:.2f} x; {default:.2f} x with shared tables, the default", verdict(both >= 1.8)],
+        ["where tables are shared, on one thread: 5 x", f"{shared:.2f} x", verdict(shared >= 5)],
+    ]
+    return f"""# Sweeps
+
+Written by `python -m bench.sweep`: {total:,} points, {len(figures["networks"])} networks x
+{len(MEMORY)} memories (2 % to 100 %) x {len(BETA)} bandwidths (4 to 32 GB/s) x greedy, dynprog and rotor. Where
+each point has its own table every way must find the same makespans as the planners called one by one; the bench
+checks it.
+
+{environment_line(figures["environment"])}
+
+## Points per second
+
+In brackets the ratio to one Python process that calls the planners one by one, on one core and without a store. The
+sweeps keep every point in a store. The best of the rounds; all ways took turns in one run.
+
+{table(["way", *columns], [[way, *(cell(name, way) for name in columns)] for way in WAYS])}
+
+Two threads over one: {", ".join(f"{name} {ratio:.2f} x" for name, ratio in scaling.items())}. Planners let the
+interpreter go while they plan, so threads scale where plans take long. A plan of greedy takes less than
+what Python does around it, which threads do one after the other.
+
+## Goals
+
+Against the planners called one by one, all three together in the first line, rotor in the second.
+
+{table(["goal", "measured", "verdict"], goals)}
+
+## What sharing a table costs
+
+A shared table has up to 2000 slots over the peak of the plain run, a table of a point 500 over its own memory. Of
+rotor's {quality["points"]:,} points the shared table plans {quality["faster"]:,} faster and
+{quality["slower"]:,} slower. Its makespans are {quality["mean"]:.5f} of those of the own tables on average,
+and between {quality["best"]:.4f} and
+{quality["worst"]:.4f}. Points without a plan: {quality["no plan, shared"]:,} with the shared tables,
+{quality["no plan, own"]:,} with their own.
+
+Time grows with the number of points, plus one table a chain: slots n^3 at worst for n stages.
+"""
+
+
+def verdict(met: bool) -> str:
+    """As in the other pages."""
+    return "met" if met else "**not met**"
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    networks = ("resnet18-224-b32", "densenet121-224-b32") if given.quick else NETWORKS
+    text, figures = report(run(networks, 1 if given.quick else given.rounds), networks)
+    if given.quick:
+        print(text)
+        return
+    (RESULTS / "sweep.md").write_text(text, encoding="utf-8")
+    (RESULTS / "sweep.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
