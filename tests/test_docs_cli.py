@@ -24,8 +24,15 @@ def commands() -> list[tuple[str, int]]:
     return [(line, int(found[1]) if found else 0) for line, found in zip(lines, announced, strict=True)]
 
 
+def files() -> list[tuple[str, str]]:
+    """The TOML files that the page shows, by the names in their first lines."""
+    return re.findall(r"^```toml\n# (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, text in files():
+        Path(name).write_text(text, encoding="utf-8")
     found = commands()
     assert len(found) > 10
     for line, status in found:

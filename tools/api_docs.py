@@ -44,17 +44,19 @@ GROUPS = {
     "Planners of graphs": ["olla", "modnn", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "vdnn_plus"],
     "Lower bounds": ["bounds", "Bounds"],
     "Comparing": ["compare", "plan", "frontier", "Frontier", "feature_map_classes"],
+    "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store"],
     "Profiles": ["profiles"],
     "Pictures and traces": [
         "plot.plot",
         "plot_addresses.plot_addresses",
         "plot_classes.plot_classes",
         "plot_frontier.plot_frontier",
+        "plot_sweep.plot_sweep",
         "trace.trace",
     ],
     "PyTorch": ["torch"],
     "Tools for tests": ["testing"],
-    "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError"],
+    "Errors": ["MemschedError", "InvalidInputError", "InfeasibleError", "ScheduleError", "LimitError", "StoreError"],
 }
 
 NOTES = {

@@ -40,7 +40,7 @@ def sweep(
     memory: Sequence[float | str],
     beta: Sequence[float | str] | None = None,
     device: Device | None = None,
-    options: Options | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     shared_tables: bool = True,
     slots_of_tables: int | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -241,7 +241,7 @@ def _planners(given: Sequence[str] | None, problem: Problem, options: Mapping[st
     return names
 
 
-def _options(given: Options | None) -> dict[str, dict[str, Any]]:
+def _options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
     """Options by planner, or by "all", checked as far as they can be before a planner runs."""
     found: dict[str, dict[str, Any]] = {}
     for planner, options in (given or {}).items():
