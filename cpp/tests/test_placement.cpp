@@ -1,5 +1,6 @@
 #include "memsched/planners/placement_improve.h"
 #include "memsched/planners/placement_search.h"
+#include "memsched/planners/placement_squeeze.h"
 
 #include <doctest/doctest.h>
 
@@ -112,6 +113,20 @@ TEST_CASE("neighbourhoods never raise a placement") {
             Offsets offsets = skyline(part, rank_by(part, {Key::first}));
             const Bytes before = height_of(part, offsets);
             CHECK_FALSE(improve_placement(part, part.least, 60, random, offsets, {}));
+            CHECK(legal(part, offsets));
+            CHECK(height_of(part, offsets) <= before);
+        }
+    }
+}
+
+TEST_CASE("squeezing never raises a placement, placed as a whole or by neighbourhoods") {
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        for (const Part& part : parts_of(random_buffers(seed == 0 ? 2300 : 60, seed, seed % 2 == 1))) {
+            std::mt19937_64 random(seed);
+            Squeeze squeeze(part);
+            Offsets offsets = skyline(part, rank_by(part, {Key::first}));
+            const Bytes before = height_of(part, offsets);
+            CHECK_FALSE(squeeze.run(part.least, 60, random, offsets, {}));
             CHECK(legal(part, offsets));
             CHECK(height_of(part, offsets) <= before);
         }

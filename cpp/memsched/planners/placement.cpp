@@ -2,6 +2,7 @@
 
 #include "memsched/planners/placement_improve.h"
 #include "memsched/planners/placement_search.h"
+#include "memsched/planners/placement_squeeze.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,8 +12,9 @@ namespace {
 
 constexpr std::size_t most_searched = 3000;       // buffers of a part: the search recurses by buffer
 constexpr std::int64_t most_members = 50'000'000; // its tables
-constexpr std::int64_t most_quadratic = 40'000;   // buffers of a part for rules that take O(n^2)
+constexpr std::size_t most_quadratic = 40'000;    // buffers of a part for rules that take O(n^2)
 constexpr std::int64_t tries_per_round = 40;
+constexpr std::int64_t passes_per_turn = 256;
 constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
 
 struct Best {
@@ -44,7 +46,7 @@ std::vector<Order> search_orders() {
             {{Key::area, Key::room, Key::sections}, true}};
 }
 
-bool portfolio(Best& best, Bytes goal, const Progress& progress) {
+bool portfolio(Best& best, Bytes goal, std::size_t most, const Progress& progress) {
     const Part& part = *best.part;
     for (const Ranks& ranks : skyline_ranks(part)) {
         best.take(skyline(part, ranks));
@@ -52,7 +54,7 @@ bool portfolio(Best& best, Bytes goal, const Progress& progress) {
             return best.height > goal;
         }
     }
-    if (static_cast<std::int64_t>(part.size()) > most_quadratic) {
+    if (part.size() > most) {
         return false;
     }
     const std::vector<Ranks> orders = {rank_by(part, {Key::bytes, Key::width}), rank_by(part, {Key::area, Key::bytes}),
@@ -91,10 +93,16 @@ class Refiner {
                 if (!capped_ && !done()) { // somewhere from half way down to just below what there is
                     const Bytes gap = best_.height - aim();
                     ask(*search, orders[k], best_.height - std::max<Bytes>(1, gap >> (1 + (round + k) % 8)), nodes);
+                    if (squeeze(random)) {
+                        return true;
+                    }
                 }
                 if (progress_.tick(0)) {
                     return true;
                 }
+            }
+            if ((!searches || (capped_ && round > 1)) && squeeze(random)) {
+                return true;
             }
             if (!done() && improve_placement(part, aim(), tries_per_round, random, best_.offsets, progress_)) {
                 best_.height = height_of(part, best_.offsets);
@@ -121,7 +129,20 @@ class Refiner {
         }
     }
 
+    bool squeeze(std::mt19937_64& random) { // true when told to stop
+        if (done()) {
+            return false;
+        }
+        if (!squeeze_) {
+            squeeze_.emplace(*best_.part);
+        }
+        const bool stopped = squeeze_->run(aim(), passes_per_turn, random, best_.offsets, progress_);
+        best_.height = height_of(*best_.part, best_.offsets);
+        return stopped;
+    }
+
     Best& best_;
+    std::optional<Squeeze> squeeze_;
     Bytes goal_;
     bool capped_; // what is above the goal is of no use
     const Progress& progress_;
@@ -163,11 +184,12 @@ Placed place(std::span<const Buffer> buffers, const PlaceOptions& options, const
     std::int64_t nodes = 0;
     const bool hopeless = options.capacity && bound > *options.capacity;
     const Bytes goal = options.capacity ? *options.capacity : bound;
+    const std::size_t quadratic = options.search ? most_searched : most_quadratic; // a search has better rules
     for (Best& best : all) {
         if (hopeless && !options.search) {
             break;
         }
-        if (best.height > goal && portfolio(best, std::max(goal, best.bound), progress)) {
+        if (best.height > goal && portfolio(best, std::max(goal, best.bound), quadratic, progress)) {
             break;
         }
     }

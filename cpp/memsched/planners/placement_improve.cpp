@@ -11,36 +11,6 @@ constexpr std::size_t most_in_try = 2000; // the search takes their pairs into a
 
 constexpr std::int64_t nodes_per_try = 1000;
 
-struct Neighbourhood {
-    std::vector<std::uint8_t> moves; // by buffer of the part
-    SectionId first = 0, last = 0;   // where these are alive
-};
-
-// Buffers around a section in the life of the one that is too high, the nearest in time first.
-Neighbourhood around(const Part& part, BufferId high, std::size_t most, std::mt19937_64& random) {
-    const auto width = static_cast<std::uint64_t>(part.last[at(high)] - part.first[at(high)]);
-    const auto centre = part.first[at(high)] + static_cast<SectionId>(random() % width);
-    std::vector<std::pair<SectionId, BufferId>> near;
-    for (std::size_t b = 0; b < part.size(); ++b) {
-        if (part.fixed[b] == free_offset && static_cast<BufferId>(b) != high) {
-            const SectionId away = std::max({part.first[b] - centre, centre - part.last[b] + 1, 0});
-            near.emplace_back(away, static_cast<BufferId>(b));
-        }
-    }
-    std::shuffle(near.begin(), near.end(), random);
-    const std::size_t count = std::min(most, near.size());
-    const auto end = near.begin() + static_cast<std::ptrdiff_t>(count);
-    std::nth_element(near.begin(), end, near.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
-    Neighbourhood found{std::vector<std::uint8_t>(part.size(), 0), part.first[at(high)], part.last[at(high)]};
-    found.moves[at(high)] = 1;
-    for (auto one = near.begin(); one != end; ++one) {
-        found.moves[at(one->second)] = 1;
-        found.first = std::min(found.first, part.first[at(one->second)]);
-        found.last = std::max(found.last, part.last[at(one->second)]);
-    }
-    return found;
-}
-
 // Those that move, among all others as obstacles up to the aim.
 bool replace(const Part& part, const Neighbourhood& near, Bytes aim, Offsets& offsets, const Progress& progress) {
     std::vector<Buffer> buffers;
@@ -82,6 +52,30 @@ bool replace(const Part& part, const Neighbourhood& near, Bytes aim, Offsets& of
 }
 
 } // namespace
+
+Neighbourhood around(const Part& part, BufferId high, std::size_t most, std::mt19937_64& random) {
+    const auto width = static_cast<std::uint64_t>(part.last[at(high)] - part.first[at(high)]);
+    const auto centre = part.first[at(high)] + static_cast<SectionId>(random() % width);
+    std::vector<std::pair<SectionId, BufferId>> near;
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        if (part.fixed[b] == free_offset && static_cast<BufferId>(b) != high) {
+            const SectionId away = std::max({part.first[b] - centre, centre - part.last[b] + 1, 0});
+            near.emplace_back(away, static_cast<BufferId>(b));
+        }
+    }
+    std::shuffle(near.begin(), near.end(), random);
+    const std::size_t count = std::min(most, near.size());
+    const auto end = near.begin() + static_cast<std::ptrdiff_t>(count);
+    std::nth_element(near.begin(), end, near.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+    Neighbourhood found{std::vector<std::uint8_t>(part.size(), 0), part.first[at(high)], part.last[at(high)]};
+    found.moves[at(high)] = 1;
+    for (auto one = near.begin(); one != end; ++one) {
+        found.moves[at(one->second)] = 1;
+        found.first = std::min(found.first, part.first[at(one->second)]);
+        found.last = std::max(found.last, part.last[at(one->second)]);
+    }
+    return found;
+}
 
 bool improve_placement(const Part& part, Bytes goal, std::int64_t tries, std::mt19937_64& random, Offsets& offsets,
                        const Progress& progress) {
