@@ -307,3 +307,19 @@ def test_what_is_computed_once_an_object_is_forgotten_with_it() -> None:
     for _ in range(50):  # addresses come back
         of(ms.Chain([1], [1], [1, 1], [1, 1]), 1)
     assert len(made) == 53
+
+
+def test_a_point_can_be_planned_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    problems = [ms.profiles.load(CHAIN), "graph:resnet18-224-b32", "analytic:alexnet:64"]
+    arguments: dict[str, Any] = {"memory": ["97%"], "beta": [8e9], "store": path}
+    table = ms.sweep(problems[:1], ["rotor", "dynprog"], options={"dynprog": {"slots": 50}}, **arguments)
+    graphs = ms.sweep(problems[1:], ["modnn"], device=ms.Device(1, duplex=True), **arguments)
+    for row in [*table, *graphs]:
+        result = ms.plan_again(path, row["key"])
+        assert row["status"] == "planned"
+        assert (result.makespan, result.peak_memory) == (row["makespan"], row["peak_memory"])
+        assert len(result.offloaded) == row["offloaded"]
+        assert ms.validate(result).makespan == pytest.approx(row["makespan"])
+    with pytest.raises(ms.InvalidInputError, match="has no point 'nobody'"):
+        ms.plan_again(path, "nobody")

@@ -114,7 +114,8 @@ def test_a_point_that_is_there_is_neither_claimed_nor_replaced(tmp_path: Path) -
         (1.0, True, None),
         (None, None, "x"),
     ]
-    assert ms.Chain.from_json(store.problem(problem.key)) == problem.problem
+    source, document = store.problem(problem.key)
+    assert (source, ms.Chain.from_json(document)) == (None, problem.problem)
     store.forget_failed(points.keys)
     assert store.finished() == {points.keys[0]}
     store.close()

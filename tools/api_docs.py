@@ -44,7 +44,7 @@ GROUPS = {
     "Planners of graphs": ["olla", "modnn", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "vdnn_plus"],
     "Lower bounds": ["bounds", "Bounds"],
     "Comparing": ["compare", "plan", "frontier", "Frontier", "feature_map_classes"],
-    "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store"],
+    "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store", "plan_again"],
     "Profiles": ["profiles"],
     "Pictures and traces": [
         "plot.plot",

@@ -41,7 +41,7 @@ from memsched.planners.vdnn_plus import vdnn_plus
 from memsched.planners.vdnn_sync import vdnn_sync
 from memsched.problem import peak_memory, simulate
 from memsched.result import Result
-from memsched.sweep.api import read_store, sweep
+from memsched.sweep.api import plan_again, read_store, sweep
 from memsched.sweep.progress import SweepProgress
 from memsched.sweep.table import Sweep
 from memsched.validate import ValidationReport, validate
@@ -86,6 +86,7 @@ __all__ = [
     "peak_memory",
     "place",
     "plan",
+    "plan_again",
     "pofo",
     "pooch",
     "profiles",

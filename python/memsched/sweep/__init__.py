@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memsched.sweep.api import read_store, sweep
+from memsched.sweep.api import plan_again, read_store, sweep
 from memsched.sweep.progress import SweepProgress
 from memsched.sweep.table import Sweep
 
-__all__ = ["Sweep", "SweepProgress", "read_store", "sweep"]
+__all__ = ["Sweep", "SweepProgress", "plan_again", "read_store", "sweep"]

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from memsched import checks
 from memsched._core import Chain, Device, Graph
+from memsched.documents import read_device
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problem import Problem
-from memsched.sources import find_problem, link_bandwidth
+from memsched.result import Result
+from memsched.sources import find_problem, link_bandwidth, problem_from
 from memsched.sweep.points import (
     Group,
     SweptProblem,
@@ -173,6 +175,62 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
         return Sweep(opened.rows())
     finally:
         opened.close()
+
+
+def plan_again(path: str | os.PathLike[str], key: str) -> Result:
+    """Plan a point of a store once more, to see the plan itself: a store keeps figures, not schedules.
+
+    Parameters
+    ----------
+    path : path
+        The store.
+    key : str
+        Of the point: `row["key"]`.
+
+    Returns
+    -------
+    Result
+        The same as in the sweep, unless the planner had a time limit.
+
+    Raises
+    ------
+    InvalidInputError
+        The store has no such point.
+    InfeasibleError
+        As in the sweep.
+    StoreError
+
+    Examples
+    --------
+    >>> import memsched as ms, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "sweep.sqlite")
+    >>> table = ms.sweep("resnet18-224-b32", ["rotor"], memory=["50%"], store=path)
+    >>> ms.plan_again(path, table.rows[0]["key"]).makespan == table.rows[0]["makespan"]
+    True
+    """
+    from memsched.sweep.store import Store
+    from memsched.sweep.work import Work, planning
+
+    opened = Store(path, read_only=True)
+    try:
+        row = next(iter(opened.rows([key])), None)
+        if row is None:
+            raise InvalidInputError(f"'{opened.path}' has no point {key!r}; rows have theirs under 'key'")
+        source, document = opened.problem(row["problem_key"])
+    finally:
+        opened.close()
+    problem = problem_from(document)
+    if isinstance(problem, GraphFamily) and source is not None:
+        problem = find_problem(source)  # which has all batches
+    work = Work(
+        problem=problem,
+        key=row["problem_key"],
+        planner=row["planner"],
+        options=row["options"],
+        table_slots=row["table_slots"],
+        devices=(),
+    )
+    return planning(work)(read_device(row["device"]))
 
 
 def _problems(given: Sequence[Problem | str] | Problem | str) -> list[SweptProblem]:

@@ -28,7 +28,9 @@ _COLUMNS = (
     *("device", "table_slots", "version", "finished"),
 )
 _SCHEMA = f"""
-CREATE TABLE problems (key TEXT PRIMARY KEY, name TEXT NOT NULL, ideal REAL NOT NULL, document BLOB NOT NULL);
+CREATE TABLE problems (
+    key TEXT PRIMARY KEY, name TEXT NOT NULL, source TEXT, ideal REAL NOT NULL, document BLOB NOT NULL
+);
 CREATE TABLE points (
     key TEXT PRIMARY KEY, problem TEXT NOT NULL REFERENCES problems (key), planner TEXT NOT NULL,
     memory INTEGER NOT NULL, bandwidth REAL NOT NULL, options TEXT NOT NULL, status TEXT NOT NULL,
@@ -106,19 +108,18 @@ class Store:
         """Keep a problem, so that its points can be planned again."""
         with self._told("written"), self._transaction():
             self._database.execute(
-                "INSERT OR IGNORE INTO problems VALUES (?, ?, ?, ?)",
-                (problem.key, problem.name, problem.ideal, problem.document),
+                "INSERT OR IGNORE INTO problems VALUES (?, ?, ?, ?, ?)",
+                (problem.key, problem.name, problem.source, problem.ideal, problem.document),
             )
 
-    def problem(self, key: str) -> Document:
-        """The JSON form of a problem."""
+    def problem(self, key: str) -> tuple[str | None, Document]:
+        """The name by which a problem can be loaded, if it has one, and its JSON form."""
         with self._told("read"):
-            found = self._database.execute("SELECT document FROM problems WHERE key = ?", (key,)).fetchone()
+            found = self._database.execute("SELECT source, document FROM problems WHERE key = ?", (key,)).fetchone()
             try:
-                document: Document = json.loads(zlib.decompress(found[0]))
+                return found[0], json.loads(zlib.decompress(found[1]))
             except (TypeError, ValueError, zlib.error) as error:
                 raise StoreError(f"'{self.path}' is damaged: its problem {key} cannot be read ({error})") from error
-            return document
 
     def finished(self) -> set[str]:
         """The keys of all points that are there, planned or not."""
