@@ -2,6 +2,7 @@
 #include "memsched/order_steps.h"
 #include "memsched/planners/min_cut.h"
 #include "memsched/planners/order.h"
+#include "memsched/planners/order_cases.h"
 #include "memsched/planners/order_deduce.h"
 #include "memsched/planners/order_greedy.h"
 #include "memsched/residency.h"
@@ -144,18 +145,76 @@ TEST_CASE("runs can be undone") {
     }
 }
 
+TEST_CASE("flows on top of a flow can be taken back") {
+    MinCut cut(4);
+    cut.add_edge(0, 2, 3);
+    cut.add_edge(2, 1, 1);
+    cut.add_edge(2, 3, 5);
+    cut.add_edge(3, 1, 9);
+    CHECK(cut.solve(0, 1, MinCut::unlimited) == 3);
+    cut.keep();
+    CHECK(cut.reached_from(0) == std::vector<std::uint8_t>{1, 0, 0, 0});
+    CHECK(cut.reaches(1) == std::vector<std::uint8_t>{0, 1, 1, 1});
+    for (int k = 0; k < 2; ++k) {
+        CHECK(cut.solve(2, 1, MinCut::unlimited) == 3);
+        CHECK(cut.solve(3, 1, 4) == 4);
+        cut.take_back();
+    }
+}
+
+TEST_CASE("what is held if another op ran, or did not, is what orders with that precedence hold") {
+    Random random(6);
+    for (int k = 0; k < 200; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Reach reach(problem);
+        const OpId op = draw(random, 0, static_cast<int>(problem.ops()) - 1);
+        HeldCut cut(problem, reach, op);
+        const Bytes least = cut.least(MinCut::unlimited), fits = least + draw(random, 0, 4);
+        REQUIRE(least == held_exactly(problem, reach, op, MinCut::unlimited));
+        const auto given = [&](OpId first, OpId then) {
+            const Deduced with = with_precedences(problem, {{first, then}});
+            const auto now = std::find(with.ops.begin(), with.ops.end(), op) - with.ops.begin();
+            return held_exactly(with.problem, Reach(with.problem), static_cast<OpId>(now), MinCut::unlimited);
+        };
+        for (const OpId other : listed(problem)) {
+            if (other != op && !reach.is_before(op, other) && !reach.is_before(other, op)) {
+                const Bytes ran = cut.if_ran(other, fits, MinCut::unlimited), true_ran = given(other, op);
+                const Bytes not_yet = cut.if_not(other, fits, MinCut::unlimited), true_not = given(op, other);
+                REQUIRE(std::max(ran, fits) == std::max(true_ran, fits));
+                REQUIRE(std::max(not_yet, fits) == std::max(true_not, fits));
+            }
+        }
+    }
+}
+
 TEST_CASE("what is deduced holds in every better order") {
     Random random(4);
     int told = 0;
     for (int k = 0; k < 300; ++k) {
         const OrderProblem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
-        const Deduced same = deduce(problem, best + 1, 3, {});
-        REQUIRE_FALSE(same.impossible);
+        const Deduced same = deduce(problem, draw(random, 0, static_cast<int>(best)), best + 1, 3, {});
+        REQUIRE(same.lower <= best);
+        REQUIRE(best < same.below);
         REQUIRE(least_peak(same.problem) == best);
-        told += deduce(problem, best, 3, {}).impossible;
+        told += deduce(problem, 0, best, 3, {}).lower == best;
     }
     CHECK(told > 100);
+}
+
+TEST_CASE("cases settle whether an order is within a limit") {
+    Random random(7);
+    int settled = 0;
+    for (int k = 0; k < 300; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Bytes best = least_peak(problem);
+        const Settled within = settle(problem, best, 2, 30, {}), below = settle(problem, best - 1, 2, 30, {});
+        REQUIRE_FALSE(within.impossible);
+        REQUIRE(below.order.empty());
+        REQUIRE((within.order.empty() || peak_of(problem, within.order) == best));
+        settled += !within.order.empty() && below.impossible;
+    }
+    CHECK(settled > 250);
 }
 
 TEST_CASE("steps of an order hold what the order holds") {

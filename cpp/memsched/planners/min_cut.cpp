@@ -14,14 +14,14 @@ void MinCut::add_edge(std::int32_t from, std::int32_t to, Bytes capacity) {
 // Distances from the source; whether the sink can be reached.
 bool MinCut::label(std::int32_t source, std::int32_t sink) {
     level_.assign(first_.size(), -1);
-    std::vector<std::int32_t> queue{source};
+    queue_.assign(1, source);
     level_[at(source)] = 0;
-    for (std::size_t k = 0; k < queue.size() && level_[at(sink)] < 0; ++k) {
-        for (std::int32_t e = first_[at(queue[k])]; e >= 0; e = edges_[at(e)].next) {
+    for (std::size_t k = 0; k < queue_.size() && level_[at(sink)] < 0; ++k) {
+        for (std::int32_t e = first_[at(queue_[k])]; e >= 0; e = edges_[at(e)].next) {
             const Edge& edge = edges_[at(e)];
             if (edge.left > 0 && level_[at(edge.to)] < 0) {
-                level_[at(edge.to)] = level_[at(queue[k])] + 1;
-                queue.push_back(edge.to);
+                level_[at(edge.to)] = level_[at(queue_[k])] + 1;
+                queue_.push_back(edge.to);
             }
         }
     }
@@ -30,7 +30,7 @@ bool MinCut::label(std::int32_t source, std::int32_t sink) {
 
 // One more way from source to sink along the labels, and what it carries; 0: there is none.
 Bytes MinCut::push(std::int32_t source, std::int32_t sink) {
-    std::vector<std::int32_t> way;
+    way_.clear();
     std::int32_t node = source;
     while (node != sink) {
         std::int32_t& e = current_[at(node)];
@@ -38,23 +38,24 @@ Bytes MinCut::push(std::int32_t source, std::int32_t sink) {
             e = edges_[at(e)].next;
         }
         if (e >= 0) {
-            way.push_back(e);
+            way_.push_back(e);
             node = edges_[at(e)].to;
-        } else if (way.empty()) {
+        } else if (way_.empty()) {
             return 0;
         } else { // a dead end: step back, and do not come here again
             level_[at(node)] = -1;
-            node = edges_[at(way.back() ^ 1)].to;
-            way.pop_back();
+            node = edges_[at(way_.back() ^ 1)].to;
+            way_.pop_back();
         }
     }
     Bytes carried = unlimited;
-    for (const std::int32_t e : way) {
+    for (const std::int32_t e : way_) {
         carried = std::min(carried, edges_[at(e)].left);
     }
-    for (const std::int32_t e : way) {
+    for (const std::int32_t e : way_) {
         edges_[at(e)].left -= carried;
         edges_[at(e ^ 1)].left += carried;
+        pushed_.emplace_back(e, carried);
     }
     return carried;
 }
@@ -68,6 +69,14 @@ Bytes MinCut::solve(std::int32_t source, std::int32_t sink, Bytes enough) {
         }
     }
     return std::min(total, enough);
+}
+
+void MinCut::take_back() {
+    for (const auto& [e, carried] : pushed_) {
+        edges_[at(e)].left += carried;
+        edges_[at(e ^ 1)].left -= carried;
+    }
+    pushed_.clear();
 }
 
 std::vector<std::uint8_t> MinCut::reaches(std::int32_t sink) const {
@@ -86,6 +95,23 @@ std::vector<std::uint8_t> MinCut::reaches(std::int32_t sink) const {
         }
     }
     return reaches;
+}
+
+std::vector<std::uint8_t> MinCut::reached_from(std::int32_t source) const {
+    std::vector<std::uint8_t> reached(first_.size(), 0);
+    std::vector<std::int32_t> stack{source};
+    reached[at(source)] = 1;
+    while (!stack.empty()) {
+        const std::int32_t node = stack.back();
+        stack.pop_back();
+        for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
+            if (edges_[at(e)].left > 0 && !reached[at(edges_[at(e)].to)]) {
+                reached[at(edges_[at(e)].to)] = 1;
+                stack.push_back(edges_[at(e)].to);
+            }
+        }
+    }
+    return reached;
 }
 
 } // namespace memsched

@@ -4,6 +4,7 @@
 #include "memsched/units.h"
 
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -15,10 +16,16 @@ class MinCut {
     explicit MinCut(std::size_t nodes) : first_(nodes, -1) {}
 
     void add_edge(std::int32_t from, std::int32_t to, Bytes capacity);
-    // The capacity of the least cut, or `enough` once it is clear that it is no less. Ask once.
+    // The capacity of the least cut, or `enough` once it is clear that it is no less. The flow stays: asked again, with
+    // other ends too, this is what more can flow.
     Bytes solve(std::int32_t source, std::int32_t sink, Bytes enough);
-    // After `solve` by a cut less than enough: the nodes on the sink's side of every least cut, the smallest such side.
+    // Takes back what has flowed since it was last kept.
+    void keep() { pushed_.clear(); }
+    void take_back();
+    // After `solve` by a cut less than enough: the nodes on the sink's side of every least cut, the smallest such side,
+    // and those on the source's side of every one.
     std::vector<std::uint8_t> reaches(std::int32_t sink) const;
+    std::vector<std::uint8_t> reached_from(std::int32_t source) const;
 
   private:
     struct Edge {
@@ -31,6 +38,8 @@ class MinCut {
 
     std::vector<Edge> edges_; // each followed by its reverse
     std::vector<std::int32_t> first_, level_, current_;
+    std::vector<std::int32_t> queue_, way_;              // of one search
+    std::vector<std::pair<std::int32_t, Bytes>> pushed_; // edges, and what they took since it was last kept
 };
 
 } // namespace memsched

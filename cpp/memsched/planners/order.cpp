@@ -1,6 +1,7 @@
 #include "memsched/planners/order.h"
 
 #include "memsched/planners/order_bound.h"
+#include "memsched/planners/order_cases.h"
 #include "memsched/planners/order_deduce.h"
 #include "memsched/planners/order_greedy.h"
 #include "memsched/planners/order_search.h"
@@ -89,12 +90,12 @@ class PartSolver {
 
     // Where the two do not meet; at the end of this the best order is known, or a search has `most` nodes.
     void finish(std::size_t most, const Progress& progress) {
+        tighten(12, 64, progress);
         improve_windows({}, progress);
         search(quick_nodes, {}, progress);
-        rule_out(16, progress);
         greedy_orders(thorough, progress);
         improve_windows(thorough, progress);
-        rule_out(64, progress);
+        tighten(64, 256, progress);
         search(most, {}, progress);
     }
 
@@ -103,7 +104,8 @@ class PartSolver {
 
   private:
     OrderSolution& found() { return part_.found; }
-    bool enough() { return found().peak <= std::max(found().lower_bound, enough_); }
+    bool enough() { return found().peak <= at_least(); }
+    Bytes at_least() { return std::max(found().lower_bound, enough_); }
     void raise(Bytes lower) { found().lower_bound = std::min(std::max(found().lower_bound, lower), found().peak); }
 
     Bytes bound() const {
@@ -135,7 +137,7 @@ class PartSolver {
                     if (enough() || progress.tick(0)) {
                         return;
                     }
-                    const Bytes lower = std::max(found().lower_bound, enough_);
+                    const Bytes lower = at_least();
                     const Bytes limit = lower + (round == 0 ? 0 : (found().peak - lower) >> round);
                     backward ? offer_turned(greedy_order(turned_, limit, rule, effort))
                              : offer(greedy_order(part_.problem, limit, rule, effort));
@@ -153,8 +155,7 @@ class PartSolver {
     void raise_by_cuts(const Progress& progress) {
         OrderState state(part_.problem);
         for (const OpId op : found().order) {
-            if (!cut_[at(op)] && !enough() && state.needs(op) > std::max(found().lower_bound, enough_) &&
-                !progress.tick(0)) {
+            if (!cut_[at(op)] && !enough() && state.needs(op) > at_least() && !progress.tick(0)) {
                 cut_[at(op)] = 1;
                 raise(held_exactly(part_.problem, reach_, op, state.needs(op)));
             }
@@ -186,7 +187,7 @@ class PartSolver {
                               order.begin() + static_cast<std::ptrdiff_t>(begin + width));
         std::sort(ops.begin(), ops.end());
         Part window{ops, part_of(part_.problem, ops, ran), {}};
-        PartSolver solver(window, std::max(found().lower_bound, enough_));
+        PartSolver solver(window, at_least());
         solver.raise(solver.bound());
         solver.greedy_orders(effort, progress);
         solver.search(window_nodes, effort, progress);
@@ -215,10 +216,21 @@ class PartSolver {
         return count;
     }
 
-    // Whether there can be an order below the best one at all.
-    void rule_out(std::size_t critical, const Progress& progress) {
-        if (!enough() && deduce(part_.problem, found().peak, critical, progress).impossible) {
-            raise(found().peak);
+    // Raises the bound by what all better orders have in common, then looks for an order that meets it, case by case.
+    void tighten(std::size_t critical, std::size_t cases, const Progress& progress) {
+        for (int round = 0; round < tighten_rounds && !enough() && !progress.tick(0); ++round) {
+            raise(deduce(part_.problem, at_least(), found().peak, critical, progress).lower);
+            if (enough()) {
+                return;
+            }
+            Settled settled = settle(part_.problem, at_least(), critical, cases, progress);
+            if (settled.impossible) {
+                raise(at_least() + 1);
+            } else if (settled.order.empty()) {
+                return;
+            } else {
+                offer(std::move(settled.order));
+            }
         }
     }
 
@@ -226,7 +238,7 @@ class PartSolver {
         if (enough()) {
             return;
         }
-        const Bytes lower = std::max(found().lower_bound, enough_);
+        const Bytes lower = at_least();
         OrderSearch forward(part_.problem, lower, found().peak, effort), backward(turned_, lower, found().peak, effort);
         const auto nodes = [&] { return forward.nodes() + backward.nodes(); };
         bool over = false;
@@ -246,6 +258,7 @@ class PartSolver {
     }
 
     static constexpr std::size_t window_nodes = 12000, quick_nodes = 100000;
+    static constexpr int tighten_rounds = 16; // each that ends without an order raises the bound
 
     Part& part_;
     Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much

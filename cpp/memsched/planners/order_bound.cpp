@@ -1,7 +1,5 @@
 #include "memsched/planners/order_bound.h"
 
-#include "memsched/planners/min_cut.h"
-
 #include <algorithm>
 #include <bit>
 
@@ -79,58 +77,105 @@ std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach
     return held;
 }
 
-Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough, Given given) {
-    // Nodes: what has run (source), what has not (sink), the ops that may be in either, two for each net.
-    constexpr std::int32_t source = 0, sink = 1;
-    std::vector<std::int32_t> node(problem.ops(), -1);
+HeldCut::HeldCut(const OrderProblem& problem, const Reach& reach, OpId op)
+    : node_(problem.ops(), sink), held_(problem.base + problem.scratch[at(op)]) {
+    // Beside source and sink the ops that may be on either side, and two nodes for each net of theirs.
     std::int32_t nodes = 2;
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         const auto other = static_cast<OpId>(v);
-        const bool same = other == given.op;
-        const bool before = has(reach.ancestors(op), other) ||
-                            (given.op >= 0 && given.ran && (same || has(reach.ancestors(given.op), other)));
-        const bool after = other == op || has(reach.descendants(op), other) ||
-                           (given.op >= 0 && !given.ran && (same || has(reach.descendants(given.op), other)));
-        node[v] = before ? source : after ? sink : nodes++;
+        const bool before = has(reach.ancestors(op), other), after = other == op || has(reach.descendants(op), other);
+        node_[v] = before ? source : after ? sink : nodes++;
     }
-    const auto first_net = nodes;
-    MinCut cut(at(first_net) + 2 * problem.bytes.size());
-    Bytes held = problem.base + problem.scratch[at(op)];
+    std::vector<std::pair<NetId, std::pair<bool, bool>>> open; // nets, and whether source and sink have a part in them
     for (std::size_t e = 0; e < problem.bytes.size(); ++e) {
-        const auto& members = problem.members[e];
-        bool run = problem.from_start[e] != 0, left = problem.to_end[e] != 0, own = false;
-        for (const OpId member : members) {
-            run = run || node[at(member)] == source;
-            left = left || node[at(member)] == sink;
+        bool run = problem.from_start[e] != 0, left = problem.to_end[e] != 0, own = false, free = false;
+        for (const OpId member : problem.members[e]) {
+            run = run || node_[at(member)] == source;
+            left = left || node_[at(member)] == sink;
+            free = free || node_[at(member)] > sink;
             own = own || member == op;
         }
-        if (own || (run && left)) { // however the others are divided
-            held += problem.bytes[e];
-            continue;
+        if (own || (run && left)) {
+            held_ += problem.bytes[e];
+        } else if (free) {
+            open.push_back({static_cast<NetId>(e), {run, left}});
         }
-        const std::int32_t enter = first_net + 2 * static_cast<std::int32_t>(e), leave = enter + 1;
-        cut.add_edge(enter, leave, problem.bytes[e]);
-        if (run) {
-            cut.add_edge(source, enter, MinCut::unlimited);
+    }
+    cut_ = MinCut(at(nodes) + 2 * open.size());
+    for (const auto& [e, ends] : open) {
+        const std::int32_t enter = nodes++, leave = nodes++;
+        cut_.add_edge(enter, leave, problem.bytes[at(e)]);
+        if (ends.first) {
+            cut_.add_edge(source, enter, MinCut::unlimited);
         }
-        if (left) {
-            cut.add_edge(leave, sink, MinCut::unlimited);
+        if (ends.second) {
+            cut_.add_edge(leave, sink, MinCut::unlimited);
         }
-        for (const OpId member : members) {
-            if (node[at(member)] > sink) {
-                cut.add_edge(node[at(member)], enter, MinCut::unlimited);
-                cut.add_edge(leave, node[at(member)], MinCut::unlimited);
+        for (const OpId member : problem.members[at(e)]) {
+            if (node_[at(member)] > sink) {
+                cut_.add_edge(node_[at(member)], enter, MinCut::unlimited);
+                cut_.add_edge(leave, node_[at(member)], MinCut::unlimited);
             }
         }
     }
     for (std::size_t v = 0; v < problem.ops(); ++v) {
+        if (node_[v] <= sink) {
+            continue;
+        }
         for (const OpId before : problem.before[v]) {
-            if (node[v] > sink && node[at(before)] > sink) {
-                cut.add_edge(node[v], node[at(before)], MinCut::unlimited);
+            if (node_[at(before)] > sink) {
+                cut_.add_edge(node_[v], node_[at(before)], MinCut::unlimited);
             }
         }
     }
-    return held + cut.solve(source, sink, std::max<Bytes>(enough - held, 0));
+}
+
+Bytes HeldCut::least(Bytes enough) {
+    held_ += cut_.solve(source, sink, std::max<Bytes>(enough - held_, 0));
+    cut_.keep();
+    return held_;
+}
+
+Bytes HeldCut::if_ran(OpId other, Bytes fits, Bytes enough) {
+    const std::int32_t node = node_[at(other)];
+    return with(node, sink, node, may_run_, fits, enough);
+}
+
+Bytes HeldCut::if_not(OpId other, Bytes fits, Bytes enough) {
+    const std::int32_t node = node_[at(other)];
+    return with(source, node, node, may_not_, fits, enough);
+}
+
+// Where `node` has to join source or sink, only what flows between it and the other of the two can grow.
+Bytes HeldCut::with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
+                    Bytes fits, Bytes enough) {
+    if (may_run_.empty()) {
+        note_cuts();
+    }
+    if (known[at(node)]) {
+        return held_;
+    }
+    const Bytes held = held_ + cut_.solve(from, to, std::max<Bytes>(enough - held_, 0));
+    if (held <= fits) {
+        note_cuts();
+    }
+    cut_.take_back();
+    return held;
+}
+
+// The least cuts with most and with fewest ops that have run.
+void HeldCut::note_cuts() {
+    const std::vector<std::uint8_t> late = cut_.reaches(sink), early = cut_.reached_from(source);
+    may_run_.resize(late.size(), 0);
+    may_not_.resize(late.size(), 0);
+    for (std::size_t n = 0; n < late.size(); ++n) {
+        may_run_[n] |= !late[n];
+        may_not_[n] |= !early[n];
+    }
+}
+
+Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough) {
+    return HeldCut(problem, reach, op).least(enough);
 }
 
 } // namespace memsched

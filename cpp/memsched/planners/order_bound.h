@@ -1,6 +1,7 @@
 // What every order holds at least while an op runs.
 #pragma once
 
+#include "memsched/planners/min_cut.h"
 #include "memsched/planners/order_problem.h"
 
 #include <vector>
@@ -15,6 +16,9 @@ class Reach {
     std::size_t words() const { return words_; }
     const std::uint64_t* ancestors(OpId op) const { return up_.data() + at(op) * words_; }
     const std::uint64_t* descendants(OpId op) const { return down_.data() + at(op) * words_; }
+    bool is_before(OpId first, OpId then) const {
+        return (ancestors(then)[at(first) / 64] >> (at(first) % 64) & 1) != 0;
+    }
     std::size_t ancestor_count(OpId op) const;
     std::size_t descendant_count(OpId op) const;
 
@@ -27,14 +31,32 @@ class Reach {
 // 64) for the bits, and at most ops x nets additions.
 std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach);
 
-// A choice that an order may have made: `op` has run already, or it has not.
-struct Given {
-    OpId op = -1; // -1: nothing is given
-    bool ran = false;
+// What orders hold at least while one op runs: a minimum cut between the ops before it and those after it.
+class HeldCut {
+  public:
+    HeldCut(const OrderProblem& problem, const Reach& reach, OpId op);
+
+    // In any order; or `enough`, if that is no less. Ask once, and the others only if this is less than enough.
+    Bytes least(Bytes enough);
+    // Where another op, one that may do either, ran before, and where it did not; or `enough`. What is no more than
+    // `fits` may be given as anything from least() to that, and costs little if an earlier answer shows it.
+    Bytes if_ran(OpId other, Bytes fits, Bytes enough);
+    Bytes if_not(OpId other, Bytes fits, Bytes enough);
+
+  private:
+    static constexpr std::int32_t source = 0, sink = 1; // what has run, and what has not
+
+    Bytes with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
+               Bytes fits, Bytes enough);
+    void note_cuts();
+
+    std::vector<std::int32_t> node_; // by op
+    MinCut cut_{2};
+    Bytes held_ = 0;                              // however the others are divided, then in any order
+    std::vector<std::uint8_t> may_run_, may_not_; // by node: a cut that fits has it so
 };
 
-// What every order in which that is so holds at least while `op` runs, or `enough` if it is no less: a minimum cut
-// between the ops before it and those after it.
-Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough, Given given = {});
+// What every order holds at least while `op` runs, or `enough` if that is no less.
+Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough);
 
 } // namespace memsched

@@ -2,52 +2,18 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace memsched {
 namespace {
 
 using Edges = std::vector<std::pair<OpId, OpId>>;
 
-bool is_before(const Reach& reach, OpId first, OpId then) {
-    return (reach.ancestors(then)[at(first) / 64] >> (at(first) % 64) & 1) != 0;
-}
-
-// The ops that need most in any order, most first.
-std::vector<OpId> critical_ops(const OrderProblem& problem, const Reach& reach, Bytes limit, std::size_t most,
-                               const Progress& progress) {
-    std::vector<std::pair<Bytes, OpId>> needs;
-    for (std::size_t v = 0; v < problem.ops() && !progress.tick(0); ++v) {
-        needs.emplace_back(-held_exactly(problem, reach, static_cast<OpId>(v), limit), static_cast<OpId>(v));
-    }
-    std::sort(needs.begin(), needs.end());
-    std::vector<OpId> ops;
-    for (std::size_t k = 0; k < std::min(most, needs.size()); ++k) {
-        ops.push_back(needs[k].second);
-    }
-    return ops;
-}
-
-// What one op tells of all others; false: no order is below the limit.
-bool deduce_at(const OrderProblem& problem, const Reach& reach, OpId op, Bytes limit, Edges& edges,
-               const Progress& progress) {
-    for (std::size_t v = 0; v < problem.ops() && !progress.tick(0); ++v) {
-        const auto other = static_cast<OpId>(v);
-        if (other == op || is_before(reach, op, other) || is_before(reach, other, op)) {
-            continue;
-        }
-        const bool before = held_exactly(problem, reach, op, limit, {other, true}) < limit;
-        const bool after = held_exactly(problem, reach, op, limit, {other, false}) < limit;
-        if (!before && !after) {
-            return false;
-        }
-        if (!before) {
-            edges.emplace_back(op, other);
-        } else if (!after) {
-            edges.emplace_back(other, op);
-        }
-    }
-    return true;
-}
+// In every order whose peak is less than `price`, one op runs before another.
+struct Precedence {
+    OpId first, then;
+    Bytes price;
+};
 
 // Ops so that each comes after those it waits for and after the first of its edges; fewer than all: there is a cycle.
 std::vector<OpId> sorted_with(const OrderProblem& problem, const Edges& edges) {
@@ -77,49 +43,146 @@ std::vector<OpId> sorted_with(const OrderProblem& problem, const Edges& edges) {
     return ops;
 }
 
-// False: they make a cycle.
-bool add_edges(Deduced& to, Edges edges) {
-    const std::vector<OpId> ops = sorted_with(to.problem, edges);
-    if (ops.size() < to.problem.ops()) {
-        return false;
-    }
-    std::vector<OpId> number(ops.size()), origin(ops.size());
-    for (std::size_t k = 0; k < ops.size(); ++k) {
-        number[at(ops[k])] = static_cast<OpId>(k);
-        origin[k] = to.ops[at(ops[k])];
-    }
-    for (auto& [first, then] : edges) {
-        first = number[at(first)];
-        then = number[at(then)];
-    }
-    to.problem = renumbered(to.problem, ops, edges);
-    to.ops = std::move(origin);
-    return true;
+} // namespace
+
+std::vector<OpId> needy_ops(const OrderProblem& problem, const Reach& reach, std::size_t most) {
+    const std::vector<Bytes> held = held_at_least(problem, reach);
+    std::vector<OpId> ops(problem.ops());
+    std::iota(ops.begin(), ops.end(), 0);
+    most = std::min(most, ops.size());
+    std::partial_sort(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(most), ops.end(),
+                      [&](OpId a, OpId b) { return std::pair(-held[at(a)], a) < std::pair(-held[at(b)], b); });
+    ops.resize(most);
+    return ops;
 }
+
+Deduced with_precedences(const OrderProblem& problem, const Edges& edges) {
+    Deduced found;
+    found.ops = sorted_with(problem, edges);
+    if (found.ops.size() < problem.ops()) {
+        return found;
+    }
+    std::vector<OpId> number(found.ops.size());
+    for (std::size_t k = 0; k < found.ops.size(); ++k) {
+        number[at(found.ops[k])] = static_cast<OpId>(k);
+    }
+    Edges renamed;
+    for (const auto& [first, then] : edges) {
+        renamed.emplace_back(number[at(first)], number[at(then)]);
+    }
+    found.problem = renumbered(problem, found.ops, renamed);
+    return found;
+}
+
+namespace {
+
+class Deduction {
+  public:
+    Deduction(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, const Progress& progress)
+        : problem_(problem), upper_(upper), critical_(critical), progress_(progress), now_{problem, {}, upper, lower} {}
+
+    Deduced run() {
+        for (bool more = true; more;) {
+            rebuild();
+            if (now_.lower >= upper_ || progress_.tick(0)) {
+                break;
+            }
+            const std::size_t before = found_.size();
+            const Bytes lower = now_.lower;
+            look();
+            more = found_.size() > before || now_.lower > lower;
+        }
+        return std::move(now_);
+    }
+
+  private:
+    // The problem with what is known of orders whose peak is `lower`.
+    void rebuild() {
+        for (;;) {
+            std::erase_if(found_, [&](const Precedence& one) { return one.price <= now_.lower; });
+            now_.below = upper_;
+            Edges edges;
+            for (const Precedence& one : found_) {
+                now_.below = std::min(now_.below, one.price);
+                edges.emplace_back(one.first, one.then);
+            }
+            Deduced next = with_precedences(problem_, edges);
+            now_.problem = std::move(next.problem);
+            now_.ops = std::move(next.ops);
+            if (now_.ops.size() == problem_.ops()) {
+                return;
+            }
+            now_.lower = now_.below; // a cycle: there is no order below all prices
+        }
+    }
+
+    // By cuts of more ops than are asked about others: with what is known an op may need much that did not before.
+    void look() {
+        const Reach reach(now_.problem);
+        std::vector<HeldCut> cuts;
+        std::vector<std::pair<Bytes, std::size_t>> needs;
+        const std::vector<OpId> ops = needy_ops(now_.problem, reach, 4 * critical_);
+        for (const OpId op : ops) {
+            cuts.emplace_back(now_.problem, reach, op);
+            const Bytes need = cuts.back().least(now_.below);
+            now_.lower = std::max(now_.lower, std::min(need, now_.below));
+            if (now_.lower >= now_.below || progress_.tick(0)) {
+                return;
+            }
+            needs.emplace_back(-need, needs.size());
+        }
+        std::sort(needs.begin(), needs.end());
+        for (std::size_t k = 0; k < std::min(critical_, needs.size()) && !progress_.tick(0); ++k) {
+            look_at(reach, cuts[needs[k].second], ops[needs[k].second]);
+        }
+    }
+
+    // What one op tells of all others. What it tells of one holds for those behind it too.
+    void look_at(const Reach& reach, HeldCut& cut, OpId op) {
+        const OrderProblem& problem = now_.problem;
+        std::vector<std::uint8_t> told(problem.ops(), 0);
+        const auto free = [&](OpId other) {
+            return other != op && !reach.is_before(op, other) && !reach.is_before(other, op);
+        };
+        const auto any_told = [&](std::span<const OpId> ops) {
+            return std::any_of(ops.begin(), ops.end(), [&](OpId other) { return told[at(other)] != 0; });
+        };
+        for (std::size_t v = 0; v < problem.ops(); ++v) {
+            const auto other = static_cast<OpId>(v);
+            if (free(other)) {
+                told[v] = any_told(problem.before[v]) || note({op, other}, cut.if_ran(other, now_.lower, now_.below));
+            }
+        }
+        std::fill(told.begin(), told.end(), 0);
+        for (std::size_t v = problem.ops(); v-- > 0;) {
+            const auto other = static_cast<OpId>(v);
+            if (free(other)) {
+                told[v] = any_told(problem.after[v]) || note({other, op}, cut.if_not(other, now_.lower, now_.below));
+            }
+        }
+    }
+
+    // Whether what the other way round holds rules it out. What was deduced before was relied on, so it bounds the
+    // price.
+    bool note(std::pair<OpId, OpId> edge, Bytes price) {
+        if (price > now_.lower) {
+            found_.push_back({now_.ops[at(edge.first)], now_.ops[at(edge.second)], std::min(price, now_.below)});
+        }
+        return price > now_.lower;
+    }
+
+    const OrderProblem& problem_;
+    Bytes upper_;
+    std::size_t critical_;
+    const Progress& progress_;
+    Deduced now_;
+    std::vector<Precedence> found_;
+};
 
 } // namespace
 
-Deduced deduce(const OrderProblem& problem, Bytes limit, std::size_t critical, const Progress& progress) {
-    Deduced now{problem, std::vector<OpId>(problem.ops()), false};
-    std::iota(now.ops.begin(), now.ops.end(), 0);
-    while (!progress.tick(0)) {
-        const Reach reach(now.problem);
-        Edges edges;
-        for (const OpId op : critical_ops(now.problem, reach, limit, critical, progress)) {
-            if (!deduce_at(now.problem, reach, op, limit, edges, progress)) {
-                now.impossible = true;
-                return now;
-            }
-        }
-        if (edges.empty()) {
-            break;
-        }
-        now.impossible = !add_edges(now, std::move(edges));
-        if (now.impossible) {
-            return now;
-        }
-    }
-    return now;
+Deduced deduce(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, const Progress& progress) {
+    return Deduction(problem, lower, upper, critical, progress).run();
 }
 
 } // namespace memsched

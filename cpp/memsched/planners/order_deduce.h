@@ -1,23 +1,32 @@
-// What every order below a limit has in common.
+// What all orders with a low peak have in common.
 #pragma once
 
 #include "memsched/planners/order_bound.h"
 #include "memsched/progress.h"
 
+#include <utility>
 #include <vector>
 
 namespace memsched {
 
-// A problem with all orders below the limit that the first one has, and more that ops wait for. Op k was ops[k].
+// A problem with all orders whose peak is less than `below`, and with more that ops wait for. Op k was ops[k].
 struct Deduced {
     OrderProblem problem;
     std::vector<OpId> ops;
-    bool impossible = false; // no order is below the limit
+    Bytes below = 0; // bytes, more than `lower` unless lower is all that was asked for
+    Bytes lower = 0; // bytes; no order at all has a lower peak
 };
 
-// For ops that need much, and each op that may run before or after: where one of the two needs `limit` bytes or more,
-// by a minimum cut, only the other is left. Goes on while that tells more, each time for so many ops. O(critical x ops)
-// minimum cuts a time.
-Deduced deduce(const OrderProblem& problem, Bytes limit, std::size_t critical, const Progress& progress);
+// The same ops with more that they wait for, in a topological order; none if that is impossible.
+Deduced with_precedences(const OrderProblem& problem, const std::vector<std::pair<OpId, OpId>>& edges);
+
+// The ops that need most in any order by the simple bound, most first.
+std::vector<OpId> needy_ops(const OrderProblem& problem, const Reach& reach, std::size_t most);
+
+// lower: no order has a lower peak. upper: only orders below it matter. For ops that need much, and each op that may
+// run before or after, minimum cuts tell what the first holds in either case; what that costs more than `lower` is
+// ruled out. Where nothing is left, lower is raised to the least that was ruled out, and so on until nothing more is
+// told.
+Deduced deduce(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, const Progress& progress);
 
 } // namespace memsched

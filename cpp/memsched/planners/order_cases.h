@@ -1,0 +1,22 @@
+// Whether there is an order within a limit, case by case.
+#pragma once
+
+#include "memsched/planners/order_problem.h"
+#include "memsched/progress.h"
+
+#include <vector>
+
+namespace memsched {
+
+struct Settled {
+    std::vector<OpId> order; // within the limit; empty: none was found
+    bool impossible = false; // there is none
+};
+
+// Deduces what all such orders have in common, tries some, and else takes two ops that may run either way round: both
+// cases are problems of the same kind. Gives up after so many.
+// critical: of how many ops, those that need most, this is learned.
+Settled settle(const OrderProblem& problem, Bytes limit, std::size_t critical, std::size_t cases,
+               const Progress& progress);
+
+} // namespace memsched
