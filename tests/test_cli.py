@@ -20,7 +20,22 @@ from memsched.cli.app import program
 SMALL = "resnet18-224-b32"
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
 COMMANDS = (
-    *("compare", "plan", "frontier", "sweep", "order", "place", "profile", "simulate", "validate", "profiles", "plot", "trace"),
+    *(
+        "compare",
+        "plan",
+        "frontier",
+        "sweep",
+        "order",
+        "place",
+        "profile",
+        "simulate",
+        "validate",
+        "profiles",
+        "plot",
+        "trace",
+        "report",
+        "doctor",
+    ),
 )
 
 

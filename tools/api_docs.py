@@ -52,6 +52,8 @@ GROUPS = {
         "plot_classes.plot_classes",
         "plot_frontier.plot_frontier",
         "plot_sweep.plot_sweep",
+        "report.write_report",
+        "report.write_sweep_report",
         "trace.trace",
     ],
     "PyTorch": ["torch"],

@@ -11,6 +11,7 @@ import click
 import memsched
 from memsched.cli.check import simulate, validate
 from memsched.cli.compare import compare
+from memsched.cli.doctor import doctor
 from memsched.cli.draw import plot, trace
 from memsched.cli.frontier import frontier
 from memsched.cli.order import order
@@ -18,6 +19,7 @@ from memsched.cli.place import place
 from memsched.cli.plan import plan
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
+from memsched.cli.report import report
 from memsched.cli.show import print_json
 from memsched.cli.sweep import sweep
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
@@ -127,5 +129,20 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (compare, plan, frontier, sweep, order, place, simulate, validate, profile, profiles, plot, trace):
+for _command in (
+    compare,
+    plan,
+    frontier,
+    sweep,
+    order,
+    place,
+    simulate,
+    validate,
+    profile,
+    profiles,
+    plot,
+    trace,
+    report,
+    doctor,
+):
     program.add_command(_command)

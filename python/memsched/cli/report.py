@@ -1,0 +1,104 @@
+"""`memsched report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from memsched.cli.inputs import RESULT, Machine, check_writable, json_option, open_result, read_target
+from memsched.cli.plan import chunk_and_limit
+from memsched.cli.show import print_json, print_rich, working
+from memsched.errors import InvalidInputError, MemschedError, ScheduleError
+from memsched.report import write_report, write_sweep_report
+from memsched.result import Result
+from memsched.units import format_seconds
+
+_SQLITE = b"SQLite format 3\0"
+_AS_SAVED = Machine(memory=None, bandwidth=None, duplex=None, latency=None, host_memory=None, device=None)
+
+
+def _is_store(path: str) -> bool:
+    """Whether a file is an SQLite database, by its first bytes; a file that cannot be read is not."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except (OSError, ValueError):
+        return False
+
+
+def _read_result(path: str) -> Result:
+    """A saved result, simulated again."""
+    if path != "-" and not Path(path).is_file():
+        raise InvalidInputError(f"'{path}' is no file; give a result that `memsched plan -o` saved, or a sweep's store")
+    document = read_target(path, RESULT)
+    try:
+        return open_result(document, None, _AS_SAVED)[0]
+    except ScheduleError as error:
+        raise ScheduleError(f"'{path}': {error}", error.step) from error
+    except MemschedError as error:
+        raise InvalidInputError(f"'{path}': {error}") from error
+
+
+@click.command()
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to save the page.")
+@click.option(
+    "--compare/--no-compare",
+    default=None,
+    help="Whether to run all planners on the problem of each result. By default for a single result.",
+)
+@click.option("--time-limit", metavar="SECONDS", help="For each planner that searches, where planners run.")
+@json_option
+def report(sources: tuple[str, ...], output: str, compare: bool | None, time_limit: str | None, as_json: bool) -> None:
+    """Write an HTML page about results or a sweep, to look at and to send around.
+
+    FILE is a result that `memsched plan -o` saved, or several, or one store of `memsched sweep`.
+
+    \b
+    memsched report result.json -o report.html
+    memsched report pofo.json rotor.json -o both.html --compare
+    memsched report sweep.sqlite -o sweep.html
+
+    The page is one file that loads nothing from the network: the streams and the memory, what each tensor does,
+    the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
+    """
+    check_writable(output)
+    limit = chunk_and_limit(None, time_limit)[1]
+    stores = [path for path in sources if _is_store(path)]
+    if stores:
+        if len(sources) > 1:
+            raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")
+        if compare is not None or limit is not None:
+            raise click.UsageError("a sweep is not planned again; leave --compare and --time-limit out")
+        return _sweep(stores[0], output, as_json)
+    results = [_read_result(path) for path in sources]
+    with working("planning") as say:
+        write_report(results, output, compare=compare, time_limit=limit, progress=say)
+    if as_json:
+        print_json(
+            {
+                "output": output,
+                "results": [
+                    {"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results
+                ],
+            }
+        )
+        return
+    for one in results:
+        name = one.problem.name or "a problem without a name"
+        print_rich(Text(f"{one.planner} on {name}, makespan {format_seconds(one.makespan)}"))
+    print_rich(Text(f"saved in {output}"))
+
+
+def _sweep(path: str, output: str, as_json: bool) -> None:
+    from memsched.sweep import read_store
+
+    rows = read_store(path).rows
+    write_sweep_report(rows, output, title=Path(path).stem)
+    planned = sum(row["status"] == "planned" for row in rows)
+    if as_json:
+        print_json({"output": output, "points": len(rows), "planned": planned})
+    else:
+        print_rich(Text(f"{len(rows)} points, {planned} of them planned: saved in {output}"))

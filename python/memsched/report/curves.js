@@ -1,0 +1,173 @@
+// Makespans over memories: the frontier of one problem, and those of a sweep.
+
+const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x"];
+const DASHES = ["solid", "dash", "dot"];
+
+class Curves extends Picture {
+  constructor(div, name) {
+    super(div, name);
+    this.hidden = new Set();
+  }
+
+  /* lines: {name, x, y, tips: [[word, figure], ...] a point, css, symbol, dash}; marks: the same, as single points.
+     Data are in the units of the axes. */
+  set(content) {
+    Object.assign(this, content);
+    this.view = {};
+  }
+
+  seen() {
+    return [...this.lines, ...this.marks].filter((line) => !this.hidden.has(line.name));
+  }
+
+  traces() {
+    return this.seen().map((line) => ({
+      type: "scatter",
+      mode: line.mode ?? "lines+markers",
+      x: line.x,
+      y: line.y,
+      hoverinfo: "skip",
+      line: { color: colour(line.css), width: line.width ?? 1.8, dash: line.dash ?? "solid" },
+      marker: { color: colour(line.css), size: line.size ?? 7, symbol: line.symbol, line: { color: colour("card"), width: 0.8 } },
+    }));
+  }
+
+  layout() {
+    const all = [...this.lines, ...this.marks];
+    const range = (values, low, high) => {
+      const known = values.filter(Number.isFinite);
+      const [least, most] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
+      if (!known.length) return [0, 1];
+      const span = most - least || Math.abs(most) || 1;
+      return [least - low * span, most + high * span];
+    };
+    return {
+      margin: { l: narrow() ? 46 : 64, r: 14, t: topMargin(), b: 44 },
+      xaxis: axis({ title: this.xTitle, range: range(all.flatMap((line) => line.x), 0.03, 0.03) }),
+      yaxis: axis({ title: narrow() ? "" : this.yTitle, range: range(all.flatMap((line) => line.y), 0.06, 0.06), tickfont: { color: colour("muted"), size: narrow() ? 9.5 : 11 } }),
+    };
+  }
+
+  draw() {
+    super.draw();
+    const all = [...this.lines, ...this.marks];
+    writeLegend(this.div, all.map((line) => [line.css, line.name, line.mode === "markers" ? "" : line.dash ? "line dash" : "line"]));
+    [...this.div.previousElementSibling.children].forEach((entry, at) => {
+      entry.tabIndex = 0;
+      entry.role = "button";
+      entry.style.cursor = "pointer";
+      entry.style.opacity = this.hidden.has(all[at].name) ? "0.4" : "1";
+      entry.addEventListener("click", () => {
+        if (!this.hidden.delete(all[at].name)) this.hidden.add(all[at].name);
+        this.draw();
+      });
+    });
+  }
+
+  // The nearest point of a curve.
+  point(event) {
+    const { xaxis, yaxis } = this.div._fullLayout;
+    const place = this.div.getBoundingClientRect();
+    const [x, y] = [event.clientX - place.left - xaxis._offset, event.clientY - place.top - yaxis._offset];
+    let [found, least] = [null, 30];
+    for (const line of this.seen()) {
+      if (!line.tips) continue;
+      for (let at = 0; at < line.x.length; at += 1) {
+        const distance = Math.hypot(xaxis.c2p(line.x[at]) - x, yaxis.c2p(line.y[at]) - y);
+        if (distance < least) [found, least] = [[line, at], distance];
+      }
+    }
+    if (!found) return hideTip();
+    showTip(event, found[0].name, found[0].tips(found[1]), found[0].css);
+  }
+}
+
+function frontierCurves(div, result) {
+  const { ideal, planners, bounds, own, time_unit: [factor, unit], byte_unit: [scale, size] } = result.frontier;
+  const overIdeal = (makespan) => (ideal > 0 ? [["over ideal", formatPercent(Math.max(0, makespan / ideal - 1))]] : []);
+  const lines = planners.map((one, at) => ({
+    name: one.memory.length ? one.name : `${one.name} (no plan)`,
+    x: one.memory.map((bytes) => bytes / scale),
+    y: one.makespan.map((seconds) => seconds * factor),
+    css: `s${at % 8}`,
+    symbol: SYMBOLS[at % SYMBOLS.length],
+    tips: (k) => [
+      ["memory", formatBytes(one.memory[k])],
+      ["makespan", formatSeconds(one.makespan[k])],
+      ["lower bound", formatSeconds(one.lower_bound[k])],
+      ...overIdeal(one.makespan[k]),
+    ],
+  }));
+  Object.entries(bounds).forEach(([words, [memory, seconds]], at) => {
+    const x = memory.map((bytes) => bytes / scale);
+    const y = seconds.map((bound) => bound * factor);
+    lines.push({ name: `lower bound ${words}`, x, y, css: at ? "muted" : "ink", mode: "lines", width: 1.2, dash: at ? "8px,3px,2px,3px" : "6px,4px" });
+  });
+  const star = {
+    name: `this plan (${own.name})`,
+    x: [own.memory / scale],
+    y: [own.makespan * factor],
+    css: "ink",
+    mode: "markers",
+    symbol: "star",
+    size: 16,
+    tips: () => [["memory", formatBytes(own.memory)], ["makespan", formatSeconds(own.makespan)], ...overIdeal(own.makespan)],
+  };
+  const made = new Curves(div, `${result.problem}-frontier`);
+  made.set({ lines, marks: [star], xTitle: `memory (${size})`, yTitle: `makespan (${unit})` });
+  return made;
+}
+
+// How many of the largest unit that suits, as memsched.plot has them.
+function byteUnit(most) {
+  for (const [power, unit] of [[3, "GiB"], [2, "MiB"], [1, "KiB"]]) if (most >= 1024 ** power) return [1024 ** power, unit];
+  return [1, "bytes"];
+}
+
+function sweepCurves(div, table) {
+  const column = (title) => table.columns.findIndex((one) => one.title === title);
+  const [planner, problem, bandwidth, memory] = ["planner", "problem", "bandwidth", "memory"].map(column);
+  const [status, makespan, ideal, gap, bound] = ["status", "makespan", "ideal", "gap", "lower bound"].map(column);
+  const names = [...new Set(table.rows.map((row) => row[planner]))];
+  const planned = table.rows.filter((row) => row[status] === "planned");
+  const made = new Curves(div, "sweep");
+  const choices = [document.getElementById("problem"), document.getElementById("bandwidth")];
+  const offer = (select, values, words) => {
+    const before = select.value;
+    select.replaceChildren(...values.map((value) => element("option", { value: String(value) }, words(value))));
+    if (values.some((value) => String(value) === before)) select.value = before;
+  };
+  const choose = () => {
+    const of = planned.filter((row) => row[problem] === choices[0].value);
+    const links = [...new Set(of.map((row) => row[bandwidth]))].sort(compareCells);
+    offer(choices[1], links, (value) => shown("bandwidth", value));
+    const rows = of.filter((row) => String(row[bandwidth]) === choices[1].value).sort((a, b) => a[memory] - b[memory]);
+    const relative = rows.every((row) => row[ideal] > 0);
+    const [scale, size] = byteUnit(rows.reduce((most, row) => Math.max(most, row[memory]), 0));
+    const lines = names.map((name, at) => {
+      const own = rows.filter((row) => row[planner] === name);
+      return {
+        name,
+        x: own.map((row) => row[memory] / scale),
+        y: own.map((row) => (relative ? row[makespan] / row[ideal] : row[makespan])),
+        css: `s${at % 8}`,
+        symbol: SYMBOLS[at % SYMBOLS.length],
+        dash: at < 8 ? undefined : DASHES[Math.floor(at / 8) % 3],
+        tips: (k) => [
+          ["memory", formatBytes(own[k][memory])],
+          ["makespan", formatSeconds(own[k][makespan])],
+          ...(relative ? [["/ ideal", shown("ratio", own[k][makespan] / own[k][ideal])]] : []),
+          ["lower bound", formatSeconds(own[k][bound])],
+          ["gap", shown("percent", own[k][gap])],
+        ],
+      };
+    });
+    const seen = lines.filter((line) => line.x.length);
+    made.set({ lines: seen, marks: [], xTitle: `memory (${size})`, yTitle: relative ? "makespan / computation alone" : "makespan (s)" });
+    made.draw();
+  };
+  offer(choices[0], [...new Set(planned.map((row) => row[problem]))].sort(compareCells), (value) => value);
+  choices.forEach((select) => select.addEventListener("change", choose));
+  made.redraw = choose;
+  return made;
+}

@@ -1,0 +1,191 @@
+"""What a plan does with each tensor: where it is and when, read from the schedule and its timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from memsched.result import Result
+
+FATES = ("kept", "fetched", "recomputed", "offloaded", "freed early", "never written")
+PLACES = ("device", "fetched", "recomputed", "host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """A time that a tensor spends in one place.
+
+    Attributes
+    ----------
+    place : str
+        One of PLACES: on the device since it was first written (or from the beginning), since it was fetched, since its
+        op ran again; or on the host only.
+    start, end : float
+        Seconds.
+    """
+
+    place: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorUse:
+    """What becomes of one tensor in one round of a plan.
+
+    Attributes
+    ----------
+    name, role : str
+        As in the graph.
+    bytes : int
+    fate : str
+        One of FATES. "fetched": it came back from the host. "recomputed": its op runs more than once instead.
+        "offloaded": it went to the host and never came back. "freed early": it is gone before the backward begins.
+        "kept": it stays from its first write to its last use.
+    written : float or None
+        End of the first run that writes it, seconds; None for inputs and weights, and where no run writes it.
+    offloaded : float or None
+        End of the first offload, seconds.
+    prefetched : float or None
+        End of the first prefetch, seconds.
+    freed : float or None
+        When the last free gave its bytes back, seconds; None where the plan never frees it.
+    runs : int
+        How often its op runs; 0 for inputs and weights.
+    stays : tuple of Stay
+        In the order in which they begin. Those on the host lie between two on the device; after the last one only if
+        the tensor never comes back.
+    """
+
+    name: str
+    role: str
+    bytes: int
+    fate: str
+    written: float | None
+    offloaded: float | None
+    prefetched: float | None
+    freed: float | None
+    runs: int
+    stays: tuple[Stay, ...]
+
+
+class _Walk:
+    """One walk over the steps; what is known of each tensor by its name."""
+
+    def __init__(self, result: Result) -> None:
+        graph = result.graph
+        self.ops: dict[str, dict[str, Any]] = {op["name"]: op for op in graph.ops}
+        self.writer: dict[str, str] = {tensor: op["name"] for op in graph.ops for tensor in op["writes"]}
+        self.tensors: list[dict[str, Any]] = graph.tensors
+        self.runs = dict.fromkeys(self.ops, 0)
+        self.written: dict[str, float] = {}
+        self.offloaded: dict[str, float] = {}
+        self.prefetched: dict[str, float] = {}
+        self.freed: dict[str, float] = {}
+        self.since = {one["name"]: ("device", 0.0) for one in self.tensors if one["name"] not in self.writer}
+        self.stays: dict[str, list[Stay]] = {one["name"]: [] for one in self.tensors}
+        self.early: set[str] = set()  # those that are off the device when the backward begins
+        self.backward = False
+        for step, start, end in zip(result.schedule.steps, *_times(result), strict=True):
+            self._take(step, start, end)
+        until = round_end(result)
+        for name in list(self.since):
+            self._leave(name, until)
+        for name, first in self.offloaded.items():
+            self.stays[name] = _with_host(self.stays[name], first, until)
+
+    def _take(self, step: dict[str, Any], start: float, end: float) -> None:
+        if "run" in step:
+            op = self.ops[step["run"]]
+            if op["phase"] != "fwd" and not self.backward:
+                self.backward = True
+                self.early = {name for name in self.freed if name not in self.since}
+            self.runs[op["name"]] += 1
+            skipped = op.get("tape", ()) if step.get("skip") else ()
+            for name in op["writes"]:
+                if name not in skipped:
+                    self.since[name] = ("device" if self.runs[op["name"]] == 1 else "recomputed", start)
+                    self.written.setdefault(name, end)
+        elif "offload" in step:
+            self.offloaded.setdefault(step["offload"], end)
+        elif "prefetch" in step:
+            self.since[step["prefetch"]] = ("fetched", start)
+            self.prefetched.setdefault(step["prefetch"], end)
+        else:
+            self._leave(step["free"], end)
+            self.freed[step["free"]] = end
+
+    def _leave(self, name: str, end: float) -> None:
+        place, start = self.since.pop(name)
+        self.stays[name].append(Stay(place=place, start=start, end=end))
+
+    def fate(self, name: str) -> str:
+        if name in self.prefetched:
+            return "fetched"
+        if name not in self.written and name in self.writer:
+            return "never written"
+        if self.runs.get(self.writer.get(name, ""), 0) > 1:
+            return "recomputed"
+        if name in self.offloaded:
+            return "offloaded"
+        return "freed early" if name in self.early else "kept"
+
+
+def _times(result: Result) -> tuple[list[float], list[float]]:
+    return result.timeline.start.tolist(), result.timeline.end.tolist()
+
+
+def round_end(result: Result) -> float:
+    """When the last step of the round that the timeline shows ends, in seconds."""
+    return max(result.timeline.end.tolist(), default=0.0)
+
+
+def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
+    """With the times between them on the host alone; a copy lies there from `first` on."""
+    found: list[Stay] = []
+    back = any(stay.place == "fetched" for stay in stays)
+    for stay, end in zip(stays, [*(stay.start for stay in stays[1:]), 0.0 if back else until], strict=True):
+        found.append(stay)
+        start = max(first, stay.end)
+        if start < end:
+            found.append(Stay(place="host", start=start, end=end))
+    return found
+
+
+def tensor_uses(result: Result) -> list[TensorUse]:
+    """What a plan does with each tensor of its graph; of a plan in rounds, in the first.
+
+    Parameters
+    ----------
+    result : Result
+        Of any planner, simulated.
+
+    Returns
+    -------
+    list of TensorUse
+        In the order of the graph's tensors.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> uses = tensor_uses(ms.greedy(chain, M=20, beta=4))
+    >>> [(use.name, use.fate, use.offloaded, use.prefetched) for use in uses[:2]]
+    [('a0', 'fetched', 1.0, 5.0), ('a1', 'kept', None, None)]
+    """
+    walk = _Walk(result)
+    return [
+        TensorUse(
+            name=one["name"],
+            role=one["role"],
+            bytes=int(one["size"]),
+            fate=walk.fate(one["name"]),
+            written=walk.written.get(one["name"]),
+            offloaded=walk.offloaded.get(one["name"]),
+            prefetched=walk.prefetched.get(one["name"]),
+            freed=walk.freed.get(one["name"]),
+            runs=walk.runs.get(walk.writer.get(one["name"], ""), 0),
+            stays=tuple(walk.stays[one["name"]]),
+        )
+        for one in walk.tensors
+    ]

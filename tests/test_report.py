@@ -1,0 +1,646 @@
+"""Reports: what they say about a plan and a sweep, held against slow walks; escaping, errors, and the command."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import itertools
+import json
+import re
+import sqlite3
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import plot, plot_addresses, plot_frontier
+from memsched.cli.app import program
+from memsched.report import figures, page, write_report, write_sweep_report
+from memsched.report.comparison import studies, study
+from memsched.report.results_page import results_page
+from memsched.report.summary import summarize
+from memsched.report.sweep_page import sweep_page
+from memsched.report.sweep_rows import standings
+from memsched.report.tables import KINDS, Column, Table, exact, shown
+from memsched.report.tensors import FATES, PLACES, tensor_uses
+from memsched.report.words import verdict
+from memsched.testing import graphs, schedules
+
+pytest.importorskip("plotly", reason="reports need plotly")
+
+CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy")
+RESULT = ms.greedy(CHAIN, 31, 2.0)
+WICKED = """</script><script>alert('1')</script><!-- "é✓" & <b>'"""
+
+
+def result_of(chain: ms.Chain, schedule: ms.Schedule, device: ms.Device) -> ms.Result:
+    timeline = ms.simulate(chain, schedule, device)
+    return ms.Result(
+        planner="drawn",
+        problem=chain,
+        device=device,
+        schedule=schedule,
+        timeline=timeline,
+        lower_bound=0.0,
+        runtime=0.0,
+    )
+
+
+def data_of(text: str) -> Any:
+    """The figures in a page."""
+    found = re.findall(r'<script type="application/json" id="memsched-data">(.*?)</script>', text, re.DOTALL)
+    assert len(found) == 1
+    return json.loads(found[0])
+
+
+class Reader(HTMLParser):
+    """The elements of a page, and its texts outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.raw = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.raw = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.raw = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.raw:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+# What each tensor does.
+
+
+def walk(result: ms.Result, name: str) -> dict[str, Any]:
+    """One tensor, step by step, with nothing but the rules of docs/schedule.md."""
+    ops = {op["name"]: op for op in result.graph.ops}
+    writer = next((op["name"] for op in result.graph.ops if name in op["writes"]), None)
+    start, end = result.timeline.start, result.timeline.end
+    facts: dict[str, Any] = dict.fromkeys(("written", "offloaded", "prefetched", "freed"))
+    facts |= {"runs": 0, "device": [], "early": None}
+    begin = 0.0 if writer is None else None
+    for at, step in enumerate(result.schedule.steps):
+        op = ops.get(step.get("run", ""))
+        if op is not None and op["phase"] == "bwd" and facts["early"] is None:
+            facts["early"] = begin is None and facts["freed"] is not None
+        if op is not None and step["run"] == writer:
+            facts["runs"] += 1
+            if not (step.get("skip") and name in op["tape"]):
+                assert begin is None
+                begin = float(start[at])
+                facts["written"] = float(end[at]) if facts["written"] is None else facts["written"]
+        if step.get("offload") == name and facts["offloaded"] is None:
+            facts["offloaded"] = float(end[at])
+        if step.get("prefetch") == name:
+            assert begin is None
+            begin = float(start[at])
+            facts["prefetched"] = float(end[at]) if facts["prefetched"] is None else facts["prefetched"]
+        if step.get("free") == name:
+            facts["device"].append((begin, float(end[at])))
+            begin, facts["freed"] = None, float(end[at])
+    if begin is not None:
+        facts["device"].append((begin, float(end.max())))
+    return facts
+
+
+@given(schedules())
+def test_what_each_tensor_does_is_what_a_slow_walk_finds(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    result = result_of(*case)
+    uses = tensor_uses(result)
+    assert [(use.name, use.bytes, use.role) for use in uses] == [
+        (one["name"], one["size"], one["role"]) for one in result.graph.tensors
+    ]
+    for use in uses:
+        facts = walk(result, use.name)
+        for key in ("written", "offloaded", "prefetched", "freed", "runs"):
+            assert getattr(use, key) == facts[key], key
+        assert [(stay.start, stay.end) for stay in use.stays if stay.place != "host"] == facts["device"]
+        fate = (
+            "fetched"
+            if facts["prefetched"] is not None
+            else "never written"
+            if not facts["device"]
+            else "recomputed"
+            if facts["runs"] > 1
+            else "offloaded"
+            if facts["offloaded"] is not None
+            else "freed early"
+            if facts["early"]
+            else "kept"
+        )
+        assert use.fate == fate
+        assert fate in FATES
+        for one, other in itertools.pairwise(use.stays):
+            assert one.place in PLACES
+            assert one.start <= other.start
+            if "host" in (one.place, other.place):
+                assert one.end <= other.start
+            if other.place == "host":
+                assert facts["offloaded"] is not None
+                assert other.start >= facts["offloaded"]
+
+
+@given(schedules())
+def test_fates_agree_with_the_classes_of_feature_maps(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    result = result_of(*case)
+    fates = {use.name: use.fate for use in tensor_uses(result)}
+    for name, kind in ms.feature_map_classes(result).items():
+        fate = fates[name]
+        assert kind == {"fetched": "swap", "recomputed": "recompute"}.get(fate, "keep")
+
+
+@given(schedules())
+def test_stays_and_workspaces_add_up_to_the_memory_of_the_simulator(
+    case: tuple[ms.Chain, ms.Schedule, ms.Device],
+) -> None:
+    result = result_of(*case)
+    graph = result.graph
+    ops = {op["name"]: op for op in graph.ops}
+    stays = [
+        (stay.start, stay.end, use.bytes) for use in tensor_uses(result) for stay in use.stays if stay.place != "host"
+    ]
+    for step, start, end in zip(result.schedule.steps, result.timeline.start, result.timeline.end, strict=True):
+        if "run" in step:
+            op = ops[step["run"]]
+            stays.append((start, end, op["skip_workspace"] if step.get("skip") else op["choices"][0]["workspace"]))
+    times, counts = result.timeline.memory
+    moments = sorted({*times.tolist(), *(moment for start, end, _ in stays for moment in (start, end))})
+    for low, high in itertools.pairwise(moments):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            continue
+        held = graph.resident + sum(size for start, end, size in stays if start <= middle < end)
+        assert held == counts[np.searchsorted(times, middle, "right") - 1]
+
+
+@settings(max_examples=20)
+@given(graphs(max_layers=4))
+def test_graphs_are_walked_too(graph: ms.Graph) -> None:
+    result = ms.swap_all(graph, ms.peak_memory(graph) + 100, 4.0)
+    for use in tensor_uses(result):
+        facts = walk(result, use.name)
+        assert (use.written, use.prefetched, use.freed) == (facts["written"], facts["prefetched"], facts["freed"])
+
+
+def test_a_plan_that_does_everything() -> None:
+    steps: list[dict[str, Any]] = [{"run": "F1"}, {"free": "a1"}, {"free": "tape1"}, {"offload": "a0"}, {"run": "F1"}]
+    steps += [{"free": "a0"}, {"run": "F2"}, {"run": "loss"}, {"run": "B2"}, {"prefetch": "a0"}, {"run": "B1"}]
+    schedule = ms.Schedule(steps, budget=100)
+    fates = {use.name: use.fate for use in tensor_uses(result_of(CHAIN, schedule, ms.Device(100, 2.0)))}
+    assert fates == {
+        **{"a0": "fetched", "a1": "recomputed", "tape1": "recomputed"},
+        **dict.fromkeys(("a2", "d2", "d1", "d0"), "kept"),
+    }
+
+
+# Figures.
+
+
+@given(schedules())
+def test_columns_have_one_entry_a_step_or_a_stay(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    result = result_of(*case)
+    uses = tensor_uses(result)
+    found = figures.figures(result, uses)
+    timed = [at for at, step in enumerate(result.schedule.steps) if "free" not in step]
+    assert found["timeline"]["step"] == timed
+    assert found["timeline"]["start"] == result.timeline.start[timed].tolist()
+    assert found["timeline"]["end"] == result.timeline.end[timed].tolist()
+    assert {len(column) for column in found["timeline"].values()} == {len(timed)}
+    shown_rows = {at for at, use in enumerate(uses) if use.bytes and use.stays}
+    assert set(found["lifetimes"]["order"]) == set(found["lifetimes"]["tensor"]) == shown_rows
+    assert found["memory"]["peak"] == result.peak_memory == max(found["memory"]["bytes"])
+    assert found["addresses"] is None
+    json.dumps(page.plain(found), allow_nan=False)
+
+
+@settings(max_examples=20)
+@given(graphs(max_layers=4))
+def test_addresses_are_those_of_the_placement(graph: ms.Graph) -> None:
+    result = ms.olla(graph, ms.peak_memory(graph) + 100, 0.0)
+    assert result.placement is not None
+    found = figures.addresses(result)
+    assert found is not None
+    assert (found["height"], found["lower_bound"]) == (result.placement.height, result.placement.lower_bound)
+    placed = {(b.name, o, b.size) for b, o in zip(result.placement.buffers, result.placement.offsets, strict=True)}
+    assert set(zip(found["name"], found["low"], found["bytes"], strict=True)) <= placed
+    corners = list(zip(found["start"], found["end"], found["low"], found["bytes"], strict=True))
+    for (s, e, low, size), (s2, e2, low2, size2) in itertools.combinations(corners, 2):  # no two overlap
+        assert e <= s2 or e2 <= s or low + size <= low2 or low2 + size2 <= low
+
+
+def test_a_fluid_plan_that_was_placed_is_drawn_by_op() -> None:
+    result = replace(RESULT, placement=ms.place(RESULT))
+    found = figures.addresses(result)
+    assert found is not None
+    assert not found["in_time"]
+    assert found["until"] == sum("run" in step for step in RESULT.schedule.steps)
+    assert "Where everything lies" in results_page([result], [None])
+
+
+# Words.
+
+
+def test_the_verdict_says_what_is_proven() -> None:
+    def said(result: ms.Result) -> str:
+        return Reader(verdict(result, summarize(result))).text
+
+    assert said(ms.greedy(CHAIN, 100, 2.0)) == "proven optimal: no plan within this budget is faster"
+    chain = ms.profiles.load("resnet18-224-b32")
+    device = ms.Device(ms.min_memory(chain) + (ms.peak_memory(chain) - ms.min_memory(chain)) // 10, 12e9)
+    for planner in ("offload", "rotor", "pofo"):
+        result = ms.plan(chain, device=device, planner=planner)
+        summary = summarize(result)
+        assert summary.any_bound <= result.makespan
+        assert summary.any_gap is not None
+        assert f"{100 * summary.any_gap:.2f} % of any plan" in said(result)
+        assert ("each op once" in said(result)) == (planner == "offload")
+
+
+def test_nothing_that_takes_no_time_divides_by_it() -> None:
+    chain = ms.Chain([0, 0], [0, 0], [0, 0, 0], [0, 0, 0], name="nothing")
+    result = ms.greedy(chain, 1, 0.0)
+    text = results_page([result], [study(result, 0.0)])
+    assert "proven optimal" in text
+    assert "No tensor of this problem has any bytes." in text
+    assert data_of(text)["results"][0]["makespan"] == 0.0
+
+
+def test_a_family_in_rounds_names_them() -> None:
+    family = ms.profiles.analytic("vgg16", 8, "k40m")
+    result = ms.modnn(family, ms.min_memory(family) + (ms.peak_memory(family) - ms.min_memory(family)) // 3, 10e9)
+    assert sum(times for _, times in result.schedule.rounds) > 1
+    text = Reader(results_page([result], [None])).text
+    for batch, times in result.schedule.rounds:
+        assert f"{times} × {batch} samples" in text
+    assert "the first round is shown" in text
+    assert "in the same rounds" in text
+    saved = ms.Result.from_json(json.loads(json.dumps(result.to_json())))
+    note = "so other planners had no other rounds to choose"
+    assert note in results_page([saved], [study(saved, 0.0)])
+    assert note not in results_page([result], [study(result, 0.0)])
+
+
+# The page.
+
+
+@pytest.mark.parametrize("results", [[RESULT], [RESULT, ms.rotor(CHAIN, 33)]], ids=["one", "two"])
+def test_the_page_holds_the_exact_figures_and_says_them(results: list[ms.Result]) -> None:
+    text = results_page(results, [None] * len(results))
+    found = data_of(text)
+    assert found["format"] == "memsched-report/1"
+    read = Reader(text)
+    values = {attributes.get("data-value") for _, attributes in read.tags}
+    for result, one in zip(results, found["results"], strict=True):
+        for key in ("makespan", "lower_bound", "gap", "peak_memory", "optimal", "planner", "runtime"):
+            assert one[key] == getattr(result, key)
+        for key in ("bytes_out", "bytes_in", "idle", "recompute_time"):
+            assert one[key] == getattr(result.timeline, key)
+        assert {repr(result.makespan), str(result.peak_memory), repr(result.lower_bound)} <= values
+        assert one["device"] == result.device.to_json()
+    assert text == results_page(results, [None] * len(results))
+    assert ("Side by side" in text) == (len(results) > 1)
+
+
+def test_scripts_are_those_that_the_page_allows_and_nothing_is_fetched() -> None:
+    read = Reader(results_page([RESULT], [None]))
+    scripts = [attributes for tag, attributes in read.tags if tag == "script"]
+    assert scripts == [{"type": "application/json", "id": "memsched-data"}, {}, {}]
+    assert not [
+        tag for tag, attributes in read.tags if {"src", "href", "srcset", "onclick", "onload"} & set(attributes)
+    ]
+    assert not {"link", "img", "iframe", "object", "base"} & {tag for tag, _ in read.tags}
+    policy = next(a["content"] or "" for _, a in read.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert policy.count("'sha256-") == 2
+    assert "connect-src" not in policy
+    assert "unsafe-eval" not in policy
+    assert not re.search(r"url\(|@import|https?:", files("memsched.report").joinpath("page.css").read_text())
+
+
+def wicked_results() -> list[ms.Result]:
+    names = [WICKED, "<img src=x onerror=alert(2)>"]
+    chain = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], names=names, name=WICKED)
+    first = replace(ms.greedy(chain, 24, 2.0), planner=WICKED, params={WICKED: [WICKED]})
+    tensors = [{"name": f"{WICKED}{k}", "size": 4, "role": "activation"} for k in range(2)]
+    ops = [
+        {
+            **{"name": f"{WICKED}-{phase}", "phase": phase, "reads": [one["name"] for one in tensors[:k]]},
+            **{"writes": [tensors[k]["name"]], "choices": [{"alg": WICKED, "time": 1.0, "workspace": 1}]},
+        }
+        for k, phase in enumerate(("fwd", "bwd"))
+    ]
+    return [first, ms.olla(ms.Graph(tensors, ops, name=WICKED), 100, 0.0)]
+
+
+@pytest.mark.parametrize("result", wicked_results(), ids=["chain", "graph"])
+def test_names_are_text_wherever_they_stand(result: ms.Result) -> None:
+    text = results_page([result, RESULT], [study(result, 0.0), None])
+    read = Reader(text)
+    assert [tag for tag, _ in read.tags].count("script") == 3
+    assert [tag for tag, _ in read.tags].count("b") <= 6  # the fates' own
+    assert "img" not in {tag for tag, _ in read.tags}
+    assert "alert('1')" in read.text
+    assert data_of(text)["results"][0]["problem"] == WICKED
+    row = {**ROW, "problem": WICKED, "planner": WICKED, "options": {WICKED: WICKED}}
+    sweep = sweep_page([row, {**row, "status": "failed", "error": WICKED, "options": {}}], title=WICKED)
+    assert [tag for tag, _ in Reader(sweep).tags].count("script") == 3
+    assert data_of(sweep)["tables"]["points"]["rows"][0][1] == WICKED
+
+
+@given(st.sampled_from(KINDS[1:-1]), st.floats(0, 1e15) | st.integers(0, 2**50) | st.just(float("inf")))
+def test_a_figure_is_shown_with_its_exact_value(kind: str, value: float) -> None:
+    if kind == "bytes" and value == float("inf"):
+        return
+    table = Table(name="t", columns=(Column(title="x", kind=kind),), rows=[[value]])
+    read = Reader(table.to_html())
+    cell = next(attributes for tag, attributes in read.tags if tag == "td")
+    assert float(cell["data-value"] or "") == value
+    assert (cell["title"] or "").startswith(repr(value))
+    assert read.text.endswith(shown(kind, value))
+    assert exact(kind, value)[0] == repr(value)
+
+
+def test_a_long_table_has_its_first_rows_in_the_page_and_all_in_the_data() -> None:
+    table = Table(name="t", columns=(Column(title="x", kind="count"),), rows=[[k] for k in range(500)])
+    assert table.to_html().count("<tr>") == 61
+    assert len(table.to_json()["rows"]) == 500
+
+
+def test_colours_are_those_of_the_other_pictures() -> None:
+    css = files("memsched.report").joinpath("page.css").read_text(encoding="utf-8")
+    for name, colour in {**plot._COLOURS, **plot_addresses._COLOURS, "resident": plot._RESIDENT}.items():
+        assert f"--{name}: {colour};" in css
+    for at, colour in enumerate((*plot_frontier.COLOURS, plot._MEMORY)):
+        assert f"--{'memory' if at == 8 else f's{at}'}: light-dark({colour}," in css
+
+
+# Comparing.
+
+
+def test_a_study_runs_all_planners_of_the_problem() -> None:
+    found = study(RESULT, 0.0)
+    assert list(found.outcomes) == list(ms.compare(CHAIN, device=RESULT.device, time_limit=0.0))
+    assert [curve.planner for curve in found.curves] == ["pofo", "rotor", "offload", "greedy"]
+    assert all(31 in curve.memory for curve in found.curves)
+    text = results_page([RESULT], [found])
+    rows = data_of(text)["tables"]["planners-0"]["rows"]
+    assert rows[0][:2] == ["greedy", RESULT.makespan]
+    assert rows[0][-1] == "this plan"
+    makespans = [row[1] for row in rows[1:] if row[1] is not None]
+    assert makespans == sorted(makespans)
+    for row in rows[1:]:
+        outcome = found.outcomes[row[0]]
+        assert row[1] == (outcome.makespan if isinstance(outcome, ms.Result) else None)
+        assert (row[-2] is not None) == isinstance(outcome, ms.InfeasibleError)
+    curves = data_of(text)["results"][0]["frontier"]
+    assert curves["own"] == {"name": "greedy", "memory": 31, "makespan": RESULT.makespan}
+    assert [len(one["memory"]) for one in curves["planners"]] == [
+        int(np.isfinite(curve.makespan).sum()) for curve in found.curves
+    ]
+
+
+def test_studies_are_shared_and_report_progress() -> None:
+    said: list[str] = []
+    found = studies([RESULT, RESULT], 0.0, said.append)
+    assert found[0] is found[1]
+    assert said.count("planning: greedy") == 1
+    assert "frontier: pofo" in said
+    graph = ms.olla(ms.to_graph(CHAIN), 100, 0.0)
+    assert study(graph, 0.0).curves == ()
+
+
+# Sweeps.
+
+ROW: dict[str, Any] = {
+    **{"key": "k", "problem": "p", "planner": "pofo", "memory": 2**30, "bandwidth": 12e9, "options": {}},
+    **{"status": "planned", "makespan": 1.5, "lower_bound": 1.2, "gap": 0.25, "optimal": False, "ideal": 1.0},
+    **{"peak_memory": 2**29, "estimate": 1.4, "runtime": 0.1, "bytes_out": 5, "bytes_in": 4, "idle": 0.1},
+    **{"recompute_time": 0.2, "offloaded": 3, "recomputed": 2, "min_memory": None, "error": None},
+}
+MEASURED = ("makespan", "lower_bound", "gap", "optimal", "peak_memory", "estimate", "runtime", "bytes_out", "bytes_in")
+UNPLANNED = {**dict.fromkeys((*MEASURED, "idle", "recompute_time", "offloaded", "recomputed", "ideal"))}
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> list[dict[str, Any]]:
+    points = st.tuples(
+        st.sampled_from(["pofo", "rotor", "greedy"]),
+        st.sampled_from(["p", "q"]),
+        st.integers(1, 4),
+        st.sampled_from([1.0, float("inf")]),
+    )
+    rows = []
+    for planner, problem, memory, bandwidth in draw(st.lists(points, max_size=30, unique=True)):
+        row = {**ROW, "planner": planner, "problem": problem, "memory": memory, "bandwidth": bandwidth}
+        status = draw(st.sampled_from(["planned", "planned", "infeasible", "failed"]))
+        if status == "planned":
+            makespan, bound = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+            row |= {"makespan": makespan / 4, "lower_bound": min(makespan, bound) / 4}
+            row |= {"gap": makespan / min(makespan, bound) - 1, "optimal": makespan <= bound}
+            row["runtime"] = draw(st.integers(0, 9)) / 8
+        else:
+            row |= {**UNPLANNED, "status": status}
+            row |= {"min_memory": 9} if status == "infeasible" else {"error": "it broke"}
+        rows.append(row)
+    return rows
+
+
+@given(sweeps())
+def test_standings_are_what_counting_one_by_one_finds(rows: list[dict[str, Any]]) -> None:
+    def rivals(row: dict[str, Any]) -> list[float]:
+        same = ("problem", "memory", "bandwidth")
+        return [one["makespan"] for one in rows if one["makespan"] and all(one[key] == row[key] for key in same)]
+
+    for one in standings(rows):
+        own = [row for row in rows if row["planner"] == one.name]
+        planned = [row for row in own if row["status"] == "planned"]
+        assert (one.points, one.planned) == (len(own), len(planned))
+        assert one.points == one.planned + one.infeasible + one.failed
+        assert one.optimal == sum(row["optimal"] for row in planned)
+        contested = [row for row in own if rivals(row)]
+        won = [row for row in planned if row["makespan"] == min(rivals(row))]
+        assert one.best_share == (pytest.approx(len(won) / len(contested)) if contested else None)
+        if planned:
+            ratios = [row["makespan"] / min(rivals(row)) for row in planned]
+            assert (one.mean_ratio, one.worst_ratio) == (pytest.approx(sum(ratios) / len(ratios)), max(ratios))
+            assert one.worst_gap == max(row["gap"] for row in planned)
+            assert one.mean_gap == pytest.approx(np.mean([row["gap"] for row in planned]))
+            assert one.median_runtime == np.median([row["runtime"] for row in planned])
+
+
+@settings(max_examples=10)
+@given(sweeps())
+def test_a_sweep_page_holds_every_point(rows: list[dict[str, Any]]) -> None:
+    text = sweep_page(rows, title="drawn")
+    found = data_of(text)
+    counts = {status: sum(row["status"] == status for row in rows) for status in ("planned", "infeasible", "failed")}
+    assert found["sweep"] == {"title": "drawn", "points": len(rows), **counts}
+    columns = [column["title"] for column in found["tables"]["points"]["columns"]]
+    for row, shown_row in zip(rows, found["tables"]["points"]["rows"], strict=True):
+        by_title = dict(zip(columns, shown_row, strict=True))
+        assert by_title["makespan"] == row["makespan"]
+        assert by_title["bandwidth"] == ("inf" if row["bandwidth"] == float("inf") else row["bandwidth"])
+        assert by_title["needs"] == row["min_memory"]
+    assert len(found["tables"]["failures"]["rows"]) == counts["failed"]
+    assert ("What failed" in text) == (counts["failed"] > 0)
+
+
+def test_planners_with_several_sets_of_options_are_told_apart() -> None:
+    rows = [{**ROW, "options": {"chunk": 2**24}}, ROW, {**ROW, "planner": "rotor", "options": {"slots": 9}}]
+    assert [one.name for one in standings(rows)] == ["pofo (chunk=16 MiB)", "pofo (defaults)", "rotor"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": "fine"}, ["status of row 1", "'fine'", "planned, infeasible, failed"]),
+        ({"memory": "8GiB"}, ["memory of row 1", "'8GiB'", "number >= 0"]),
+        ({"makespan": None}, ["makespan of row 1", "None"]),
+        ({"options": None}, ["options of row 1"]),
+        ({"gap": float("nan")}, ["gap of row 1", "nan"]),
+    ],
+)
+def test_a_bad_row_is_named(change: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ms.InvalidInputError) as raised:
+        write_sweep_report([ROW, {**ROW, **change}], tmp_path / "s.html")
+    assert all(word in str(raised.value) for word in words)
+    with pytest.raises(ms.InvalidInputError, match="row 0 of the sweep lacks 'planner'"):
+        sweep_page([{key: value for key, value in ROW.items() if key != "planner"}])
+    assert not list(tmp_path.iterdir())
+
+
+# Files and errors.
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(RESULT, path, compare=False)
+    assert data_of(path.read_text(encoding="utf-8"))["results"][0]["planner"] == "greedy"
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+    before = path.read_bytes()
+    for wrong in ([], "result.json", [RESULT, None], None):
+        with pytest.raises(ms.InvalidInputError, match="results is"):
+            write_report(wrong, path)  # type: ignore[arg-type]
+    with pytest.raises(ms.InvalidInputError, match="time_limit"):
+        write_report(RESULT, path, time_limit=-1.0)
+    with pytest.raises(ms.InvalidInputError, match="cannot be written"):
+        write_report(RESULT, tmp_path / "nowhere" / "report.html", compare=False)
+    assert path.read_bytes() == before
+
+
+def test_without_plotly_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    original = importlib.import_module
+
+    def refuse(name: str, *rest: Any) -> ModuleType:
+        if name.startswith("plotly"):
+            raise ImportError(name)
+        return original(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setattr("memsched.report.studies", None)  # nothing is planned in vain
+    with pytest.raises(ms.MemschedError, match=r"reports need plotly; install memsched\[report\]"):
+        write_report(RESULT, tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    outcome = CliRunner().invoke(program, ["report", *arguments], prog_name="memsched")
+    assert outcome.exit_code == status, outcome.output
+    assert "Traceback" not in outcome.output
+    if status:
+        assert outcome.output.startswith("error: ")
+        assert outcome.output.count("\n") == 1
+        assert not Path("r.html").exists()
+    return outcome.output
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("g.json").write_text(json.dumps(RESULT.to_json()))
+    Path("r2.json").write_text(json.dumps(ms.rotor(CHAIN, 33).to_json()))
+    return tmp_path
+
+
+class TestCommand:
+    def test_one_result_is_compared_and_several_are_not(self, folder: Path) -> None:
+        assert run("g.json", "-o", "r.html", "--time-limit", "0") == "greedy on toy, makespan 18 s\nsaved in r.html\n"
+        assert data_of(Path("r.html").read_text())["results"][0]["frontier"] is not None
+        run("g.json", "-o", "r.html", "--no-compare")
+        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0"]
+        run("g.json", "r2.json", "-o", "r.html")
+        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0", "tensors-1", "results"]
+        document = json.loads(run("g.json", "r2.json", "-o", "r.html", "--compare", "--time-limit", "0", "--json"))
+        assert [one["planner"] for one in document["results"]] == ["greedy", "rotor"]
+        assert document["results"][0]["makespan"] == RESULT.makespan
+        assert "planners-1" in data_of(Path("r.html").read_text())["tables"]
+
+    def test_errors_name_the_file_and_the_remedy(self, folder: Path) -> None:
+        assert "'none.json' is no file" in run("none.json", "-o", "r.html", status=2)
+        Path("half.json").write_text('{"format": ')
+        assert "'half.json'" in run("g.json", "half.json", "-o", "r.html", status=2)
+        Path("plan.json").write_text(json.dumps(RESULT.schedule.to_json()))
+        assert "memsched-result/1" in run("plan.json", "-o", "r.html", status=2)
+        document = RESULT.to_json()
+        del document["schedule"]["steps"][0]
+        document["timeline"]["start"].pop()
+        document["timeline"]["end"].pop()
+        Path("bad.json").write_text(json.dumps(document))
+        assert "'bad.json'" in run("bad.json", "-o", "r.html", status=4)
+        Path("short.json").write_text('{"format": "memsched-result/1"}')
+        assert "'short.json': the result lacks" in run("short.json", "-o", "r.html", status=2)
+        assert "--output" in run("g.json", status=2)
+        assert "FILE..." in run("-o", "r.html", status=2)
+        assert "'nowhere'" in run("g.json", "-o", "nowhere/r.html", status=2)
+        assert "time limit" in run("g.json", "-o", "r.html", "--time-limit", "soon", status=2)
+
+    def test_a_store_is_known_by_its_first_bytes(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with sqlite3.connect("grid.json") as store:  # whatever its name
+            store.execute("create table points (x)")
+        store.close()
+        module = ModuleType("memsched.sweep")
+        module.read_store = lambda path: SimpleNamespace(rows=[ROW])  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "memsched.sweep", module)
+        assert run("grid.json", "-o", "s.html") == "1 points, 1 of them planned: saved in s.html\n"
+        assert data_of(Path("s.html").read_text())["sweep"]["title"] == "grid"
+        assert json.loads(run("grid.json", "-o", "s.html", "--json"))["planned"] == 1
+        assert "'grid.json' is a sweep's store" in run("g.json", "grid.json", "-o", "r.html", status=2)
+        assert "not planned again" in run("grid.json", "-o", "r.html", "--compare", status=2)
+
+    def test_a_real_store(self, folder: Path) -> None:
+        module = pytest.importorskip("memsched.sweep")
+        module.sweep([CHAIN], ["greedy", "rotor"], memory=[24, 31, 40], beta=[2.0], store="real.sqlite")
+        run("real.sqlite", "-o", "s.html")
+        assert data_of(Path("s.html").read_text())["sweep"]["points"] == 6
+
+    def test_without_plotly(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = builtins.__import__
+
+        def refuse(name: str, *args: Any, **options: Any) -> Any:
+            if name.startswith("plotly"):
+                raise ImportError(name, name=name)
+            return original(name, *args, **options)
+
+        monkeypatch.setattr(page.importlib, "import_module", refuse)
+        assert "install memsched[report]" in run("g.json", "-o", "r.html", status=1)

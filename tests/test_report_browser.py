@@ -1,0 +1,489 @@
+"""Reports in a real browser: what they show, zoom, tips, tables, light and dark; and the network is asked nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memsched as ms
+from memsched.report import write_report, write_sweep_report
+from memsched.testing import random_schedule
+from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
+
+pytest.importorskip("plotly", reason="reports need plotly")
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need chromium on the PATH")
+
+WICKED = """</script><script>window.hurt = 1</script><img src=x onerror="window.hurt = 2"> "é✓" & <b>'"""
+SMALL = ms.Chain(
+    [1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, names=[WICKED, "two"], name=f"toy {WICKED}"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as running:
+        launched = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+class Opened:
+    """A page, with what it said and asked for."""
+
+    def __init__(self, browser: Any, path: Path, width: int = 1200, **options: Any) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(120_000)
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready]")
+        self.data = json.loads(self.page.locator("#memsched-data").text_content())
+
+    def point(self, figure: str, x: float, y: float, axis: str = "yaxis") -> str:
+        """Put the pointer at a place in the units of a figure's axes; returns what the tip says, or nothing."""
+        self.page.locator(figure).scroll_into_view_if_needed()
+        place = self.page.evaluate(
+            """([figure, x, y, axis]) => {
+                const div = document.querySelector(figure), layout = div._fullLayout, box = div.getBoundingClientRect();
+                return [box.left + layout.xaxis._offset + layout.xaxis.c2p(x),
+                        box.top + layout[axis]._offset + layout[axis].c2p(y)];
+            }""",
+            [figure, x, y, axis],
+        )
+        self.page.mouse.move(*place)
+        tip = self.page.locator("#tip")
+        return str(tip.inner_text()) if tip.is_visible() else ""
+
+    def drag(self, figure: str, low: float, high: float) -> None:
+        """Zoom into a part of the width of a figure's axis."""
+        self.page.locator(figure).scroll_into_view_if_needed()
+        ends = self.page.evaluate(
+            """([figure, low, high]) => {
+                const div = document.querySelector(figure), layout = div._fullLayout, box = div.getBoundingClientRect();
+                return [low, high].map((share) => box.left + layout.xaxis._offset + share * layout.xaxis._length)
+                    .concat(box.top + layout.yaxis._offset + layout.yaxis._length / 2);
+            }""",
+            [figure, low, high],
+        )
+        self.page.mouse.move(ends[0], ends[2])
+        self.page.mouse.down()
+        self.page.mouse.move(ends[1], ends[2], steps=4)
+        self.page.mouse.up()
+
+    def range(self, figure: str, axis: str = "xaxis") -> list[float]:
+        found: list[float] = self.page.evaluate(
+            "([figure, axis]) => document.querySelector(figure)._fullLayout[axis].range", [figure, axis]
+        )
+        return found
+
+    def is_calm(self) -> None:
+        """No errors, no warnings, and nothing but the file itself was asked for."""
+        assert self.said == []
+        assert [url for url in self.asked[1:] if not url.startswith(("data:", "blob:"))] == []
+        assert self.page.evaluate("window.hurt") is None
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Any]:
+    found: list[Opened] = []
+
+    def make(path: Path, **options: Any) -> Opened:
+        found.append(Opened(browser, path, **options))
+        return found[-1]
+
+    yield make
+    for one in found:
+        one.is_calm()
+        one.context.close()
+
+
+@pytest.fixture(scope="module")
+def result() -> ms.Result:
+    chain = ms.profiles.load("resnet18-224-b32")
+    memory = ms.min_memory(chain) + 3 * (ms.peak_memory(chain) - ms.min_memory(chain)) // 10
+    return ms.pofo(chain, memory, 12e9)
+
+
+@pytest.fixture(scope="module")
+def report(result: ms.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(result, path, time_limit=0.0)
+    return path
+
+
+def figures_of(page: Any, selector: str) -> list[tuple[str, str]]:
+    """(exact value, text) of the figures that an element shows."""
+    found: list[tuple[str, str]] = page.eval_on_selector_all(
+        f"{selector} [data-value]", "all => all.map((one) => [one.dataset.value, one.textContent])"
+    )
+    return found
+
+
+def test_it_draws_and_the_figures_are_those_of_the_result(opened: Any, report: Path, result: ms.Result) -> None:
+    one = opened(report)
+    page, data = one.page, one.data["results"][0]
+    document = result.to_json()
+    shown = dict(figures_of(page, ".tiles"))
+    for key in ("makespan", "lower_bound"):
+        value = document["lower_bound"] if key == "lower_bound" else document["timeline"][key]
+        assert data[key] == value
+        assert shown[repr(value)] == format_seconds(value)
+    assert shown[str(result.peak_memory)] == format_bytes(result.peak_memory)
+    assert shown[str(result.timeline.bytes_out)] == format_bytes(result.timeline.bytes_out)
+    assert page.locator("h2").inner_text() == "pofo on resnet18-224-b32"
+    assert "% of any plan" in page.locator(".verdict").inner_text()
+    for figure in ("timeline", "lifetimes", "frontier"):
+        assert page.locator(f".figure.{figure} .main-svg").count() > 0
+    assert page.locator(".figure.addresses").count() == 0
+    # One trace a kind, however many steps there are; a bar has six points in its outline, hairs may share one.
+    drawn = page.evaluate("document.querySelector('.timeline').data.map((trace) => [trace.name, trace.x.length])")
+    assert len(drawn) <= 11
+    kinds = [data["figures"]["timeline"]["kind"].count(kind) for kind in ("forward", "loss", "backward", "recompute")]
+    assert all(0 < count // 6 <= kind for (_, count), kind in zip(drawn[:4], kinds, strict=True))
+    # Rows of the table of tensors, against the data and the formats of Python.
+    rows = page.eval_on_selector_all(
+        '[data-table="tensors-0"] tbody tr',
+        "all => all.map((row) => [...row.children].map((cell) => [cell.dataset.value ?? null, cell.textContent]))",
+    )
+    uses = one.data["tables"]["tensors-0"]["rows"]
+    assert len(rows) == min(60, len(uses))
+    for cells, use in zip(rows, uses, strict=False):
+        assert cells[0][1] == use[0]
+        assert cells[2] == [str(use[2]), format_bytes(use[2])]
+        assert cells[4] == ([None, ""] if use[4] is None else [repr(use[4]), format_seconds(use[4])])
+
+
+def test_numbers_are_written_as_python_writes_them(opened: Any, report: Path) -> None:
+    page = opened(report).page
+    draw = random.Random(1)
+    floats = [0.0, 1.0, 0.5, 1e-9, 0.00005, 0.125, 0.99995, 59.999, 0.0009999999, 12345.5, 2.5e-7, 1e6]
+    floats += [10 ** draw.uniform(-10, 5) for _ in range(2000)]
+    floats += [draw.randrange(1, 4000) / 2 ** draw.randrange(1, 12) for _ in range(2000)]  # ties
+    sizes = [0, 1, 1023, 1024, 1152, 1024**2 - 1, 1024**3 - 1, 2**50, *(draw.randrange(2**45) for _ in range(2000))]
+    sizes += [draw.randrange(1, 2000) * 2 ** draw.randrange(30) for _ in range(2000)]
+    for name, write, values in (
+        ("formatSeconds", format_seconds, floats),
+        ("formatPercent", format_percent, floats),
+        ("formatBytes", format_bytes, sizes),
+        ("formatBandwidth", format_bandwidth, [*floats, *(value * 1e9 for value in floats)]),
+    ):
+        written = page.evaluate(f"values => values.map((value) => {name}(value))", values)
+        for value, text in zip(values, written, strict=True):
+            assert text == write(value), (name, value)
+    assert page.evaluate("[formatSeconds(Infinity), formatBandwidth(Infinity)]") == ["inf", "a free link"]
+
+
+def test_zoom_moves_all_axes_of_time_and_double_click_brings_them_back(opened: Any, report: Path) -> None:
+    one = opened(report)
+    whole = one.range(".timeline")
+    one.drag(".timeline", 0.25, 0.5)
+    zoomed = one.range(".timeline")
+    assert zoomed == pytest.approx([whole[1] / 4, whole[1] / 2], rel=0.02)
+    # The memory curve stands on the very same axis, and its own scale stays.
+    assert one.page.evaluate("document.querySelector('.timeline')._fullLayout.yaxis2.anchor") == "x"
+    curves = one.page.evaluate(
+        "document.querySelector('.timeline')._fullData.filter((t) => t.yaxis === 'y2').map((t) => t.xaxis)"
+    )
+    assert set(curves) == {"x"}
+    assert one.range(".lifetimes") == pytest.approx(zoomed)
+    one.drag(".lifetimes", 0.0, 0.5)
+    assert one.range(".timeline") == pytest.approx(one.range(".lifetimes"))
+    assert one.range(".timeline")[1] < zoomed[1]
+    one.page.locator(".timeline").scroll_into_view_if_needed()
+    box = one.page.locator(".timeline .nsewdrag").first.bounding_box()
+    one.page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    one.page.wait_for_function(
+        "end => document.querySelector('.lifetimes')._fullLayout.xaxis.range[1] === end", arg=whole[1]
+    )
+    assert one.range(".timeline") == whole
+
+
+def test_resting_on_a_bar_says_what_it_is(opened: Any, report: Path, result: ms.Result) -> None:
+    one = opened(report)
+    figures = one.data["results"][0]["figures"]
+    factor, columns = figures["time_unit"][0], figures["timeline"]
+    for kind in ("forward", "backward", "offload", "prefetch"):
+        at = max(
+            (k for k, found in enumerate(columns["kind"]) if found == kind),
+            key=lambda k: columns["end"][k] - columns["start"][k],
+        )
+        start, end = columns["start"][at], columns["end"][at]
+        tip = one.point(".timeline", factor * (start + end) / 2, columns["lane"][at])
+        assert tip.startswith(columns["name"][at])
+        for words in (kind, f"step {columns['step'][at]}", format_seconds(start), format_seconds(end - start)):
+            assert words in tip
+        assert (format_bytes(columns["bytes"][at] or 0) in tip) == (kind in ("offload", "prefetch"))
+    # Over the memory: what is held then.
+    memory = figures["memory"]
+    moment = figures["until"] / 3
+    held = [count for time, count in zip(memory["time"], memory["bytes"], strict=True) if time <= moment][-1]
+    tip = one.point(".timeline", factor * moment, 0.1, "yaxis2")
+    assert format_bytes(held) in tip
+    assert format_bytes(memory["budget"] - held) in tip
+    # Over a tensor.
+    lives = figures["lifetimes"]
+    at = lives["place"].index("host")
+    name = one.data["tables"]["tensors-0"]["rows"][lives["tensor"][at]][0]
+    tip = one.point(
+        ".lifetimes", factor * (lives["start"][at] + lives["end"][at]) / 2, lives["order"].index(lives["tensor"][at])
+    )
+    assert tip.startswith(name)
+    assert "on the host only" in tip
+    # Over a point of the frontier, and beside it.
+    frontier = one.data["results"][0]["frontier"]
+    own = frontier["own"]
+    tip = one.point(".frontier", own["memory"] / frontier["byte_unit"][0], own["makespan"] * frontier["time_unit"][0])
+    assert format_seconds(own["makespan"]) in tip
+    one.page.mouse.move(2, 2)
+    assert one.point(".timeline", factor * figures["until"] * 1.004, 1) == ""
+
+
+def luminance(colour: str) -> float:
+    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("wish", ["light", "dark"])
+def test_light_and_dark_are_readable_and_can_be_changed(opened: Any, report: Path, wish: str) -> None:
+    page = opened(report, color_scheme=wish).page
+
+    def look() -> dict[str, str]:
+        names = [
+            *("page", "card", "ink", "muted", "accent", "good", "good-back", "best-back"),
+            *("memory", "mark", "s0", "s1", "s2", "s3", "s6", "s7"),
+        ]
+        return {name: page.evaluate(f"colour('{name}')") for name in names}
+
+    first = look()
+    page.get_by_role("button", name="theme").click()
+    second = look()
+    assert (luminance(first["card"]) > 0.5) == (wish == "light")
+    assert (luminance(second["card"]) > 0.5) == (wish == "dark")
+    for found in (first, second):
+        for text, back in (
+            *(("ink", "page"), ("ink", "card"), ("muted", "page"), ("muted", "card"), ("ink", "mark")),
+            *(("good", "good-back"), ("accent", "best-back")),
+        ):
+            assert contrast(found[text], found[back]) >= 4.5, (text, back)
+        for line in ("memory", "s0", "s1", "s2", "s6", "s7"):
+            assert contrast(found[line], found["card"]) >= 3, line
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == second["page"]
+    assert page.evaluate("document.querySelector('.timeline')._fullLayout.paper_bgcolor") == second["card"]
+
+
+def test_tables_are_searched_and_sorted(opened: Any, report: Path) -> None:
+    one = opened(report)
+    rows = one.data["tables"]["tensors-0"]["rows"]
+    table = one.page.locator('[data-table="tensors-0"]')
+
+    def column(k: int) -> list[str]:
+        found: list[str] = table.locator(f"tbody td:nth-child({k + 1})").all_inner_texts()
+        return found
+
+    table.locator("input").fill("FETCHED activation")
+    fetched = [row[0] for row in rows if row[3] == "fetched" and row[1] == "activation"]
+    assert 0 < len(fetched) < len(rows)
+    assert column(0) == fetched
+    assert table.locator(".found").inner_text() == f"{len(fetched)} of {len(rows)} rows"
+    table.locator("th", has_text="bytes").click()
+    sizes = [row[2] for row in rows if row[0] in set(fetched)]
+    assert column(2) == [format_bytes(size) for size in sorted(sizes, reverse=True)]
+    table.locator("th", has_text="bytes").click()
+    assert column(2) == [format_bytes(size) for size in sorted(sizes)]
+    table.locator("input").fill("no tensor is called so")
+    assert column(0) == []
+    table.locator("input").fill("")
+    table.locator("th", has_text="offloaded").focus()
+    one.page.keyboard.press("Enter")
+    assert table.locator("th[aria-sort]").inner_text().startswith("offloaded")
+    known = sorted((row[5] for row in rows if row[5] is not None), reverse=True)
+    assert column(5)[: len(known) + 1][: len(rows)] == [*map(format_seconds, known), ""][: len(column(5))]
+    with one.page.expect_download() as waited:
+        table.locator("button").click()
+    lines = Path(waited.value.path()).read_bytes().decode().split("\r\n")
+    assert len(lines) == len(rows) + 1
+    assert lines[0].startswith('"tensor","role","bytes"')
+
+
+def test_wicked_names_stay_text(opened: Any, tmp_path: Path) -> None:
+    result = replace(ms.greedy(SMALL, 31, 2.0), planner=f"by {WICKED}")
+    path = tmp_path / "wicked.html"
+    write_report([result, ms.rotor(SMALL, 33)], path, compare=True, time_limit=0.0)
+    one = opened(path)
+    assert one.page.locator("h2").first.inner_text() == f"by {WICKED} on toy {WICKED}"
+    assert one.page.locator("script").count() == 3
+    assert one.page.locator("main img, main script").count() == 0
+    assert one.page.locator(".result").nth(1).is_hidden()
+    one.page.locator("[data-tab]").nth(1).click()
+    assert one.page.locator(".result").nth(0).is_hidden()
+    assert one.page.locator("#result-1 .timeline .main-svg").count() > 0
+    graph = ms.Graph(
+        [{"name": WICKED, "size": 4, "role": "activation"}],
+        [
+            {
+                **{"name": f"{WICKED}{k}", "phase": "fwd", "reads": [WICKED] * k, "writes": [WICKED] * (1 - k)},
+                **{"choices": [{"alg": "a", "time": 1.0, "workspace": 0}]},
+            }
+            for k in range(2)
+        ],
+        name=WICKED,
+    )
+    write_report(ms.olla(graph, 100, 0.0), path, compare=False)
+    one = opened(path)
+    assert one.point(".timeline", 0.5, 0).startswith(f"{WICKED}0")
+    assert one.point(".addresses", 1.0, 2.0).startswith(WICKED)
+    assert one.page.locator(".yaxislayer-above text, .ytick text").filter(has_text="</").count() > 0
+
+
+@pytest.mark.parametrize(("bandwidth", "seconds"), [(math.inf, 1), (0.0, 0), (0.0, 1)])
+def test_corners(opened: Any, tmp_path: Path, bandwidth: float, seconds: int) -> None:
+    chain = ms.Chain([seconds] * 2, [seconds] * 2, [4, 4, 4], [0, 4, 4], name="corner")
+    path = tmp_path / "corner.html"
+    write_report(ms.greedy(chain, 16 if bandwidth else 20, bandwidth), path, time_limit=0.0)
+    one = opened(path)
+    assert one.page.locator(".tile .value").first.inner_text() == f"{4 * seconds} s"
+    assert one.point(".timeline", 0.5 if seconds else 0.0, 0) != ""
+
+
+def test_a_family_in_rounds_with_addresses(opened: Any, tmp_path: Path) -> None:
+    family = ms.profiles.analytic("vgg16", 8, "k40m")
+    memory = ms.min_memory(family) + (ms.peak_memory(family) - ms.min_memory(family)) // 3
+    path = tmp_path / "family.html"
+    write_report(ms.modnn(family, memory, 10e9), path, compare=False)
+    one = opened(path, width=400)
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 400
+    figures = one.data["results"][0]["figures"]
+    found = figures["addresses"]
+    at = max(range(len(found["name"])), key=lambda k: (found["end"][k] - found["start"][k]) * found["bytes"][k])
+    x = figures["time_unit"][0] * (found["start"][at] + found["end"][at]) / 2
+    tip = one.point(".addresses", x, (found["low"][at] + found["bytes"][at] / 2) / found["unit"][0])
+    assert tip.startswith(found["name"][at])
+    assert str(found["low"][at]) in tip
+
+
+def test_a_plan_of_thousands_of_steps_has_few_traces_and_still_answers(opened: Any, tmp_path: Path) -> None:
+    n = 400
+    draw = random.Random(3)
+    chain = ms.Chain(
+        [draw.random() for _ in range(n)],
+        [draw.random() for _ in range(n)],
+        [draw.randrange(1, 99) for _ in range(n + 1)],
+        [draw.randrange(1, 99) for _ in range(n + 1)],
+        name="long",
+    )
+    schedule = random_schedule(chain, seed=5)
+    assert len(schedule) > 3000
+    device = ms.Device(schedule.budget, 500.0)
+    result = replace(
+        ms.greedy(chain, ms.peak_memory(chain), 500.0),
+        schedule=schedule,
+        device=device,
+        timeline=ms.simulate(chain, schedule, device),
+        lower_bound=0.0,
+        optimal=False,
+    )
+    path = tmp_path / "long.html"
+    write_report(result, path, compare=False)
+    one = opened(path)
+    assert one.page.evaluate("document.querySelector('.timeline').data.length") <= 11
+    assert one.page.evaluate("document.querySelectorAll('.figure path').length") < 120
+    figures = one.data["results"][0]["figures"]
+    columns, factor = figures["timeline"], figures["time_unit"][0]
+    one.drag(".timeline", 0.5, 0.51)
+    low, high = one.range(".timeline")
+    at = next(
+        k
+        for k, kind in enumerate(columns["kind"])
+        if kind == "backward" and low < factor * columns["start"][k] and factor * columns["end"][k] < high
+    )
+    tip = one.point(".timeline", factor * (columns["start"][at] + columns["end"][at]) / 2, 0)
+    assert tip.startswith(columns["name"][at])
+    drawn = one.page.evaluate("document.querySelector('.timeline').data.reduce((sum, t) => sum + t.x.length, 0)")
+    assert drawn < 6 * len(columns["step"])  # only what is seen
+    labels = one.page.evaluate("document.querySelector('.timeline').data.find((t) => t.mode === 'text').text")
+    assert set(labels) <= set(columns["name"])
+
+
+def sweep_rows(count: int) -> list[dict[str, Any]]:
+    draw = random.Random(7)
+    rows = []
+    for k in range(count):
+        planner = ("pofo", "rotor", "offload")[k % 3]
+        bandwidth = (6e9, math.inf)[k // 3 % 2]
+        memory = 2**30 + 2**20 * (k // 6)
+        status = "failed" if k % 97 == 5 else "infeasible" if k % 41 == 3 else "planned"
+        row = {
+            **{"key": str(k), "problem": f"net{k // 6 % 3} {WICKED}", "planner": planner, "memory": memory},
+            **{"bandwidth": bandwidth, "options": {}, "status": status, "min_memory": None, "error": None},
+            **{"makespan": 1 + draw.random(), "lower_bound": 1.0, "gap": 0.5, "optimal": k % 5 == 0, "ideal": 1.0},
+            **{"peak_memory": memory - 1, "estimate": None, "bytes_out": k, "bytes_in": k, "idle": 0.5},
+            **{"recompute_time": 0.25, "offloaded": 3, "recomputed": 2, "runtime": draw.random()},
+        }
+        if status != "planned":
+            unplanned = ("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle")
+            row |= dict.fromkeys((*unplanned, "recompute_time", "offloaded", "recomputed", "runtime", "ideal"))
+            row["error" if status == "failed" else "min_memory"] = WICKED if status == "failed" else memory + 5
+        rows.append(row)
+    return rows
+
+
+def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any, tmp_path: Path) -> None:
+    rows = sweep_rows(20_000)
+    path = tmp_path / "sweep.html"
+    write_sweep_report(rows, path, title=WICKED)
+    one = opened(path)
+    page = one.page
+    assert page.locator("h1").inner_text() == WICKED
+    planned = sum(row["status"] == "planned" for row in rows)
+    assert dict(figures_of(page, ".tiles"))[str(planned)] == str(planned)
+    options = page.locator("#problem option").all_inner_texts()
+    assert options == [f"net{k} {WICKED}" for k in range(3)]
+    assert page.locator("#bandwidth option").all_inner_texts() == ["6 GB/s", "a free link"]
+    page.locator("#problem").select_option(index=1)
+    page.locator("#bandwidth").select_option(label="a free link")
+    drawn = page.evaluate("document.querySelector('.sweep.figure').data.map((trace) => trace.y)")
+    for planner, ratios in zip(("pofo", "rotor", "offload"), drawn, strict=True):
+        chosen = [
+            row
+            for row in rows
+            if row["problem"].startswith("net1") and row["bandwidth"] == math.inf and row["planner"] == planner
+        ]
+        assert ratios == [row["makespan"] / row["ideal"] for row in chosen if row["status"] == "planned"]
+    points = page.locator('[data-table="points"]')
+    assert points.locator("tbody tr").count() < 400  # the rest is written when it is scrolled to
+    points.locator("th", has_text="makespan").click()
+    first = points.locator("tbody tr").first.locator("td").nth(5)
+    assert float(first.get_attribute("data-value")) == max(row["makespan"] or 0 for row in rows)
+    before = points.locator("tbody tr").count()
+    points.locator(".scroll").evaluate("scroll => { scroll.scrollTop = scroll.scrollHeight; }")
+    page.wait_for_function(
+        "count => document.querySelectorAll('[data-table=\"points\"] tbody tr').length > count", arg=before
+    )
+    points.locator("input").fill("infeasible rotor")
+    found = sum(row["status"] == "infeasible" and row["planner"] == "rotor" for row in rows)
+    assert points.locator(".found").inner_text() == f"{found} of 20000 rows"
+    failed = sum(row["status"] == "failed" for row in rows)
+    assert page.locator('[data-table="failures"] .found').inner_text() == f"{failed} rows"
+    assert page.locator('[data-table="failures"] tbody td.long').nth(1).inner_text() == WICKED  # the first: its problem
+    page.locator(".legend li", has_text="rotor").click()
+    assert page.evaluate("document.querySelector('.sweep.figure').data.length") == 2
