@@ -31,4 +31,11 @@ with tarfile.open(sdist) as archive:
 for name in ("pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "cpp/memsched/simulate.h", "tests"):
     if not any(entry == name or entry.startswith(name + "/") for entry in listed):
         raise SystemExit(f"{sdist.name} lacks {name}")
+folders = {"bench", "cpp", "docs", "examples", "python", "tests", "tools"}
+known = folders | {path.name for path in Path().glob("*.md")} | {"CMakeLists.txt", "CMakePresets.json", "PKG-INFO"}
+known |= {"CITATION.cff", "LICENSE", "pyproject.toml"}
+strange = sorted({name.partition("/")[0] for name in listed} - known)
+strange = [name for name in strange if name and not name.startswith(".")]
+if strange:
+    raise SystemExit(f"{sdist.name} has {strange}; add what belongs there to .ci/dist.py, and exclude the rest")
 print(f"{wheel.name}: {len(packed)} files; {sdist.name}: {len(listed)} entries")

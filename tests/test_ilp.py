@@ -294,7 +294,7 @@ def large_graph(seed: int, count: int) -> ms.Graph:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [10, 20, 30, 40])
+@pytest.mark.parametrize("count", [10, 20, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (30, 40))])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_program_and_the_search_agree(seed: int, count: int) -> None:
     graph = large_graph(seed, count)

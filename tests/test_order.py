@@ -13,7 +13,7 @@ from oracles.orders import best_order, peak_of
 from plans import graph as graph_json
 from plans import op, tensor
 
-MANY = settings(max_examples=5000 if settings().max_examples >= 500 else 200)
+MANY = settings(max_examples=200 if settings().max_examples <= 100 else 20 * settings().max_examples)
 
 
 def ids(graph: ms.Graph, order: tuple[str, ...]) -> list[int]:

@@ -314,6 +314,7 @@ def test_the_program_is_the_best_schedule_of_every_kind() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_program_is_the_best_schedule_of_many() -> None:
     seen = compare(700, 4)
     assert seen["costs"] > 200

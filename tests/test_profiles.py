@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ from listed import CHAIN_PLANNERS
 from memsched.planners.registry import PLANNERS
 
 NAMES = ms.profiles.names()
+
 TINY = 1e-9
+
+
+def one_in(count: int) -> list[Any]:
+    """All profiles, of which one in so many is not left to the exhaustive tests."""
+    rest = pytest.mark.exhaustive
+    return [pytest.param(name, marks=() if place % count == 1 else rest) for place, name in enumerate(NAMES)]
 
 
 def at(planner: str, chain: ms.Chain, share: float) -> int:
@@ -64,14 +72,14 @@ def test_plans_at_three_limits(name: str, planner: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", CHAIN_PLANNERS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_in(4))
 def test_plans_at_ten_limits(name: str, planner: str) -> None:
     for share in np.linspace(0, 1, 10):
         check(planner, ms.profiles.load(name), float(share))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES[::6])
+@pytest.mark.parametrize("name", one_in(16))
 def test_auto_is_feasible_and_never_worse(name: str) -> None:
     """From the least that POFO needs."""
     chain = ms.profiles.load(name)

@@ -164,6 +164,24 @@ def test_the_exit_status_tells_what_became_of_the_whole() -> None:
     )
 
 
+def test_a_report_of_one_point_shows_its_plan() -> None:
+    run("spec.toml", "--store", "a.sqlite")
+    row = next(row for row in ms.read_store("a.sqlite") if row["planner"] == "rotor")
+
+    def report(*arguments: str, status: int) -> str:
+        outcome = CliRunner().invoke(program, ["report", *arguments, "-o", "a.html"], prog_name="memsched")
+        assert outcome.exit_code == status, outcome.output
+        return outcome.output
+
+    told = json.loads(report("a.sqlite", "--point", row["key"][:12], "--no-compare", "--json", status=0))
+    assert told["results"] == [{"problem": row["problem"], "planner": "rotor", "makespan": row["makespan"]}]
+    assert "What each tensor does" in Path("a.html").read_text(encoding="utf-8")
+    assert "no keys of 'a.sqlite' begin" in report("a.sqlite", "--point", "xyz", status=2)
+    assert "4 keys of 'a.sqlite' begin" in report("a.sqlite", "--point", "", status=2)
+    Path("r.json").write_text(json.dumps(ms.plan_again("a.sqlite", row["key"]).to_json()))
+    assert "leave it out" in report("r.json", "--point", row["key"], status=2)
+
+
 LONG = (
     'problems = ["densenet121-224-b32"]\nplanners = ["pofo"]\nmemory = {from = "2%", to = "99%", points = 40}\n'
     'bandwidth = ["12GB/s"]\n[options.pofo]\nlabels = "real"\nslots = 200\n'
@@ -176,7 +194,7 @@ def test_ctrl_c_leaves_a_store_from_which_the_sweep_goes_on(tmp_path: Path) -> N
     Path("spec.toml").write_text(LONG)
     command = [sys.executable, "-m", "memsched.cli", "sweep", "spec.toml", "--store", "a.sqlite", "--jobs", "2"]
     inside, outside = pty.openpty()
-    sweep = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=outside, env={**os.environ, "COLUMNS": "120"})
+    sweep = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=outside, env={**os.environ, "COLUMNS": "120"})
     os.close(outside)
     while not _points():
         assert sweep.poll() is None

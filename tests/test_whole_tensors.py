@@ -38,10 +38,11 @@ def small_chain(rng: random.Random) -> ms.Chain:
     )
 
 
-def test_never_above_the_best_schedule_and_often_above_the_fractional_bound() -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_never_above_the_best_schedule_and_often_above_the_fractional_bound(count: int) -> None:
     rng = random.Random(0)
     compared = above = equal = 0
-    for _ in range(1000):
+    for _ in range(count):
         chain = small_chain(rng)
         low, high = ms.min_memory(chain), ms.peak_memory(chain)
         if low == high:
@@ -55,7 +56,7 @@ def test_never_above_the_best_schedule_and_often_above_the_fractional_bound() ->
         assert found <= best.makespan * (1 + 1e-9), (chain.to_json(), device)
         above += found > graph_bound(graph, device) * (1 + 1e-9)
         equal += found >= best.makespan * (1 - 1e-9)
-    assert compared > 500
+    assert compared > count / 2
     assert above > compared / 3
     assert equal > compared / 3
 

@@ -154,6 +154,8 @@ def improve(stub: str) -> str:
     module = ast.parse(stub)
     module.body = [node for node in module.body if not private(node)]
     for node in module.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "__version__":
+            node.value = None  # __init__.py says it, and nothing else
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         for member in members:
             if isinstance(member, ast.FunctionDef):

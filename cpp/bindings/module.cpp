@@ -3,6 +3,7 @@
 PYBIND11_MODULE(_core, module) {
     using namespace memsched::bindings;
     module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
+    module.attr("__version__") = MEMSCHED_VERSION;
     register_errors(module);
     bind_problems(module);
     bind_devices(module);

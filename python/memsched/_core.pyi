@@ -48,6 +48,7 @@ __all__: list[str] = [
     "order_peak",
     "order_schedule",
     "order_within",
+    "peak_of_runs",
     "place",
     "pooch",
     "recompute_bound",
@@ -854,6 +855,11 @@ def order_within(graph: Graph, keep: collections.abc.Sequence[int], limit: int, 
     A random order; within limit (bytes, resident included) wherever it finds a way.
     """
 
+def peak_of_runs(graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> int:
+    """
+    Bytes, resident included, that these runs need when nothing travels.
+    """
+
 def place(
     start: collections.abc.Sequence[int],
     end: collections.abc.Sequence[int],
@@ -940,3 +946,5 @@ def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.
     """
     The schedule with one address a block.
     """
+
+__version__: str

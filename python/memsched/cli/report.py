@@ -49,9 +49,23 @@ def _read_result(path: str) -> Result:
     default=None,
     help="Whether to run all planners on the problem of each result. By default for a single result.",
 )
+@click.option(
+    "--point",
+    "points",
+    multiple=True,
+    metavar="KEY",
+    help="Of a store: a page about the plan of this point, which is planned again. Repeatable.",
+)
 @click.option("--time-limit", metavar="SECONDS", help="For each planner that searches, where planners run.")
 @json_option
-def report(sources: tuple[str, ...], output: str, compare: bool | None, time_limit: str | None, as_json: bool) -> None:
+def report(
+    sources: tuple[str, ...],
+    output: str,
+    compare: bool | None,
+    points: tuple[str, ...],
+    time_limit: str | None,
+    as_json: bool,
+) -> None:
     """Write an HTML page about results or a sweep, to look at and to send around.
 
     FILE is a result that `memsched plan -o` saved, or several, or one store of `memsched sweep`.
@@ -60,6 +74,7 @@ def report(sources: tuple[str, ...], output: str, compare: bool | None, time_lim
     memsched report result.json -o report.html
     memsched report pofo.json rotor.json -o both.html --compare
     memsched report sweep.sqlite -o sweep.html
+    memsched report sweep.sqlite --point 5099a980 -o point.html
 
     The page is one file that loads nothing from the network: the streams and the memory, what each tensor does,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
@@ -70,11 +85,14 @@ def report(sources: tuple[str, ...], output: str, compare: bool | None, time_lim
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")
-        if compare is not None or limit is not None:
+        if not points and (compare is not None or limit is not None):
             raise click.UsageError("a sweep is not planned again; leave --compare and --time-limit out")
-        return _sweep(stores[0], output, as_json)
-    results = [_read_result(path) for path in sources]
+        if not points:
+            return _sweep(stores[0], output, as_json)
+    elif points:
+        raise click.UsageError("--point is one of a sweep's store; leave it out")
     with working("planning") as say:
+        results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
         write_report(results, output, compare=compare, time_limit=limit, progress=say)
     if as_json:
         print_json(
@@ -90,6 +108,19 @@ def report(sources: tuple[str, ...], output: str, compare: bool | None, time_lim
         name = one.problem.name or "a problem without a name"
         print_rich(Text(f"{one.planner} on {name}, makespan {format_seconds(one.makespan)}"))
     print_rich(Text(f"saved in {output}"))
+
+
+def _point(path: str, key: str) -> Result:
+    """The plan of a point whose key begins so."""
+    from memsched.sweep import plan_again, read_store
+
+    keys = [row["key"] for row in read_store(path) if row["key"].startswith(key)]
+    if len(keys) != 1:
+        raise InvalidInputError(
+            f"--point is {key!r}, with which {len(keys) or 'no'} keys of '{path}' begin, and not one; "
+            "the table of the sweep's page has them"
+        )
+    return plan_again(path, keys[0])
 
 
 def _sweep(path: str, output: str, as_json: bool) -> None:

@@ -43,6 +43,7 @@ _POINTS = (  # page.js finds the columns of the curves by these titles
     (Column(title="recomputed", kind="seconds", hint="spent on runs that repeat"), "recompute_time"),
     (Column(title="tensors out", kind="count", hint="tensors that are offloaded"), "offloaded"),
     (Column(title="ops again", kind="count", hint="ops that run more than once"), "recomputed"),
+    (Column(title="key", hint="for memsched report --point, and memsched.plan_again"), "key"),
     (Column(title="estimate", kind="seconds", hint="in the model of the planner's paper"), "estimate"),
     (Column(title="needs", kind="bytes", hint="the least memory of the planner"), "min_memory"),
     (Column(title="planned in", kind="seconds"), "runtime"),
