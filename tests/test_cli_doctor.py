@@ -58,6 +58,7 @@ def line(name: str, text: str) -> str:
 @pytest.fixture(autouse=True)
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """An environment as the metadata describes it: memsched and numpy alone, until a test installs more."""
+    monkeypatch.setenv("COLUMNS", "200")
     there = {"memsched": ms.__version__, "numpy": "2.4.6"}
     monkeypatch.setattr(_core, "__version__", ms.__version__, raising=False)
 
