@@ -81,8 +81,8 @@ class Buffer:
                 raise InvalidInputError(
                     f"offset is {self.offset}; it must be a multiple of alignment, which is {self.alignment}"
                 )
-        if self.name is not None and not isinstance(self.name, str):
-            raise InvalidInputError(f"name is {self.name!r}; it must be a string or None")
+        if self.name is not None:
+            checks.text("name", self.name)
 
 
 def _number(text: str, where: str) -> int | float:

@@ -9,6 +9,8 @@ import numpy as np
 
 from memsched.errors import InvalidInputError
 
+_LONGEST = 1000  # letters of a value in an error
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
@@ -24,6 +26,15 @@ def _as_float(value: object) -> float:
         return math.inf
 
 
+def shown(value: object) -> str:
+    """The repr of a value, cut where it is long; numbers of thousands of digits and endless nesting have none."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to be shown"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def count(name: str, value: object, least: int, most: int) -> int:
     """An integer between `least` and `most`; refuses bool, str and floats.
 
@@ -32,10 +43,26 @@ def count(name: str, value: object, least: int, most: int) -> int:
     InvalidInputError
         Naming the option and its value.
     """
-    number = _as_float(value)
-    if not (isinstance(value, numbers.Integral) and least <= number <= most):
-        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
-    return int(value)
+    whole = isinstance(value, numbers.Integral) and _is_number(value)
+    if not whole or not least <= value <= most:  # type: ignore[operator]
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number from {least} to {most}")
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def text(name: str, value: object) -> str:
+    """A string that UTF-8 can write: one without lone surrogates.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    try:
+        if isinstance(value, str) and value.encode() is not None:
+            return value
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInputError(f"{name} is {shown(value)}; it must be a string that UTF-8 can write")
 
 
 def non_negative(name: str, value: object, unit: str) -> float:
@@ -48,7 +75,7 @@ def non_negative(name: str, value: object, unit: str) -> float:
     """
     number = _as_float(value)
     if not 0 <= number < math.inf:
-        raise InvalidInputError(f"{name} is {value!r}; it must be a finite number of {unit} >= 0")
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number of {unit} >= 0")
     return number
 
 
@@ -61,7 +88,7 @@ def flag(name: str, value: object) -> bool:
         Naming the option and its value.
     """
     if not isinstance(value, bool | np.bool_):
-        raise InvalidInputError(f"{name} is {value!r}; it must be True or False")
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be True or False")
     return bool(value)
 
 
@@ -75,7 +102,7 @@ def size(name: str, value: object) -> int:
     """
     number = _as_float(value)
     if not 0 <= number < 2**62 or number != math.floor(number):
-        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number of bytes >= 0")
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes >= 0")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
@@ -100,7 +127,9 @@ def bandwidth(name: str, value: object) -> float:
     """
     number = _as_float(value)
     if not number >= 0 or (math.isinf(number) and not isinstance(value, float | np.floating)):
-        raise InvalidInputError(f"{name} is {value!r}; it must be bytes per second >= 0 (0: no link, inf: a free one)")
+        raise InvalidInputError(
+            f"{name} is {shown(value)}; it must be bytes per second >= 0 (0: no link, inf: a free one)"
+        )
     return number
 
 
@@ -115,5 +144,5 @@ def memory(name: str, value: object) -> int:
     number = _as_float(value)
     whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]
     if not 0 < whole < 2**63:
-        raise InvalidInputError(f"{name} is {value!r}; it must be a whole number of bytes > 0")
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes > 0")
     return int(whole)

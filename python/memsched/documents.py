@@ -12,6 +12,8 @@ from typing import Any
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError
 
+_DEEPEST = 100  # levels of lists and objects in a document
+
 Document = dict[str, Any]
 Source = Document | str | os.PathLike[str]
 
@@ -51,16 +53,43 @@ def read_document(source: Source, *formats: str) -> Document:
                 text = Path(source).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError, ValueError) as error:
                 raise InvalidInputError(f"{where} cannot be read: {error}") from error
-        try:
-            document = json.loads(str(text))
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
+        document = _parse(str(text), where)
     if not isinstance(document, dict):
         raise InvalidInputError(f"{where} is not a JSON object")
     if document.get("format") not in formats:
         wanted = " or ".join(f"'{name}'" for name in formats)
         raise InvalidInputError(f"{where} has the format {document.get('format')!r}; expected {wanted}")
     return document
+
+
+def _parse(text: str, where: str) -> Any:
+    """The value of a JSON text; without NaN, lone surrogates and what nests so deep that Python gives up on it."""
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise InvalidInputError(f"{where} nests deeper than {_DEEPEST} levels, which no format of memsched does")
+    try:
+        text.encode()
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{where} has a string that UTF-8 cannot write: {error.reason}") from error
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def write_document(path: str | os.PathLike[str], document: Document) -> None:
@@ -118,6 +147,19 @@ def check_keys(document: Document, what: str, required: tuple[str, ...], optiona
             raise InvalidInputError(f"{what} has the unknown key {key!r}; remove it or fix its spelling")
 
 
+def check_plain(what: str, value: Any) -> None:
+    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{what} cannot be written as JSON: {error}") from error
+
+
 def bandwidth_from_json(value: Any) -> Any:
     """Numbers as they are; "inf" is the number it spells."""
     return math.inf if value == "inf" else value
@@ -138,7 +180,7 @@ def read_chain(source: Source) -> Chain:
     arguments: Document = {key: document.get(key) for key in (*_CHAIN_REQUIRED, *_CHAIN_COLUMNS)}
     arguments |= {key: document.get(key) for key in ("name", "provenance")}
     chain = Chain(**arguments, resident=document.get("resident", 2 * parameters))
-    if document.get("n", chain.n) != chain.n:
+    if isinstance(document.get("n"), bool) or document.get("n", chain.n) != chain.n:
         raise InvalidInputError(f"n is {document['n']!r}, but the columns have {chain.n} stages")
     return chain
 

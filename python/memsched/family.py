@@ -52,7 +52,7 @@ class GraphFamily:
         self.batches: tuple[int, ...] | None = None  # which batches there are; None: all up to the full one
         self._graphs: dict[int, Graph] = {}
         self.batch = checks.count("batch", batch, 1, 2**63 - 1)
-        self.name = self.graph.name if name is None else name
+        self.name = self.graph.name if name is None else checks.text("name", name)
 
     @property
     def graph(self) -> Graph:
@@ -120,6 +120,9 @@ class GraphFamily:
         check_keys(document, "the family", ("name", "batch", "graphs"))
         if not isinstance(document["graphs"], list) or not isinstance(document["name"], str):
             raise InvalidInputError("the family must have a name and a list of graphs")
+        for k, one in enumerate(document["graphs"]):
+            if not isinstance(one, dict):  # a string would be the path of another file
+                raise InvalidInputError(f"graphs[{k}] of the family is {checks.shown(one)}; it must be an object")
         graphs = {graph.batch: graph for graph in map(read_graph, document["graphs"])}
 
         def stored(batch: int) -> Graph:
@@ -132,6 +135,8 @@ class GraphFamily:
             return graphs[batch]
 
         family = cls(stored, document["batch"], name=document["name"])
+        for batch in (family.batch, *graphs):  # all that is stored, so that it can be written again
+            family.at(batch)
         family.batches = tuple(sorted(graphs))
         return family
 

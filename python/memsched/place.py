@@ -73,8 +73,9 @@ class Placement:
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
         height = _height(self.buffers, self.offsets)
-        if self.height != height:
-            raise InvalidInputError(f"height is {self.height!r}; by the offsets it must be {height}")
+        if isinstance(self.height, bool) or self.height != height:
+            raise InvalidInputError(f"height is {checks.shown(self.height)}; by the offsets it must be {height}")
+        put(self, "height", height)
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
         if self.lower_bound > height:
             raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {height}")

@@ -11,6 +11,7 @@ from memsched.documents import (
     Document,
     Source,
     check_keys,
+    check_plain,
     read_chain,
     read_device,
     read_document,
@@ -141,6 +142,8 @@ class Result:
         for key, kinds in (("planner", str), ("params", dict), ("timeline", dict), ("optimal", bool)):
             if not isinstance(document[key], kinds):
                 raise InvalidInputError(f"{key} of the result is {document[key]!r}, which has the wrong type")
+        checks.text("planner of the result", document["planner"])
+        check_plain("params of the result", document["params"])
         for key in ("lower_bound", "runtime", "estimate"):
             if not (key == "estimate" and document[key] is None):
                 checks.non_negative(f"{key} of the result", document[key], "seconds")

@@ -38,7 +38,7 @@ def problem_from(document: Document) -> Problem:
         "memsched-graph/1": read_graph,
         "memsched-family/1": GraphFamily.from_json,
     }
-    return readers.get(document["format"], read_chain)(document)
+    return readers.get(read_document(document, *PROBLEMS)["format"], read_chain)(document)
 
 
 def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:
@@ -47,7 +47,7 @@ def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:
     if named is not None:
         return named
     path = Path(folder, source)
-    if source in profiles.names() or (not path.suffix and not path.exists()):
+    if source in profiles.names() or (not path.suffix and not os.path.exists(path)):  # whatever the name is like
         return profiles.load(source)  # an unknown name: the error says which are near
     return problem_from(read_document(path, *PROBLEMS))
 

@@ -6,8 +6,9 @@ import math
 import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 
+from memsched.checks import shown
 from memsched.errors import InvalidInputError
 from memsched.problem import Problem, least_memory, peak_memory
 
@@ -17,6 +18,7 @@ _NUMBER = re.compile(
     r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-zµ/%]*)\s*", re.IGNORECASE | re.ASCII
 )
 _MOST_BYTES = 2**63 - 1
+_LONGEST = 100  # letters of a number with its unit
 
 _UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
 _BYTES_FORMS = "8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes"
@@ -27,12 +29,12 @@ _CHUNK_FORMS = f"16MiB (or another size: {_BYTES_FORMS}), storage or none"
 
 
 def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError:
-    return InvalidInputError(f"{what} is {value!r}, {why}; write {forms}")
+    return InvalidInputError(f"{what} is {shown(value)}, {why}; write {forms}")
 
 
 def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
     """The number and the unit of a text."""
-    match = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # it takes the square of the length
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
     try:
@@ -62,7 +64,8 @@ def _whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
 
 def _number_of_bytes(value: float, what: str, forms: str) -> int:
     """Bytes given as a number, not as a text."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value % 1:
+    whole = isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value) and not value % 1)
+    if isinstance(value, bool) or not whole:
         raise _refuse(what, value, "which is not a whole number of bytes", forms)
     return _whole_bytes(Fraction(int(value)), what, value, forms)
 
@@ -182,7 +185,10 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
     if not isinstance(value, str):
         if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
             raise _refuse(what, value, "which is not a number >= 0", _BANDWIDTH_FORMS)
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise _refuse(what, value, "which is too large", _BANDWIDTH_FORMS) from error
     if value.strip().lower() in ("inf", "infinity"):
         return math.inf
     amount, unit = _split(value, what, _BANDWIDTH_FORMS)

@@ -417,20 +417,20 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         if not (hasattr(value, "to_json") or hasattr(value, "at")):
             raise InvalidInputError(f"{name} is {value!r}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
-    if hasattr(problem, "at"):  # a family: one graph a round
-        parts = [(problem.at(batch), [[batch, times]]) for batch, times in plan["rounds"]]
-    elif hasattr(problem, "ops"):
-        parts = [(problem, plan["rounds"])]
+    if hasattr(problem, "at"):  # a family: one graph a batch
+        batches = dict.fromkeys(batch for batch, _ in plan["rounds"])
+        alone = {b: check_plan(problem.at(b).to_json(), {**plan, "rounds": [[b, 1]]}, machine) for b in batches}
+        reports = [(alone[batch], times) for batch, times in plan["rounds"]]
     else:
         from memsched._core import to_graph
 
-        parts = [(to_graph(problem, chunk=schedule.chunk), plan["rounds"])]
+        graph = problem if hasattr(problem, "ops") else to_graph(problem, chunk=schedule.chunk)
+        reports = [(check_plan(graph.to_json(), plan, machine), 1)]
     sums = ("makespan", "compute_time", "recompute_time", "bytes_out", "bytes_in")
     peaks = ("peak_memory", "logical_peak")
-    reports = [check_plan(graph.to_json(), {**plan, "rounds": rounds}, machine) for graph, rounds in parts]
-    totals: dict[str, Any] = {key: sum(getattr(report, key) for report in reports) for key in sums}
-    totals |= {key: max(getattr(report, key) for report in reports) for key in peaks}
-    report = replace(reports[0], **totals)
+    totals: dict[str, Any] = {key: sum(times * getattr(one, key) for one, times in reports) for key in sums}
+    totals |= {key: max(getattr(one, key) for one, _ in reports) for key in peaks}
+    report = replace(reports[0][0], **totals)
     if result is not None:
         for key, tolerance in (("makespan", 1e-9), ("peak_memory", 0.0)):
             said, found = getattr(result, key), getattr(report, key)

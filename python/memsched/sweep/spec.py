@@ -18,7 +18,7 @@ _KEYS = ("problems", "planners", "memory", "bandwidth", "shared_tables", "slots_
 _DEVICE = ("duplex", "latency", "host_memory")
 _RANGE = ("from", "to", "points")
 _MOST_POINTS = 100_000  # of one range
-_MOST_LETTERS = 10_000_000
+_MOST_LETTERS = 20_000  # tomllib takes the square of the length of a dotted key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +109,14 @@ def _toml(text: str, where: str) -> dict[str, Any]:
         except ImportError as error:
             raise InvalidInputError(f"{where} needs tomli with Python 3.10; install memsched[sweep]") from error
     if len(text) > _MOST_LETTERS:
-        raise InvalidInputError(f"{where} has {len(text)} letters, which is no description of a sweep")
+        raise InvalidInputError(
+            f"{where} has {len(text)} letters, and a description has at most {_MOST_LETTERS}; "
+            "write several, and sweep them into one store"
+        )
     try:
         document: dict[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        repr(document)  # not of numbers of thousands of digits, which may be written in hexadecimal
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where} is not valid TOML: {error}") from error
     return document
 
@@ -170,7 +174,7 @@ def _percent(text: str, what: str) -> float:
 def _path(problem: str, folder: Path) -> str:
     """Names as they are; paths of files from the folder of the description."""
     path = folder / problem
-    return str(path) if ":" not in problem and (path.suffix or path.exists()) and path.is_file() else problem
+    return str(path) if ":" not in problem and os.path.isfile(path) else problem  # whatever the name is like
 
 
 def _device(value: Any, where: str) -> Device | None:

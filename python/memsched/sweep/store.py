@@ -183,6 +183,8 @@ class Store:
 
     def _row(self, values: tuple[Any, ...]) -> Row:
         row: Row = dict(zip((*_COLUMNS, "name", "ideal"), values, strict=True))
+        if any(isinstance(value, bytes) for value in row.values()):
+            raise StoreError(f"'{self.path}' is damaged: its point {row['key']!r} has bytes where none belong")
         row["problem_key"], row["problem"] = row["problem"], row.pop("name")
         try:
             row["options"], row["device"] = json.loads(row["options"]), json.loads(row["device"])
@@ -211,7 +213,7 @@ class Store:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, OverflowError) as error:
+        except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:  # its messages may be damaged, too
             raise StoreError(f"'{self.path}' cannot be {what}: {error}{_remedy(str(error))}") from error
 
 

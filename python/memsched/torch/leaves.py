@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from memsched import checks
 from memsched.errors import InvalidInputError
+
+_LARGEST = 2**62  # entries of a tensor in one direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,15 +93,28 @@ class Leaf:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Leaf:
-        """What `to_json` wrote."""
+        """What `to_json` wrote.
+
+        Raises
+        ------
+        InvalidInputError
+            It describes neither a value nor a tensor.
+        """
         if "value" in document:
-            return cls(value=document["value"])
-        return cls(
-            dtype=str(document["dtype"]),
-            shape=tuple(document["shape"]),
-            strides=tuple(document["strides"]),
-            needs_grad=bool(document["needs_grad"]),
+            value = document["value"]
+            if not isinstance(value, None | bool | int | float | str):
+                raise InvalidInputError(f"value of an input is {checks.shown(value)}; it must be a plain value")
+            return cls(value=value)
+        shape, strides = (
+            tuple(checks.count(f"{key}[{k}] of an input", size, 0, _LARGEST) for k, size in enumerate(document[key]))
+            for key in ("shape", "strides")
         )
+        if len(shape) != len(strides):
+            raise InvalidInputError(f"an input has the shape {shape} and the strides {strides}; give as many of both")
+        if not isinstance(getattr(torch, checks.text("dtype of an input", document["dtype"]), None), torch.dtype):
+            raise InvalidInputError(f"dtype of an input is {document['dtype']!r}, which PyTorch does not have")
+        needs_grad = checks.flag("needs_grad of an input", document["needs_grad"])
+        return cls(dtype=document["dtype"], shape=shape, strides=strides, needs_grad=needs_grad)
 
 
 def nesting(spec: pytree.TreeSpec) -> str:

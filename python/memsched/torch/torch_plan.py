@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from memsched import checks
 from memsched._core import Chain, Timeline
 from memsched.documents import Document, Source, check_keys, read_document, write_document
 from memsched.errors import InvalidInputError, MemschedError
@@ -332,7 +333,17 @@ class TorchPlan:
         check_keys(document, FORMAT, kind.KEYS)
         try:
             return kind(**kind._fields(document))
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        except MemschedError:
+            raise
+        except (
+            AssertionError,
+            AttributeError,
+            LookupError,
+            OverflowError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise InvalidInputError(
                 f"the plan cannot be read ({type(error).__name__}: {error}); is it damaged?"
             ) from error
@@ -340,18 +351,27 @@ class TorchPlan:
     @classmethod
     def _fields(cls, document: Document) -> dict[str, Any]:
         """The arguments of the constructor, from a document whose keys are checked."""
-        autocast = document["autocast"]
+        autocast, result = document["autocast"], document["result"]
+        if not isinstance(result, dict):  # a string would be the path of another file
+            raise InvalidInputError(f"result of the plan is {checks.shown(result)}; it must be an object")
+        dtype = getattr(torch, autocast["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise InvalidInputError(f"dtype of the plan's autocast is {dtype!r}; it must be one of PyTorch's")
+        resident = {
+            key: checks.count(f"{key} of the resident bytes", value, 0, 2**62)
+            for key, value in document["resident"].items()
+        }
         return {
-            "result": Result.from_json(document["result"]),
-            "resident": Resident(**document["resident"]),
+            "result": Result.from_json(result),
+            "resident": Resident(**resident),
             "inputs": pytree.treespec_loads(json.dumps(document["inputs"])),
             "leaves": tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
             "autocast": Autocast(
-                device_type=autocast["device_type"],
-                enabled=autocast["enabled"],
-                dtype=getattr(torch, autocast["dtype"]),
+                device_type=checks.text("device_type of the plan's autocast", autocast["device_type"]),
+                enabled=checks.flag("enabled of the plan's autocast", autocast["enabled"]),
+                dtype=dtype,
             ),
             "device": torch.device(document["device"]),
-            "times": document["times"],
-            "operations": tuple(document["operations"]),
+            "times": checks.text("times of the plan", document["times"]),
+            "operations": tuple(checks.text("an operation of the plan", one) for one in document["operations"]),
         }
