@@ -40,12 +40,24 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
 
 
+@once_an_object
+def least_of(graph: Graph) -> int:
+    """Resident and the largest need of one op of a graph, bytes."""
+    return _core.graph_min_memory(graph)
+
+
+@once_an_object
+def peak_of(graph: Graph) -> int:
+    """The peak of a graph's plain run, bytes, resident included."""
+    return _core.graph_peak_memory(graph)
+
+
 def least_memory(problem: Problem) -> int:
     """Resident and the largest need of one op, in bytes: no plan without recomputation needs less.
 
     Of a family at batch 1, for a plan may split its batch into rounds of one.
     """
-    return _core.graph_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
+    return least_of(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
 def peak_memory(problem: Problem) -> int:
@@ -57,7 +69,7 @@ def peak_memory(problem: Problem) -> int:
     >>> ms.peak_memory(ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
     20
     """
-    return _core.graph_peak_memory(graph_of(problem))
+    return peak_of(graph_of(problem))
 
 
 def make_device(memory: float | None = None, bandwidth: float | None = None, device: Device | None = None) -> Device:

@@ -20,7 +20,7 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.family import GraphFamily
 from memsched.fluid import Flags
 from memsched.memo import once_an_object
-from memsched.problem import ChunkLike, Problem, graph_of, make_device, simulate
+from memsched.problem import ChunkLike, Problem, graph_of, make_device, peak_of, simulate
 from memsched.result import Result
 
 
@@ -55,7 +55,7 @@ class SetTask:
     @property
     def excess(self) -> int:
         """Bytes by which the plain run exceeds M; <= 0 when it fits."""
-        return _core.graph_peak_memory(self.graph) - self.device.memory
+        return peak_of(self.graph) - self.device.memory
 
     @property
     def capacity(self) -> int:
@@ -267,7 +267,7 @@ def check_memory(
     ------
     InfeasibleError
     """
-    needed = _core.graph_peak_memory(graph)
+    needed = peak_of(graph)
     no_link = without_link(device, needed, copies)
     if device.memory < needed:
         if not no_link:

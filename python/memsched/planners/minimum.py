@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memsched import _core
 from memsched._core import Chain
 from memsched.fluid import FluidInstance
-from memsched.problem import graph_of
+from memsched.problem import graph_of, least_of, peak_of
 
 
 def of_graph(chain: Chain) -> int:
     """Resident and the largest need of one op: where every tensor may travel."""
-    return _core.graph_min_memory(graph_of(chain))
+    return least_of(graph_of(chain))
 
 
 def of_fluid_model(chain: Chain) -> int:
     """The same in the paper's model, where what a stage saves is one activation; at most the peak."""
     least = chain.resident + FluidInstance(chain=chain, capacity=0, bandwidth=1.0).min_capacity
-    return min(least, _core.graph_peak_memory(graph_of(chain)))
+    return min(least, peak_of(graph_of(chain)))
 
 
 MOST_BYTES = 2**63 - 1

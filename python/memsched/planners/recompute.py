@@ -15,7 +15,7 @@ from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress
 from memsched.memo import once_an_object
 from memsched.planners.base import ChainTask
-from memsched.problem import graph_of
+from memsched.problem import graph_of, peak_of
 
 MAX_CELLS = 60_000_000  # floats of one table, 4 bytes each
 SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
@@ -28,12 +28,12 @@ def _least_memory(chain: Chain) -> tuple[int, int]:
 
 def rotor_min_memory(chain: Chain) -> int:
     """Resident and the least that recomputation without a link can do with; at most the peak."""
-    return min(chain.resident + _least_memory(chain)[0], _core.graph_peak_memory(graph_of(chain)))
+    return min(chain.resident + _least_memory(chain)[0], peak_of(graph_of(chain)))
 
 
 def pofo_min_memory(chain: Chain) -> int:
     """Resident and the least that recomputation with a link can do with; at most the peak."""
-    return min(chain.resident + _least_memory(chain)[1], _core.graph_peak_memory(graph_of(chain)))
+    return min(chain.resident + _least_memory(chain)[1], peak_of(graph_of(chain)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

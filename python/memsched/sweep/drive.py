@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import groupby, zip_longest
 
 from memsched.errors import MemschedError, StoreError
 from memsched.sweep.points import Group
@@ -75,7 +76,7 @@ class Drive:
         left = [Batch(group, tuple(at for at, key in enumerate(group.keys) if key not in known)) for group in groups]
         self._kept = self._points - sum(len(batch.places) for batch in left)
         most = max(1, min(MOST_IN_BATCH, (self._points - self._kept) // (4 * jobs)))
-        self._waiting = deque(part for batch in left for part in _cut(batch, most))
+        self._waiting = deque(_mixed(left, most))
         self._suspects: deque[Batch] = deque()  # of one point each, one of which may kill its worker
         self._elsewhere: list[Batch] = []  # claimed by other sweeps
         self._flying: dict[Future[list[Row]], Batch] = {}
@@ -199,6 +200,16 @@ class Drive:
             return
         self._spoken = now
         self._say(SweepProgress(points=self._points, kept=self._kept, seconds=now - self._began, **self._counts))
+
+
+def _mixed(batches: Sequence[Batch], most: int) -> Iterator[Batch]:
+    """Parts of at most so many points, problem by problem, and of each the planners in turn.
+
+    So planners that are quick, whose time is Python's, run beside those that compute for long without it.
+    """
+    for _, own in groupby(batches, key=lambda batch: batch.group.problem.key):
+        turns = zip_longest(*(_cut(batch, most) for batch in own))
+        yield from (part for turn in turns for part in turn if part is not None)
 
 
 def _cut(batch: Batch, most: int) -> list[Batch]:

@@ -10,6 +10,8 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ _APPLICATION = 0x6D656D73  # "mems", in the file's header
 _VERSION = 1
 _ALIVE = 10.0  # seconds without a sign of life after which others take over what a sweep has claimed
 _PATIENCE = 60.0  # seconds to wait for another writer
+_AT_ONCE = 32  # rows in one statement, which may have 999 values
 
-_COLUMNS = (
+_COLUMNS = (  # in the order of _values
     *("key", "problem", "planner", "memory", "bandwidth", "options", "status", *MEASURES),
     *("device", "table_slots", "version", "finished"),
 )
@@ -135,17 +138,19 @@ class Store:
 
     def claim(self, keys: Sequence[str]) -> set[str]:
         """Those of the points that nobody has finished, nor another living sweep claimed: now they are ours."""
-        mine: set[str] = set()
+        listed = json.dumps(list(keys))
         with self._told("written"), self._transaction():
             self._sign_of_life()
-            for key in keys:
-                if self._number("SELECT count(*) FROM points WHERE key = ?", key):
-                    continue
-                self._database.execute("INSERT OR IGNORE INTO claims VALUES (?, ?)", (key, self._name))
-                owner = self._database.execute("SELECT sweep FROM claims WHERE key = ?", (key,)).fetchone()
-                if owner[0] == self._name:
-                    mine.add(key)
-        return mine
+            self._database.execute(
+                "INSERT OR IGNORE INTO claims SELECT value, ? FROM json_each(?) "
+                "WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value)",
+                (self._name, listed),
+            )
+            mine = self._database.execute(
+                "SELECT claims.key FROM json_each(?) JOIN claims ON claims.key = value WHERE sweep = ?",
+                (listed, self._name),
+            )
+            return {key for (key,) in mine.fetchall()}
 
     def alive(self) -> None:
         """Say that this sweep goes on; to be said every few seconds."""
@@ -162,11 +167,16 @@ class Store:
         """Finished points: their group, their place in it, and their measures. What is there stays as it is."""
         finished = time.time()
         values = [_values(group, at, row, finished) for group, at, row in points]
-        marks = ", ".join("?" * len(_COLUMNS))
+        keys = [group.keys[at] for group, at, _ in points]
         with self._told("written"), self._transaction():
-            self._database.executemany(f"INSERT OR IGNORE INTO points ({', '.join(_COLUMNS)}) VALUES ({marks})", values)
-            self._database.executemany(
-                "DELETE FROM claims WHERE key = ?", ((group.keys[at],) for group, at, _ in points)
+            for first in range(0, len(values), _AT_ONCE):  # one statement for many: each lets go of the interpreter
+                some = values[first : first + _AT_ONCE]
+                marks = ", ".join([f"({', '.join('?' * len(_COLUMNS))})"] * len(some))
+                self._database.execute(
+                    f"INSERT OR IGNORE INTO points ({', '.join(_COLUMNS)}) VALUES {marks}", list(chain(*some))
+                )
+            self._database.execute(
+                "DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (json.dumps(keys),)
             )
 
     def rows(self, keys: Sequence[str] | None = None) -> list[Row]:
@@ -183,11 +193,11 @@ class Store:
 
     def _row(self, values: tuple[Any, ...]) -> Row:
         row: Row = dict(zip((*_COLUMNS, "name", "ideal"), values, strict=True))
-        if any(isinstance(value, bytes) for value in row.values()):
+        if bytes in map(type, values):
             raise StoreError(f"'{self.path}' is damaged: its point {row['key']!r} has bytes where none belong")
         row["problem_key"], row["problem"] = row["problem"], row.pop("name")
         try:
-            row["options"], row["device"] = json.loads(row["options"]), json.loads(row["device"])
+            row["options"], row["device"] = dict(_object(row["options"])), dict(_object(row["device"]))
         except (TypeError, ValueError) as error:
             raise StoreError(f"'{self.path}' is damaged: its point {row['key']} cannot be read ({error})") from error
         if row["optimal"] is not None:
@@ -219,19 +229,19 @@ class Store:
 
 def _values(group: Group, at: int, row: Row, finished: float) -> tuple[Any, ...]:
     device = group.devices[at]
-    known = {
-        "key": group.keys[at],
-        "problem": group.problem.key,
-        "planner": group.planner,
-        "memory": device.memory,
-        "bandwidth": device.d2h,
-        "options": json.dumps(group.options, sort_keys=True),
-        "device": json.dumps(write_device(device)),
-        "table_slots": group.table_slots,
-        "version": group.version,
-        "finished": finished,
-    }
-    return tuple(row.get(name) if name in MEASURES or name == "status" else known[name] for name in _COLUMNS)
+    return (
+        *(group.keys[at], group.problem.key, group.planner, device.memory, device.d2h),
+        *(json.dumps(group.options, sort_keys=True), row["status"]),
+        *map(row.get, MEASURES),
+        *(json.dumps(write_device(device)), group.table_slots, group.version, finished),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _object(text: str) -> Document:
+    """The same options and devices come many times."""
+    read: Document = json.loads(text)
+    return read
 
 
 def _remedy(error: str) -> str:
