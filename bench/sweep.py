@@ -1,7 +1,7 @@
 """Points per second of `memsched.sweep`: 10,500 points on one core and on two, against calling the planners one by one.
 
     python -m bench.sweep            # about ten minutes; writes docs/results/sweep.md and .json
-    python -m bench.sweep --quick    # 2 networks; prints only
+    python -m bench.sweep --quick --out FOLDER    # one network, 5 memories
 
 14 networks x 50 memories x 5 bandwidths x greedy, dynprog and rotor. All ways run in one run, in turn, each in its own
 process that may use one core or two, and the whole round is repeated; the best of the rounds counts. The one-by-one way
@@ -15,6 +15,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from bench.common import RESULTS, Row, environment, environment_line, table
 
@@ -68,11 +70,11 @@ print(json.dumps({"seconds": time.perf_counter() - began, "points": len(found), 
 """
 
 
-def measure(way: str, networks: tuple[str, ...], planners: tuple[str, ...]) -> Row:
+def measure(way: str, networks: Sequence[str], memory: Sequence[str], planners: Sequence[str]) -> Row:
     """Seconds and makespans of one way, in a process of its own on as many cores as it may use."""
     cores, kind = WAYS[way]
     allowed = sorted(os.sched_getaffinity(0))[:cores]
-    arguments = json.dumps([kind, networks, planners, MEMORY, BETA, cores])
+    arguments = json.dumps([kind, networks, planners, memory, BETA, cores])
     done = subprocess.run(
         [sys.executable, "-c", CHILD, arguments],
         stdout=subprocess.PIPE,
@@ -89,13 +91,13 @@ def ways_of(name: str) -> list[str]:
     return [way for way in WAYS if "shared" not in way or name in SHARE]
 
 
-def run(networks: tuple[str, ...], rounds: int) -> dict[str, dict[str, Row]]:
+def run(networks: Sequence[str], memory: Sequence[str], rounds: int) -> dict[str, dict[str, Row]]:
     """Set of planners -> way -> the best round; the makespans of own tables must be those of the loop."""
     best: dict[str, dict[str, Row]] = {name: {} for name in SETS}
     for number in range(rounds):
         for planner, planners in SETS.items():
             for way in ways_of(planner):
-                found = measure(way, networks, planners)
+                found = measure(way, networks, memory, planners)
                 print(
                     f"{number + 1}/{rounds} {planner}, {way}: {found['points'] / found['seconds']:.0f} points/s",
                     flush=True,
@@ -125,7 +127,7 @@ def better_and_worse(shared: list[float | None], own: list[float | None]) -> Row
     }
 
 
-def report(best: dict[str, dict[str, Row]], networks: tuple[str, ...]) -> tuple[str, Row]:
+def report(best: dict[str, dict[str, Row]], networks: Sequence[str], memory: Sequence[str]) -> tuple[str, Row]:
     """The page, and its figures."""
     rates = {
         planner: {way: found["points"] / found["seconds"] for way, found in ways.items()}
@@ -134,7 +136,13 @@ def report(best: dict[str, dict[str, Row]], networks: tuple[str, ...]) -> tuple[
     quality = better_and_worse(
         best["rotor"]["sweep, shared tables, 1 thread"]["found"], best["rotor"]["one by one"]["found"]
     )
-    figures = {"environment": environment(), "networks": networks, "rates": rates, "shared against own": quality}
+    figures = {
+        "environment": environment(),
+        "networks": networks,
+        "memory": memory,
+        "rates": rates,
+        "shared against own": quality,
+    }
     return page(figures, best[ALL]["one by one"]["points"]), figures
 
 
@@ -163,9 +171,9 @@ def page(figures: Row, total: int) -> str:
     return f"""# Sweeps
 
 Written by `python -m bench.sweep`: {total:,} points, {len(figures["networks"])} networks x
-{len(MEMORY)} memories (2 % to 100 %) x {len(BETA)} bandwidths (4 to 32 GB/s) x greedy, dynprog and rotor. Where
-each point has its own table every way must find the same makespans as the planners called one by one; the bench
-checks it.
+{len(figures["memory"])} memories (2 % to 100 %) x {len(BETA)} bandwidths (4 to 32 GB/s) x greedy, dynprog and rotor.
+Where each point has its own table every way must find the same makespans as the planners called one by one; the
+bench checks it.
 
 {environment_line(figures["environment"])}
 
@@ -190,9 +198,10 @@ Against the planners called one by one.
 ## What sharing a table costs
 
 A shared table has up to 2000 slots over the peak of the plain run, a table of a point 500 over its own memory. Of
-rotor's {quality["points"]:,} points the shared table plans {quality["faster"]:,} faster and {quality["slower"]:,} slower:
-makespans are {quality["mean"]:.5f} of those of the own tables on average, {quality["best"]:.4f} to {quality["worst"]:.4f}.
-Without a plan are {quality["no plan, shared"]:,} points with the shared tables, {quality["no plan, own"]:,} with their own.
+rotor's {quality["points"]:,} points the shared table plans
+{quality["faster"]:,} faster and {quality["slower"]:,} slower: makespans are {quality["mean"]:.5f} of those of the
+own tables on average, {quality["best"]:.4f} to {quality["worst"]:.4f}. Without a plan are
+{quality["no plan, shared"]:,} points with the shared tables, {quality["no plan, own"]:,} with their own.
 
 Time grows with the number of points, plus one table a chain: slots n^3 at worst for n stages.
 """
@@ -207,15 +216,14 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one network, five memories, one round")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of sweep.md and sweep.json")
     given = parser.parse_args()
-    networks = ("resnet18-224-b32", "densenet121-224-b32") if given.quick else NETWORKS
-    text, figures = report(run(networks, 1 if given.quick else given.rounds), networks)
-    if given.quick:
-        print(text)
-        return
-    (RESULTS / "sweep.md").write_text(text, encoding="utf-8")
-    (RESULTS / "sweep.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    networks, memory = (NETWORKS[:1], MEMORY[9::10]) if given.quick else (NETWORKS, MEMORY)
+    text, figures = report(run(networks, memory, 1 if given.quick else given.rounds), networks, memory)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "sweep.md").write_text(text, encoding="utf-8")
+    (given.out / "sweep.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,14 @@ def test_pofo2021(tmp_path: Path) -> None:
     assert all(f"pofo2021/{name}" in report for name in pictures)
 
 
+def test_sweep(tmp_path: Path) -> None:
+    run("bench.sweep", "--quick", "--out", str(tmp_path))
+    figures = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
+    assert set(figures["rates"]) == {"greedy", "dynprog", "rotor", "all three"}
+    assert all(rate > 0 for ways in figures["rates"].values() for rate in ways.values())
+    assert "| goal | measured | verdict |" in (tmp_path / "sweep.md").read_text(encoding="utf-8")
+
+
 def test_speed_suite() -> None:
     run("pytest", "bench/speed", "--benchmark-disable", "-q", "-p", "no:cacheprovider", "-k", "not hash")
 
