@@ -165,14 +165,14 @@ def page(figures: Row, total: int) -> str:
             f"{default:.2f} x",
             verdict(default >= 1.8),
         ],
-        ["the same with a table a point, so by threads alone: 1.8 x", f"{both:.2f} x", verdict(both >= 1.8)],
+        ["the same with a table a memory: 1.8 x", f"{both:.2f} x", verdict(both >= 1.8)],
         ["where tables are shared, on one thread: 5 x", f"{shared:.2f} x", verdict(shared >= 5)],
     ]
     return f"""# Sweeps
 
 Written by `python -m bench.sweep`: {total:,} points, {len(figures["networks"])} networks x
 {len(figures["memory"])} memories (2 % to 100 %) x {len(BETA)} bandwidths (4 to 32 GB/s) x greedy, dynprog and rotor.
-Where each point has its own table every way must find the same makespans as the planners called one by one; the
+Where each memory has its own table every way must find the same makespans as the planners called one by one; the
 bench checks it.
 
 {environment_line(figures["environment"])}
@@ -181,7 +181,8 @@ bench checks it.
 
 In brackets the ratio to one Python process that calls the planners one by one, on one core and without a store. The
 sweeps keep every point in a store. The last column is one sweep of all three planners. The best of the rounds; all ways
-took turns in one run.
+took turns in one run. rotor moves nothing, so a sweep plans once for the five bandwidths of a memory and measures the
+plan with each; that is in all of its ratios.
 
 {table(["way", *columns], [[way, *(cell(name, way) for name in columns)] for way in WAYS])}
 

@@ -45,6 +45,8 @@ class Planner:
         One line for lists.
     recomputes : bool
         Whether its plans may run an op more than once.
+    uses_link : bool
+        Whether its plans depend on the link; if not, one plan serves all links of a memory.
     with_table : callable or None
         plan, with table=RematTable, for planners that answer many memories from one table.
     """
@@ -54,6 +56,7 @@ class Planner:
     summary: str
     problems: tuple[str, ...] = ("chain",)
     recomputes: bool = False
+    uses_link: bool = True
     with_table: Callable[..., Result] | None = None
 
 
@@ -93,6 +96,7 @@ PLANNERS: dict[str, Planner] = {
         min_memory=rotor_min_memory,
         summary="recomputes, offloads nothing",
         recomputes=True,
+        uses_link=False,
         with_table=rotor_with_table,
     ),
     "dynprog": Planner(plan=dynprog, min_memory=minimum.of_fluid_model, summary="dynamic program, interruptible model"),

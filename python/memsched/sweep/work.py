@@ -12,6 +12,7 @@ from typing import Any
 
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
+from memsched.planners.base import measured
 from memsched.planners.registry import PLANNERS, takes
 from memsched.problem import Problem, peak_memory
 from memsched.result import Result
@@ -82,6 +83,26 @@ def planning(work: Work, progress: Callable[[float], None] | None = None) -> Cal
 
     def plan_on(device: Device) -> Result:
         return plan(problem, device=device, **work.options, **ours)
+
+    known = PLANNERS.get(work.planner)
+    return plan_on if known is None or known.uses_link else _once_a_memory(plan_on, known.recomputes)
+
+
+def _once_a_memory(plan: Callable[[Device], Result], recomputes: bool) -> Callable[[Device], Result]:
+    """For a planner that does not use the link: the last plan again, measured, while the memory is the same."""
+    last: list[Result] = []
+
+    def plan_on(device: Device) -> Result:
+        began = time.perf_counter()
+        if not last or last[0].device.memory != device.memory:
+            last[:] = [plan(device)]
+            return last[0]
+        one = last[0]
+        return measured(
+            *(one.planner, one.params, one.problem, one.schedule, device, began),
+            estimate=one.estimate,
+            recomputes=recomputes,
+        )
 
     return plan_on
 
