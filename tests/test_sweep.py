@@ -271,6 +271,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "options of an absent": ({"options": {"rotor": {"slots": 3}}}, "not among the planners greedy"),
     "option with a list": ({"options": {"greedy": {"chunk": [1]}}}, "must be a number, a text"),
     "infinite option": ({"options": {"all": {"time_limit": math.inf}}}, "must be finite"),
+    "store": ({"store": ":memory:"}, "store is ':memory:'"),
+    "endless option": ({"options": {"greedy": {"chunk": 10**5000}}}, "option 'chunk' is a int too large"),
     "jobs": ({"jobs": 0}, "jobs is 0"),
     "executor": ({"executor": "gpu"}, "executor is 'gpu'"),
     "slots": ({"slots_of_tables": 0}, "slots_of_tables is 0"),
@@ -283,7 +285,7 @@ def test_bad_arguments_are_told_before_anything_is_planned_or_written(case: str,
     arguments: dict[str, Any] = {"problems": CHAIN, "planners": ["greedy"], "memory": ["50%"], "beta": [8e9]}
     changes, message = BAD[case]
     with pytest.raises(ms.InvalidInputError, match=message) as told:
-        ms.sweep(store=tmp_path / "a.sqlite", **{**arguments, **changes})
+        ms.sweep(**{"store": tmp_path / "a.sqlite", **arguments, **changes})
     assert "\n" not in str(told.value)
     assert not list(tmp_path.iterdir())
 
@@ -323,3 +325,28 @@ def test_a_point_can_be_planned_again(tmp_path: Path) -> None:
         assert ms.validate(result).makespan == pytest.approx(row["makespan"])
     with pytest.raises(ms.InvalidInputError, match="has no point 'nobody'"):
         ms.plan_again(path, "nobody")
+
+
+def test_families_that_differ_between_their_ends_are_told_apart(tmp_path: Path) -> None:
+    family = ms.profiles.analytic("alexnet", 32)
+    more, less = (ms.GraphFamily.from_json(family.to_json(batches)) for batches in ((8, 16), ()))
+    assert len({swept_problem(one).key for one in (more, less)}) == 2
+    path = tmp_path / "a.sqlite"
+    table = ms.sweep([more, less, family], ["vdnn_plus"], memory=["60%"], beta=[8e9], store=path)
+    assert len(table) == 3
+    for row, known in zip(table, (more, less), strict=False):
+        if row["status"] == "planned":
+            assert ms.plan_again(path, row["key"]).makespan == row["makespan"]
+            assert ms.vdnn_plus(known, row["memory"], 8e9).makespan == row["makespan"]
+
+
+def test_chains_that_differ_in_the_link_of_their_profile_only_are_both_swept() -> None:
+    document = ms.profiles.load(CHAIN).to_json()
+    links = (6e9, 12e9)
+    pair = [ms.Chain.from_json({**document, "provenance": {"link_bandwidth": link}}) for link in links]
+    assert [row["bandwidth"] for row in ms.sweep(pair, ["greedy"], memory=["60%"])] == [6e9, 12e9]
+
+
+def test_arguments_may_be_read_once_only() -> None:
+    table = ms.sweep(iter([CHAIN, "vgg16-224-b32"]), iter(["greedy"]), memory=iter(["60%"]), beta=iter([8e9, 9e9]))
+    assert len(table) == 4

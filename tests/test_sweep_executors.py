@@ -86,6 +86,46 @@ def test_a_broken_executor_of_ones_own_is_told_and_the_store_goes_on(
     assert ms.sweep(CHAIN, ["greedy"], **arguments).count("failed") == 0
 
 
+def test_the_only_point_is_tried_again_when_somebody_else_kills_its_worker() -> None:
+    killed: list[int] = []
+
+    def kill(_: ms.SweepProgress) -> None:
+        children = active_children()
+        if children and not killed:
+            killed.append(children[0].pid or 0)
+            os.kill(killed[0], signal.SIGKILL)
+
+    memory = [f"{share}%" for share in (20, 21)]
+    table = ms.sweep(
+        "densenet121-224-b32", ["pofo"], memory=memory, executor="processes", jobs=1, progress=kill, **SLOW
+    )
+    assert killed
+    assert table.count("planned") == 2
+
+
+def test_an_executor_that_is_shut_down_is_told(tmp_path: Path) -> None:
+    mine = ThreadPoolExecutor(1)
+
+    def end(progress: ms.SweepProgress) -> None:
+        mine.shutdown(wait=False, cancel_futures=True)
+
+    arguments: dict[str, Any] = {"memory": [f"{share}%" for share in range(10, 90, 2)], **SLOW}
+    with pytest.raises(ms.MemschedError, match="the executor broke"):
+        ms.sweep("resnet34-224-b32", ["pofo"], executor=mine, jobs=1, progress=end, **arguments)
+    with pytest.raises(ms.MemschedError, match="the executor broke"):
+        ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], executor=mine)
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    call = "ms.sweep('resnet18-224-b32', ['greedy'], memory=['50%'], executor='processes', store='a.sqlite')"
+    script.write_text(f"import memsched as ms\nprint({call})\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert done.returncode == 1
+    assert "if __name__ ==" in done.stderr.splitlines()[-1]
+    assert ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=tmp_path / "a.sqlite").count("planned") == 1
+
+
 @contextmanager
 def started(*command: str, says: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A program under way that has said something, and what it said."""

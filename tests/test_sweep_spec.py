@@ -125,14 +125,16 @@ def test_bad_descriptions_are_told_in_one_line_and_leave_nothing(case: str, tmp_
         (["spec.toml", "-o", "a.xls"], "must end in .parquet or .csv"),
         (["spec.toml", "-o", "no/a.csv"], "'no' is not a directory"),
         (["spec.toml", "--store", "no/a.sqlite"], "'no' is not a directory"),
-        (["spec.toml", "--store", "spec.toml"], "not a database"),
+        (["spec.toml", "--store", "other.toml"], "not a database"),
         (["spec.toml", "-o", "a.csv", "--plot", "a.gif"], "a.gif"),
+        (["spec.toml", "--store", "a.csv", "-o", "./a.csv"], "'./a.csv' is given twice"),
         (["spec.toml", "-o", "a.csv", "--jobs", "0"], "--jobs"),
         (["spec.toml", "-o", "a.csv", "--processes", "--dask", "tcp://x:1"], "not both"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:
     expected = 1 if "database" in message else 2
+    Path("other.toml").write_text("This is no database. " * 100)
     assert message in run(*arguments, status=expected).output
 
 
@@ -180,6 +182,8 @@ def test_a_report_of_one_point_shows_its_plan() -> None:
     assert "4 keys of 'a.sqlite' begin" in report("a.sqlite", "--point", "", status=2)
     Path("r.json").write_text(json.dumps(ms.plan_again("a.sqlite", row["key"]).to_json()))
     assert "leave it out" in report("r.json", "--point", row["key"], status=2)
+    Path("a.html").write_bytes(Path("a.sqlite").read_bytes())
+    assert "save it under another name" in report("a.html", status=2)
 
 
 LONG = (
@@ -194,13 +198,20 @@ def test_ctrl_c_leaves_a_store_from_which_the_sweep_goes_on(tmp_path: Path) -> N
     Path("spec.toml").write_text(LONG)
     command = [sys.executable, "-m", "memsched.cli", "sweep", "spec.toml", "--store", "a.sqlite", "--jobs", "2"]
     inside, outside = pty.openpty()
-    sweep = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=outside, env={**os.environ, "COLUMNS": "120"})
+    sweep = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=outside,
+        env={**os.environ, "COLUMNS": "120"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
+    )
     os.close(outside)
-    while not _points():
+    shown = b""
+    while not (b"left" in shown and _points()):
+        shown += _read(inside)
         assert sweep.poll() is None
     sweep.send_signal(signal.SIGINT)
     asked = time.monotonic()
-    shown = b""
     while chunk := _read(inside):
         shown += chunk
     assert sweep.wait() == 130

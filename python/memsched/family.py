@@ -87,8 +87,9 @@ class GraphFamily:
                 f"the graph of batch {batch} has other tensors, ops or algorithms than that of batch {self.batch}; "
                 "only sizes, times and workspaces may change with the batch"
             )
-        above = min(known for known in self._graphs if known > batch)
-        below = max((known for known in self._graphs if known < batch), default=0)
+        # Other threads may add to the graphs meanwhile: hence the lists.
+        above = min(known for known in list(self._graphs) if known > batch)
+        below = max((known for known in list(self._graphs) if known < batch), default=0)
         _check_growth(made, self._graphs[above])
         if below:
             _check_growth(self._graphs[below], made)

@@ -80,6 +80,8 @@ def report(
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
     check_writable(output)
+    if Path(output).resolve() in (Path(path).resolve() for path in sources if path != "-"):
+        raise click.UsageError(f"'{output}' is what the page is about; save it under another name")
     limit = chunk_and_limit(None, time_limit)[1]
     stores = [path for path in sources if _is_store(path)]
     if stores:

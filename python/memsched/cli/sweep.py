@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from memsched.cli.inputs import check_writable, json_option
 from memsched.cli.show import new_table, print_json, print_rich
 from memsched.errors import InvalidInputError
 from memsched.plot import check_suffix
+from memsched.plot_sweep import MOST_PANELS
 from memsched.sweep import Sweep, SweepProgress
 from memsched.sweep import sweep as run_sweep
 from memsched.sweep.spec import read_spec
@@ -165,7 +167,16 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
     return notes
 
 
-def _check_outputs(store: str | None, output: str | None, picture: str | None) -> None:
+def _check_outputs(spec: str, store: str | None, output: str | None, picture: str | None) -> None:
+    """Complain before hours of work rather than after."""
+    named = [path for path in (spec, store, output, picture) if path is not None]
+    for at, path in enumerate(named):
+        if Path(path).resolve() in (Path(other).resolve() for other in named[:at]):
+            raise click.UsageError(f"'{path}' is given twice; store, table, picture and SPEC are a file each")
+    for wanted, packages in ((output, ("pandas", "pyarrow")), (picture, ("matplotlib",))):
+        missing = [name for name in packages if wanted is not None and importlib.util.find_spec(name) is None]
+        if missing:
+            raise InvalidInputError(f"'{wanted}' needs {missing[0]}, which is missing; install memsched[cli,sweep]")
     if store is None and output is None:
         raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
     check_writable(store)
@@ -222,8 +233,11 @@ def sweep(
     """
     if processes and scheduler is not None:
         raise click.UsageError("give --processes or --dask, not both")
-    _check_outputs(store, output, picture)
+    _check_outputs(spec, store, output, picture)
     wanted = read_spec(spec)
+    panels = len(wanted.problems) * len(wanted.bandwidth or [1])
+    if picture is not None and panels > MOST_PANELS:
+        raise InvalidInputError(f"'{picture}' would have {panels} panels, more than {MOST_PANELS}; leave --plot out")
     began = time.perf_counter()
 
     def run(executor: Executor | str) -> Sweep:
@@ -257,14 +271,14 @@ def sweep(
         raise
     if output is not None:
         found.to_csv(output) if output.endswith(".csv") else found.to_parquet(output)
-    if picture is not None and found.count("planned"):
-        found.plot(picture)
     notes = _notes(found, time.perf_counter() - began, store)
     if as_json:
         counts = {status: found.count(status) for status in ("planned", "infeasible", "failed")}
         print_json({"points": len(found), **counts, "rows": None if store else found.rows})
     else:
         print_rich(_summary(found), "", *map(Text, notes))
+    if picture is not None and found.count("planned"):
+        found.plot(picture)
     if not found.count("planned"):
         click.echo(f"error: no point has a plan: {found.rows[0]['error']}", err=True)
         context.exit(3 if found.count("infeasible") == len(found) else 1)

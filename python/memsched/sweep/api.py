@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memsched import checks
+from memsched import checks, profiles
 from memsched._core import Chain, Device, Graph
 from memsched.documents import read_device
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.family import GraphFamily
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problem import Problem
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Options = Mapping[str, Any]
+_GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
 
 
 def sweep(
@@ -110,15 +111,24 @@ def sweep(
     >>> [(row["planner"], row["status"]) for row in table]
     [('greedy', 'planned'), ('greedy', 'planned'), ('rotor', 'planned'), ('rotor', 'planned')]
     """
+    import multiprocessing.process
+
     from memsched import __version__  # here, and what follows, so that `import memsched` stays light
     from memsched.sweep.drive import Drive
     from memsched.sweep.store import Store
 
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):  # a worker reads its parent's script
+        raise MemschedError(_GUARD)
     shared_tables = checks.flag("shared_tables", shared_tables)
     retry_failed = checks.flag("retry_failed", retry_failed)
     if slots_of_tables is not None:
         slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
+    if store is not None and os.fspath(store) in ("", ":memory:"):
+        raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
+    memory = _listed("memory", memory)
+    beta = None if beta is None else _listed("beta", beta)
+    planners = planners if planners is None or isinstance(planners, str) else list(planners)
     loaded = _problems(problems)
     wanted = _options(options)
     groups: list[Group] = []
@@ -129,13 +139,11 @@ def sweep(
             slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
             groups.append(group(one, planner, own, slots, devices, __version__))
     start, owned = _executor(executor, workers, loaded)
-    opened = Store(store)
+    opened = Store(store, retry_failed=retry_failed)
     try:
         for one in loaded:
             opened.add_problem(one)
         keys = list(dict.fromkeys(key for one in groups for key in one.keys))
-        if retry_failed:
-            opened.forget_failed(keys)
         Drive(_once(groups), opened, start, workers, progress, owned).run()
         return Sweep(opened.rows(keys))
     finally:
@@ -237,16 +245,17 @@ def _problems(given: Sequence[Problem | str] | Problem | str) -> list[SweptProbl
     listed = [given] if isinstance(given, str | Chain | Graph | GraphFamily) else given
     if not isinstance(listed, Iterable) or not (listed := list(listed)):
         raise InvalidInputError(f"problems is {given!r}; give a problem, a name or a list of them, not empty")
-    found: dict[str, SweptProblem] = {}
+    found: list[SweptProblem] = []
     for one in listed:
         if isinstance(one, str):
-            loaded = swept_problem(find_problem(one), one if ":" in one or not os.path.exists(one) else None)
+            named = one in profiles.names() or one.startswith(("graph:", "analytic:"))
+            loaded = swept_problem(find_problem(one), one if named else None)
         elif isinstance(one, Chain | Graph | GraphFamily):
             loaded = swept_problem(one)
         else:
             raise InvalidInputError(f"problems has {one!r}; each must be a Chain, a Graph, a GraphFamily or a name")
-        found.setdefault(loaded.key, loaded)
-    return list(found.values())
+        found.append(loaded)
+    return found
 
 
 def _devices(
@@ -254,13 +263,13 @@ def _devices(
 ) -> list[Device]:
     if base is not None and not isinstance(base, Device):
         raise InvalidInputError(f"device is {base!r}; it must be a Device")
-    memories = [parse_memory(one, problem) for one in _listed("memory", memory)]
+    memories = [parse_memory(one, problem) for one in memory]
     for wanted, one in zip(memory, memories, strict=True):
         if one == 0:
             raise InvalidInputError(f"memory has {wanted!r}; each must be more than 0 bytes")
     links: list[tuple[float, float]]
     if beta is not None:
-        links = [(speed, speed) for speed in (_speed(one, problem) for one in _listed("beta", beta))]
+        links = [(speed, speed) for speed in (_speed(one, problem) for one in beta)]
     elif base is not None:
         links = [(base.d2h, base.h2d)]
     else:
@@ -310,8 +319,11 @@ def _options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
         for name, value in options.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise InvalidInputError(f"option {name!r} is {value!r}; it must be finite")
-            if not (value is None or isinstance(value, bool | int | float | str)):
-                raise InvalidInputError(f"option {name!r} is {value!r}; it must be a number, a text, true or false")
+            short = abs(value) < 2**63 if isinstance(value, int) else len(str(value)) < 1000
+            if not (value is None or isinstance(value, bool | int | float | str)) or not short:
+                raise InvalidInputError(
+                    f"option {name!r} is {checks.shown(value)}; it must be a number, a text, true or false, and short"
+                )
         found[planner] = dict(options)
     for name in found.get("all", {}):
         if not any(_takes(planner, name) for planner in PLANNERS):
@@ -337,7 +349,7 @@ def _executor(
 ) -> tuple[Callable[[], Executor], bool]:
     """What makes the executor, and whether it is ours to shut down."""
     import multiprocessing
-    from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 
     if given is None or given == "threads":
         return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
@@ -354,7 +366,16 @@ def _executor(
                 )
     if given == "processes":
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
-        return (lambda: ProcessPoolExecutor(workers, mp_context=context)), True
+
+        def start() -> Executor:
+            pool = ProcessPoolExecutor(workers, mp_context=context)
+            try:
+                pool.submit(int).result()
+            except BrokenExecutor as error:
+                raise MemschedError(_GUARD) from error
+            return pool
+
+        return start, True
     ready: Executor = given  # type: ignore[assignment]
     return (lambda: ready), False
 

@@ -6,8 +6,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
 from memsched.errors import MemschedError, StoreError
@@ -28,6 +36,7 @@ class Batch:
 
     group: Group
     places: tuple[int, ...]
+    deaths: int = 0  # of workers that had only this point
 
     @property
     def keys(self) -> list[str]:
@@ -118,15 +127,23 @@ class Drive:
             if len(ours) < len(batch.places):
                 self._elsewhere.append(Batch(batch.group, tuple(at for at in batch.places if at not in ours)))
             if ours:
-                self._submit(Batch(batch.group, ours))
+                self._submit(replace(batch, places=ours))
 
     def _submit(self, batch: Batch) -> None:
         stop = self._stop if self._here else None
-        self._flying[self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, stop)] = batch
+        try:
+            future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, stop)
+        except BrokenExecutor as error:
+            self._record(self._after_a_death([(batch, error)]))
+        except RuntimeError as error:  # it was shut down
+            raise self._broken(error) from error
+        else:
+            self._flying[future] = batch
 
     def _receive(self) -> None:
         if self._flying:
             done = wait(self._flying, timeout=BEAT, return_when=FIRST_COMPLETED).done
+            done |= {future for future in self._flying if future.cancelled()}  # of which wait is not told
             self._keep(done)
             if not done:
                 self._store.alive()
@@ -155,17 +172,22 @@ class Drive:
         raised: list[tuple[Batch, BaseException]] = []
         dead: list[tuple[Batch, BaseException]] = []
         for future in done:
-            batch, error = self._flying.pop(future), future.exception()
+            batch = self._flying.pop(future)
+            error = CancelledError("its work was cancelled") if future.cancelled() else future.exception()
             if error is not None:
-                (dead if isinstance(error, BrokenExecutor) else raised).append((batch, error))
+                (dead if isinstance(error, BrokenExecutor | CancelledError) else raised).append((batch, error))
                 continue
             rows = future.result()
             finished += [(batch.group, at, row) for at, row in zip(batch.places, rows, strict=False)]
             if len(rows) < len(batch.places):
                 self._waiting.appendleft(Batch(batch.group, batch.places[len(rows) :]))
+        self._record(finished)
         if again:
-            finished += [found for batch, error in raised for found in self._blame([batch], error)]
-            finished += self._after_a_death(dead)
+            for batch, error in raised:
+                self._record(self._blame([batch], error))
+            self._record(self._after_a_death(dead))
+
+    def _record(self, finished: list[tuple[Group, int, Row]]) -> None:
         if finished:
             self._store.add(finished)
         for _, _, row in finished:
@@ -184,15 +206,21 @@ class Drive:
             return []
         error = dead[0][1]
         if not self._owned:
-            raise MemschedError(
-                f"the executor broke ({error}); give a new one and run the same sweep again: "
-                "what it has finished is in its store"
-            ) from error
+            raise self._broken(error) from error
         batches = [batch for batch, _ in dead] + list(self._flying.values())
         self._flying.clear()
         self._end(wait=False)
         self._executor = self._start()
+        if len(batches) == 1 and len(batches[0].places) == 1 and not batches[0].deaths:
+            self._suspects.append(replace(batches[0], deaths=1))  # perhaps somebody else killed the worker
+            return []
         return self._blame(batches, error)
+
+    def _broken(self, error: BaseException) -> MemschedError:
+        return MemschedError(
+            f"the executor broke ({error}); give a new one and run the same sweep again: "
+            "what it has finished is in its store"
+        )
 
     def _report(self) -> None:
         now = time.perf_counter()

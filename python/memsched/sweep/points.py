@@ -87,8 +87,8 @@ class Group:
 
 
 def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
-    """Identify a problem by its content."""
-    document = problem.to_json()
+    """Identify a problem by its content; a family that is made by a function by its graphs at powers of two."""
+    document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
     content = {key: value for key, value in document.items() if key not in ("name", "provenance")}
     graph = graph_of(problem)
     return SweptProblem(
@@ -98,6 +98,13 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
         document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
+
+
+def _batches(family: GraphFamily) -> list[int]:
+    """All that are stored, or a sample of those that can be made."""
+    if family.batches is not None:
+        return list(family.batches)
+    return [2**power for power in range(family.batch.bit_length()) if 2**power <= family.batch]
 
 
 def _digest(content: Any) -> str:

@@ -56,6 +56,8 @@ class Store:
         The file, which is made where there is none; None keeps all in memory.
     read_only : bool
         The file must be there, and is not changed.
+    retry_failed : bool
+        Points whose planner failed count as not finished.
 
     Raises
     ------
@@ -63,12 +65,16 @@ class Store:
         It cannot be opened, is no store, or is one of another version.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None, *, read_only: bool = False, retry_failed: bool = False
+    ) -> None:
+        self._read_only = read_only
+        self._there = "status <> 'failed'" if retry_failed else "TRUE"
         self.path = "the store in memory" if path is None else os.fspath(path)
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}"
         with self._told("opened"):
             if read_only:
-                uri = f"{Path(self.path).absolute().as_uri()}?mode=ro"
+                uri = f"{Path(self.path).absolute().as_uri()}?mode=ro{'&immutable=1' if self._at_rest() else ''}"
                 self._database = sqlite3.connect(uri, uri=True, timeout=_PATIENCE)
             else:
                 self._database = sqlite3.connect(":memory:" if path is None else self.path, timeout=_PATIENCE)
@@ -82,12 +88,33 @@ class Store:
     def _begin(self, read_only: bool) -> None:
         self._database.isolation_level = None  # transactions are begun where they are needed
         if not read_only:
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
             with self._transaction():
                 if self._number("PRAGMA user_version") == 0 and not self._number("SELECT count(*) FROM sqlite_master"):
                     for statement in _SCHEMA.split(";")[:-1]:
                         self._database.execute(statement)
+        self._check()
+        if not read_only:
+            self._write_ahead()
+            self._database.execute("PRAGMA synchronous = NORMAL")
+
+    def _at_rest(self) -> bool:
+        """Whether a store in a folder that cannot be written is whole without what SQLite would lay beside it."""
+        beside = Path(f"{self.path}-wal")
+        return not os.access(Path(self.path).absolute().parent, os.W_OK) and not beside.exists()
+
+    def _write_ahead(self) -> None:
+        """SQLite does not wait by itself for others that do the same at this moment."""
+        patience = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > patience:
+                    raise
+            time.sleep(0.02)
+
+    def _check(self) -> None:
         if self._number("PRAGMA application_id") != _APPLICATION:
             raise StoreError(f"'{self.path}' is a database, but no store of a sweep; give another file")
         version = self._number("PRAGMA user_version")
@@ -99,6 +126,9 @@ class Store:
 
     def close(self) -> None:
         """Give up what is claimed and not finished, and close."""
+        if self._read_only:
+            self._database.close()
+            return
         try:
             with self._told("written"), self._transaction():
                 self._database.execute("DELETE FROM claims WHERE sweep = ?", (self._name,))
@@ -127,14 +157,7 @@ class Store:
     def finished(self) -> set[str]:
         """The keys of all points that are there, planned or not."""
         with self._told("read"):
-            return {key for (key,) in self._database.execute("SELECT key FROM points")}
-
-    def forget_failed(self, keys: Sequence[str]) -> None:
-        """Drop those of the given points whose planner failed, so that they are planned again."""
-        with self._told("written"), self._transaction():
-            self._database.executemany(
-                "DELETE FROM points WHERE key = ? AND status = 'failed'", ((key,) for key in keys)
-            )
+            return {key for (key,) in self._database.execute(f"SELECT key FROM points WHERE {self._there}")}
 
     def claim(self, keys: Sequence[str]) -> set[str]:
         """Those of the points that nobody has finished, nor another living sweep claimed: now they are ours."""
@@ -143,7 +166,7 @@ class Store:
             self._sign_of_life()
             self._database.execute(
                 "INSERT OR IGNORE INTO claims SELECT value, ? FROM json_each(?) "
-                "WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value)",
+                f"WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value AND {self._there})",
                 (self._name, listed),
             )
             mine = self._database.execute(
@@ -164,7 +187,7 @@ class Store:
         self._database.execute("DELETE FROM claims WHERE sweep NOT IN (SELECT name FROM sweeps)")
 
     def add(self, points: Sequence[tuple[Group, int, Row]]) -> None:
-        """Finished points: their group, their place in it, and their measures. What is there stays as it is."""
+        """Finished points: their group, their place in it, and their measures. Only failures are replaced."""
         finished = time.time()
         values = [_values(group, at, row, finished) for group, at, row in points]
         keys = [group.keys[at] for group, at, _ in points]
@@ -173,7 +196,9 @@ class Store:
                 some = values[first : first + _AT_ONCE]
                 marks = ", ".join([f"({', '.join('?' * len(_COLUMNS))})"] * len(some))
                 self._database.execute(
-                    f"INSERT OR IGNORE INTO points ({', '.join(_COLUMNS)}) VALUES {marks}", list(chain(*some))
+                    f"INSERT INTO points ({', '.join(_COLUMNS)}) VALUES {marks} ON CONFLICT (key) DO UPDATE SET "
+                    f"{', '.join(f'{name} = excluded.{name}' for name in _COLUMNS)} WHERE points.status = 'failed'",
+                    list(chain(*some)),
                 )
             self._database.execute(
                 "DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (json.dumps(keys),)
@@ -210,8 +235,8 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """All or nothing, and alone among those that write."""
-        self._database.execute("BEGIN IMMEDIATE")
         try:
+            self._database.execute("BEGIN IMMEDIATE")
             yield
             self._database.execute("COMMIT")
         except BaseException:
