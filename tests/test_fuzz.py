@@ -318,6 +318,13 @@ def test_descriptions_of_sweeps(line: str) -> None:
     refused(lambda: parse_spec(f'problems = ["a"]\n{line}\n'))
 
 
+def test_a_result_in_rounds_that_its_family_does_not_have() -> None:
+    family = ms.GraphFamily.from_json(ms.profiles.analytic("alexnet", 4).to_json())
+    document = ms.swap_all(family, ms.peak_memory(family), 1e9).to_json()
+    document["schedule"]["rounds"] = [[2**62, 1]]
+    refused(lambda: ms.Result.from_json(document), "batch is 4611686018427387904")
+
+
 def test_a_problem_with_a_name_that_no_file_can_have() -> None:
     name = "a" * 300
     assert parse_spec(f'problems = ["{name}"]\nmemory = [1]\n').problems == (name,)

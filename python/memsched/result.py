@@ -78,6 +78,9 @@ class Result:
     optimal: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.problem, GraphFamily):
+            for batch, _ in self.schedule.rounds:
+                self.problem.at(batch)  # which refuses what the family does not have
         if self.lower_bound > self.makespan * (1 + 1e-9):
             raise InvalidInputError(
                 f"lower_bound is {self.lower_bound}, above the makespan {self.makespan}; simulate the schedule again"
