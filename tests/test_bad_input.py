@@ -475,6 +475,7 @@ def test_bad_limits(planner: str, memory: int, name: str, value: Any) -> None:
     ("planner", "name", "value"),
     [
         *(("dynprog", "method", value) for value in ("fast", None, 1)),
+        *(("dynprog", "ties", value) for value in ("greedy", 1)),
         *(("dynprog", "max_rounds", value) for value in (0, -1, True, "5", 1.5)),
         *(("dynprog", "max_states", value) for value in (0, -1, True, "5", 1e6)),
         *(("offload", "seed", value) for value in (-1, True, "5", 1.5, 2**64)),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched import _core
 from memsched.discretize import ceil_partial_sums
-from memsched.fluid import FluidInstance, fluid_chain
+from memsched.fluid import FluidInstance, fluid_chain, prefix_set
 from memsched.testing import chains, devices, instances, two_partition_chain
 from oracles.interruptible import best_fluid, fluid_makespan, paper_instance
 
@@ -84,6 +84,58 @@ def test_exact_on_fractional_times_is_brute_force(instance: Instance) -> None:
 def test_exact_is_hash(instance: Instance) -> None:
     by_hash = ms.dynprog(*instance, slots=None, method="hash")
     assert ms.dynprog(*instance, slots=None).estimate == pytest.approx(by_hash.estimate, rel=TINY)
+
+
+def travels(result: ms.Result) -> list[int]:
+    """The stages whose activation leaves, by the names of their tensors: a7, tape7."""
+    return sorted({int(name.removeprefix("tape").removeprefix("a")) for name in result.offloaded})
+
+
+@pytest.mark.parametrize("tape", [False, True])
+@pytest.mark.parametrize("slots", [None, 60])
+def test_hash_tables_take_the_set_of_the_dynamic_program_and_no_other(tape: bool, slots: int | None) -> None:
+    """Also where GREEDY's set is worth as much in the model and more to the simulator."""
+    substitutes = 0
+    for seed in range(30):
+        chain = ms.profiles.random(9, seed, tape=tape)
+        least, peak = ms.min_memory(chain, "dynprog"), ms.peak_memory(chain)
+        device = ms.Device((least + peak) // 2, 2e8)
+        found = ms.dynprog(chain, device=device, slots=slots, method="hash")
+        if found.params["slots_used"] != slots:
+            continue
+        instance = fluid_chain(chain, device)
+        if slots is None:
+            chosen = _core.dynprog(instance.exact(), hash=True).offloaded
+        elif found.params["rounds"] == 1:
+            rounded_chain = rounded(instance, slots)
+            assert rounded_chain is not None
+            chosen = _core.dynprog(rounded_chain, hash=True).offloaded
+        else:
+            continue
+        assert travels(found) == np.flatnonzero(chosen).tolist()
+        greedy = ms.greedy(chain, device=device)
+        same = instance.exact().makespan(prefix_set(instance, peak - device.memory)) / instance.bandwidth
+        substitutes += same <= found.estimate * (1 + TINY) and greedy.makespan < found.makespan * (1 - TINY)
+    assert substitutes > 0  # the rule about ties would have changed a plan
+
+
+@given(limited(max_stages=9), st.sampled_from([None, 7, 500]))
+def test_the_rule_about_ties_never_makes_a_plan_slower(instance: Instance, slots: int | None) -> None:
+    plain = ms.dynprog(*instance, slots=slots, ties="paper")
+    mended = ms.dynprog(*instance, slots=slots, ties="simulate")
+    assert mended.makespan <= plain.makespan
+    assert mended.estimate == plain.estimate
+    by_default = ms.dynprog(*instance, slots=slots)
+    assert by_default.makespan == mended.makespan
+    assert (plain.params["ties"], by_default.params["ties"]) == ("paper", "simulate")
+
+
+def test_hash_tables_have_one_rule_about_ties() -> None:
+    chain, memory, beta = paper_chain(WITNESS), 14, 1.0
+    assert ms.dynprog(chain, memory, beta, method="hash").params["ties"] == "paper"
+    assert ms.dynprog(chain, memory, beta, method="hash", ties="paper").params["ties"] == "paper"
+    with pytest.raises(ms.InvalidInputError, match="ties='simulate' needs method='pruned'"):
+        ms.dynprog(chain, memory, beta, method="hash", ties="simulate")
 
 
 def test_the_estimate_is_the_cost_of_the_set_that_travels() -> None:

@@ -68,11 +68,7 @@ def dynprog_set(
 
 
 def _break_tie(task: ChainTask, solution: FluidSolution) -> Flags:
-    """The tensors of the set, or of GREEDY's where the model values it no less and the simulator values it more.
-
-    Many sets are best in the interruptible model, and with whole transfers their makespans differ; the paper does not
-    say which one to take.
-    """
+    """The tensors of the set, or of GREEDY's where the model values it no less and the simulator values it more."""
     chosen = task.tensors(solution.offloaded)
     instance = fluid_chain(task.chain, task.device)
     greedy = prefix_set(instance, task.excess)
@@ -84,6 +80,15 @@ def _break_tie(task: ChainTask, solution: FluidSolution) -> Flags:
     return other if makespans[1] < makespans[0] else chosen
 
 
+def _checked_ties(ties: str | None, method: str) -> str:
+    """The rule that holds for this method."""
+    if ties not in (None, "simulate", "paper"):
+        raise InvalidInputError(f"ties is {ties!r}; it must be 'simulate', 'paper' or None")
+    if ties == "simulate" and method == "hash":
+        raise InvalidInputError("ties='simulate' needs method='pruned': method='hash' is the paper's algorithm alone")
+    return ties or ("paper" if method == "hash" else "simulate")
+
+
 def dynprog(
     chain: Chain,
     M: float | None = None,
@@ -92,6 +97,7 @@ def dynprog(
     device: Device | None = None,
     slots: int | None = 500,
     method: str = "pruned",
+    ties: str | None = None,
     time_limit: float | None = None,
     gap: float = 0.0,
     max_rounds: int = 50,
@@ -103,8 +109,8 @@ def dynprog(
 
     Optimal in the interruptible model (a transfer may pause, memory comes and goes continuously) among schedules in
     which no prefetch starts before the last offload has ended. The plan offloads exactly that set; its makespan is
-    simulated. `estimate` is the value in the interruptible model. Where GREEDY's set has the same value there, the one
-    with the smaller simulated makespan is taken.
+    simulated. `estimate` is the value in the interruptible model. Many sets have the best value there, and with whole
+    transfers their makespans differ; `ties` says which one is taken.
 
     Parameters
     ----------
@@ -119,7 +125,12 @@ def dynprog(
         Memory slots of the discretisation (section 5.3.2); None works on the real sizes. So does a memory so close to
         the minimum that rounding up leaves no solution.
     method : "pruned" or "hash"
-        Dominance and bounds, or the paper's Algorithm 1 with hash tables and nothing else.
+        Dominance and bounds, or the paper's Algorithm 1 with hash tables and nothing else. Where rounding to slots
+        leaves no solution, dominance and bounds decide on the real sizes; params["slots_used"] is None there.
+    ties : "simulate", "paper" or None
+        "simulate" takes GREEDY's set where the model values it no less and the simulator more; "paper" takes the set
+        that the dynamic program comes upon. None is "simulate" with method "pruned" and "paper" with method "hash",
+        which has no other.
     time_limit : float, optional
         Seconds in all; then the best set so far is taken (method "pruned").
     gap : float
@@ -164,6 +175,7 @@ def dynprog(
         slots = checks.count("slots", slots, 1, 10_000_000)
     if method not in ("pruned", "hash"):
         raise InvalidInputError(f"method is {method!r}; it must be 'pruned' or 'hash'")
+    ties = _checked_ties(ties, method)
     max_rounds = checks.count("max_rounds", max_rounds, 1, 1_000_000)
     max_states = checks.count("max_states", max_states, 1_000, 1_000_000_000)
     time_limit = checks.time_limit(time_limit)
@@ -182,6 +194,7 @@ def dynprog(
     params: dict[str, Any] = {
         "slots": slots,
         "method": method,
+        "ties": ties,
         "chunk": chunk,
         "proven": solution.optimal,
         "states": solution.states,
@@ -190,6 +203,7 @@ def dynprog(
     }
     if slots is None:
         params["model_lower_bound"] = solution.lower_bound
-    planner = {"name": "dynprog", "slots": slots, "method": method}
-    schedule = task.schedule(_break_tie(task, solution), planner)
+    planner = {"name": "dynprog", "slots": slots, "method": method, "ties": ties}
+    chosen = _break_tie(task, solution) if ties == "simulate" else task.tensors(solution.offloaded)
+    schedule = task.schedule(chosen, planner)
     return task.result("dynprog", params, schedule, estimate=solution.makespan)
