@@ -6,12 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from memsched import checks
 from memsched.errors import InvalidInputError
 
 _LARGEST = 2**62  # entries of a tensor in one direction
+
+
+def dtype_named(what: str, name: object) -> torch.dtype:
+    """The dtype of PyTorch with a name such as "float32". Nothing else of PyTorch is looked up: some names import.
+
+    Raises
+    ------
+    InvalidInputError
+        There is none.
+    """
+    found = vars(torch).get(checks.text(what, name))
+    if not isinstance(found, torch.dtype):
+        raise InvalidInputError(f"{what} is {checks.shown(name)}, which PyTorch does not have")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,20 +124,6 @@ class Leaf:
         )
         if len(shape) != len(strides):
             raise InvalidInputError(f"an input has the shape {shape} and the strides {strides}; give as many of both")
-        if not isinstance(getattr(torch, checks.text("dtype of an input", document["dtype"]), None), torch.dtype):
-            raise InvalidInputError(f"dtype of an input is {document['dtype']!r}, which PyTorch does not have")
+        dtype_named("dtype of an input", document["dtype"])
         needs_grad = checks.flag("needs_grad of an input", document["needs_grad"])
         return cls(dtype=document["dtype"], shape=shape, strides=strides, needs_grad=needs_grad)
-
-
-def nesting(spec: pytree.TreeSpec) -> str:
-    """How arguments or results nest, with a star for each leaf: "(*, {'mask': *})"."""
-    return repr(pytree.tree_unflatten([_STAR] * spec.num_leaves, spec))
-
-
-class _Star:
-    def __repr__(self) -> str:
-        return "*"
-
-
-_STAR = _Star()

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import Autocast
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf, nesting
+from memsched.torch.leaves import Leaf
+from memsched.torch.nesting import nesting
 from memsched.torch.run import Run
 from memsched.torch.script import Script
 from memsched.torch.stages import StagedModel, training_signature

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,10 +20,11 @@ from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
 from memsched.torch.choose_lanes import lanes_on, trial_lanes
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, dtype_named
 from memsched.torch.machines import Link
 from memsched.torch.measure import StepRecorder
 from memsched.torch.meter import Meter
+from memsched.torch.nesting import nesting_from_json, nesting_to_json
 from memsched.torch.planned import PlannedForward
 from memsched.torch.report import describe_plan
 from memsched.torch.resident import Resident
@@ -299,7 +299,7 @@ class TorchPlan:
             "kind": self.KIND,
             "result": self.result.to_json(),
             "resident": self.resident.parts(),
-            "inputs": json.loads(pytree.treespec_dumps(self.inputs)),
+            "inputs": nesting_to_json(self.inputs),
             "leaves": [leaf.to_json() for leaf in self.leaves],
             "autocast": {
                 "device_type": self.autocast.device_type,
@@ -354,22 +354,24 @@ class TorchPlan:
         autocast, result = document["autocast"], document["result"]
         if not isinstance(result, dict):  # a string would be the path of another file
             raise InvalidInputError(f"result of the plan is {checks.shown(result)}; it must be an object")
-        dtype = getattr(torch, autocast["dtype"])
-        if not isinstance(dtype, torch.dtype):
-            raise InvalidInputError(f"dtype of the plan's autocast is {dtype!r}; it must be one of PyTorch's")
         resident = {
             key: checks.count(f"{key} of the resident bytes", value, 0, 2**62)
             for key, value in document["resident"].items()
         }
+        inputs, leaves = nesting_from_json(document["inputs"]), tuple(map(Leaf.from_json, document["leaves"]))
+        if inputs.num_leaves != len(leaves):
+            raise InvalidInputError(
+                f"inputs of the plan have {inputs.num_leaves} leaves, and leaves describes {len(leaves)}"
+            )
         return {
             "result": Result.from_json(result),
             "resident": Resident(**resident),
-            "inputs": pytree.treespec_loads(json.dumps(document["inputs"])),
-            "leaves": tuple(Leaf.from_json(leaf) for leaf in document["leaves"]),
+            "inputs": inputs,
+            "leaves": leaves,
             "autocast": Autocast(
                 device_type=checks.text("device_type of the plan's autocast", autocast["device_type"]),
                 enabled=checks.flag("enabled of the plan's autocast", autocast["enabled"]),
-                dtype=dtype,
+                dtype=dtype_named("dtype of the plan's autocast", autocast["dtype"]),
             ),
             "device": torch.device(document["device"]),
             "times": checks.text("times of the plan", document["times"]),

@@ -19,7 +19,8 @@ from memsched.torch.graph_step.inputs import distinct, own_inputs
 from memsched.torch.graph_step.interpret import Pass
 from memsched.torch.graph_step.resolve import resolve
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf, nesting
+from memsched.torch.leaves import Leaf
+from memsched.torch.nesting import nesting
 from memsched.torch.run import Observer
 from memsched.torch.script import Script
 from memsched.torch.stages import training_signature
