@@ -113,7 +113,7 @@ Bytes load(std::span<const Buffer> buffers) {
 Bytes height(std::span<const Buffer> buffers, std::span<const Bytes> offsets) {
     Bytes top = 0;
     for (std::size_t id = 0; id < buffers.size(); ++id) {
-        top = std::max(top, occupies(buffers[id]) ? offsets[id] + buffers[id].bytes : 0);
+        top = std::max(top, offsets[id] + buffers[id].bytes);
     }
     return top;
 }

@@ -15,7 +15,7 @@ using BufferId = std::int32_t; // index into a list of buffers
 inline constexpr Bytes free_offset = -1;
 
 // Alive in the ticks [start, end). Two buffers that share a tick may not share a byte. One without a lifetime or
-// without bytes is in nobody's way: it goes to its fixed offset, or else to 0.
+// without bytes is in nobody's way: it goes to its fixed offset, or else to 0. The arena has room for it there.
 struct Buffer {
     std::int64_t start = 0, end = 0;
     Bytes bytes = 0;
@@ -39,7 +39,7 @@ void check_buffers(std::span<const Buffer> buffers);
 // The largest sum of sizes alive at once: no placement is lower.
 Bytes load(std::span<const Buffer> buffers);
 
-// The end of the highest buffer.
+// The end of the highest buffer, whether it is ever alive or not.
 Bytes height(std::span<const Buffer> buffers, std::span<const Bytes> offsets);
 
 } // namespace memsched

@@ -36,8 +36,7 @@ def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
 
 
 def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
-    tops = (o + b.size for b, o in zip(buffers, offsets, strict=True) if b.size > 0 and b.start < b.end)
-    return max(tops, default=0)
+    return max((offset + buffer.size for buffer, offset in zip(buffers, offsets, strict=True)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class Placement:
     offsets : tuple of int
         Bytes, in the order of the buffers.
     height : int
-        Bytes that the arena needs: the end of the highest buffer.
+        Bytes that the arena needs: the end of the highest buffer, also of one that is never alive.
     lower_bound : int
         Bytes below which no placement is, as far as is proven.
     method : str

@@ -27,7 +27,7 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
     Returns
     -------
     int
-        The height: bytes up to the end of the highest buffer.
+        The height: bytes up to the end of the highest buffer, also of one that is never alive.
 
     Raises
     ------
@@ -60,11 +60,12 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
             )
         if buffer.offset is not None and offset != buffer.offset:
             raise ScheduleError(f"{_name(buffers, k)} lies at {offset}; its fixed offset is {buffer.offset}.")
-        if buffer.size == 0 or buffer.start == buffer.end:
-            continue
         end = offset + buffer.size
+        height = max(height, end)
         if capacity is not None and end > capacity:
             raise ScheduleError(f"{_name(buffers, k)} ends at {end}, above capacity, which is {capacity}.")
+        if buffer.size == 0 or buffer.start == buffer.end:
+            continue
         alive = [other for other in alive if buffers[other].end > buffer.start]
         for other in alive:
             if offset < offsets[other] + buffers[other].size and offsets[other] < end:
@@ -75,5 +76,4 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
                     f"alive, from {buffer.start}."
                 )
         alive.append(k)
-        height = max(height, end)
     return int(height)

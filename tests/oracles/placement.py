@@ -1,55 +1,38 @@
-"""The least height of a few buffers, by trying everything."""
+"""The least height of a few small buffers, by trying every offset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, count
 
 from memsched import Buffer
 
 
 def least_height(buffers: Sequence[Buffer]) -> int:
-    """Exact, for up to about six buffers.
+    """Exact, for up to about eight buffers of a few bytes: every multiple of every alignment below every height."""
+    still = [one for one in buffers if one.size == 0 or one.start == one.end]
+    alive = [one for one in buffers if one.size > 0 and one.start < one.end]
+    alive.sort(key=lambda one: (one.offset is None, -one.size * one.alignment))
+    highest = [(one.offset or 0) + one.size for one in (*still, *alive)]
+    return next(height for height in count(max(highest, default=0)) if _fits(alive, [], height))
 
-    Push every buffer of a best placement down as far as it goes: then it lies on the ground, or, rounded up to its
-    alignment, on a fixed one or on one that was pushed down before. So each offset is found by starting from the
-    ground or from the top of a fixed buffer and stacking some of the others, one on the next; all of these are tried.
-    """
-    alive = [buffer for buffer in buffers if buffer.size > 0 and buffer.start < buffer.end]
-    tops: set[int] = {0} | {buffer.offset + buffer.size for buffer in alive if buffer.offset is not None}
-    free = [buffer for buffer in alive if buffer.offset is None]
-    reached = {(frozenset[int](), top) for top in tops}
-    frontier = reached
-    while frontier:
-        frontier = {
-            (used | {k}, -(-top // free[k].alignment) * free[k].alignment + free[k].size)
-            for used, top in frontier
-            for k in range(len(free))
-            if k not in used
-        } - reached
-        reached |= frontier
-    grounds = sorted({top for _, top in reached})
-    choices = [
-        [buffer.offset]
-        if buffer.offset is not None
-        else sorted({-(-top // buffer.alignment) * buffer.alignment for top in grounds})
-        for buffer in alive
+
+def _fits(buffers: Sequence[Buffer], offsets: list[int], height: int) -> bool:
+    """Whether those behind the first len(offsets) have room below the height, where these lie."""
+    if len(offsets) == len(buffers):
+        return True
+    one = buffers[len(offsets)]
+    near = [
+        (offset, offset + other.size)
+        for offset, other in zip(offsets, buffers, strict=False)
+        if one.start < other.end and other.start < one.end
     ]
-    best = [sum(buffer.size + buffer.alignment for buffer in alive) + max(tops)]
-
-    def go_on(offsets: list[int], height: int) -> None:
-        if height >= best[0]:
-            return
-        k = len(offsets)
-        if k == len(alive):
-            best[0] = height
-            return
-        for offset in choices[k]:
-            if clear(alive[: k + 1], [*offsets, offset]):
-                go_on([*offsets, offset], max(height, offset + alive[k].size))
-
-    go_on([], 0)
-    return best[0]
+    every = range(0, height - one.size + 1, one.alignment) if one.offset is None else [one.offset]
+    return any(
+        all(offset >= top or offset + one.size <= low for low, top in near)
+        and _fits(buffers, [*offsets, offset], height)
+        for offset in every
+    )
 
 
 def clear(buffers: Sequence[Buffer], offsets: Sequence[int]) -> bool:

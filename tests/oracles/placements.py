@@ -27,6 +27,7 @@ def overlaps(one: Lived, at: int, other: Lived, other_at: int) -> bool:
 def least_height(blocks: Sequence[Lived]) -> int:
     """Every block lies at 0 or right on another one, the next aligned address: in every order of placing them."""
     live = [one for one in blocks if one.size and one.start < one.end]
+    idle = max(((one.offset or 0) + one.size for one in blocks if one not in live), default=0)
     fixed = [(one, one.offset) for one in live if one.offset is not None]
 
     best = sum(one.size + one.alignment for one in live) + max((at + one.size for one, at in fixed), default=0)
@@ -42,7 +43,7 @@ def least_height(blocks: Sequence[Lived]) -> int:
                     place([*left[:k], *left[k + 1 :]], [*placed, (one, at)])
 
     place([one for one in live if one.offset is None], fixed)
-    return best
+    return max(best, idle)
 
 
 def lived(graph: Graph, order: Sequence[int], keep: Collection[str] = ()) -> list[Lived]:

@@ -149,18 +149,30 @@ class Refiner {
     std::int64_t nodes_ = 0;
 };
 
-Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, std::int64_t nodes) {
+// The end of the highest buffer that is in nobody's way: where it lies is settled.
+Bytes idle_top(std::span<const Buffer> buffers) {
+    Bytes top = 0;
+    for (const Buffer& buffer : buffers) {
+        if (!occupies(buffer)) {
+            top = std::max(top, (is_fixed(buffer) ? buffer.offset : 0) + buffer.bytes);
+        }
+    }
+    return top;
+}
+
+Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, Bytes idle, std::int64_t nodes) {
     Placed placed;
     for (const Buffer& buffer : buffers) {
         placed.offsets.push_back(is_fixed(buffer) ? buffer.offset : 0);
     }
+    placed.lower_bound = idle;
     for (const Best& best : all) {
         for (std::size_t b = 0; b < best.part->size(); ++b) {
             placed.offsets[at(best.part->id[b])] = best.offsets[b];
         }
-        placed.height = std::max(placed.height, best.height);
         placed.lower_bound = std::max(placed.lower_bound, best.bound);
     }
+    placed.height = height(buffers, placed.offsets);
     placed.nodes = nodes;
     return placed;
 }
@@ -170,7 +182,8 @@ Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, std
 Placed place(std::span<const Buffer> buffers, const PlaceOptions& options, const Progress& progress) {
     check_buffers(buffers);
     const std::vector<Part> parts = parts_of(buffers);
-    Bytes bound = 0;
+    const Bytes idle = idle_top(buffers);
+    Bytes bound = idle;
     std::vector<Best> all;
     for (const Part& part : parts) {
         Offsets first = skyline(part, rank_by(part, {Key::area, Key::bytes}));
@@ -205,7 +218,7 @@ Placed place(std::span<const Buffer> buffers, const PlaceOptions& options, const
             break;
         }
     }
-    return gather(buffers, all, nodes);
+    return gather(buffers, all, idle, nodes);
 }
 
 } // namespace memsched

@@ -3,6 +3,37 @@
 #include <algorithm>
 #include <limits>
 
+// Why nothing is lost. Let P be a placement within the capacity, of all these one of the least sum of offsets. There is
+// a way down to P, and no rule cuts it. On it, what is placed lies as in P, and all else lies in P behind the last
+// placed one, by offset and then by rank. Let b be the next one of P, at the offset o.
+//
+// Rest. b lies at rest_[b]. The placed ones that b meets begin at or below o and share no byte with it, so they end at
+// or below o; fixed ones still to come are where they are. So o is among the offsets of which rest_[b] is the least:
+// aligned, on top of those placed, clear of those fixed. There b would be clear of all others, too, as free ones still
+// to come lie at o or above and hence above b. If rest_[b] were below o, P with b there would have a smaller sum.
+//
+// Gaps. No c still to come has rest_[c] + bytes <= o. All others still to come lie at o or above, so c could lie at
+// rest_[c], and it lies in P at o or above, which is higher. A fixed c lies at rest_[c] and would have come before b.
+//
+// Lifting. Where c was tried at rest_[c] before b, in the same level, P has c higher: c comes after b in P, and at
+// rest_[c] it would come before. So when c's turn comes in P, one that was not placed at this level has raised its
+// rest, and c lies on top of it or of a fixed one, aligned: at or above the least of lowest_ + extent of all that c
+// meets and that are still to come. Where there are none, or c is fixed, P is not in the rest of the level.
+//
+// Floors. Those of a section still to come lie one above the other, at the least lowest_ of them or above. As all
+// offsets are multiples of the unit, each but the topmost takes its extent, and that one its extent less the slack at
+// least.
+//
+// Pieces. No rule for a buffer looks beyond those that it meets. So pieces are problems of their own: P's part of one
+// is not lost by what is found for another.
+//
+// Ranks. Buffers at one offset do not meet, so any order among them leads to P, and a piece may rank its buffers anew.
+// But lifting compares siblings: all of a level must see the same ranks. So new ranks are undone with all else before
+// the next candidate of a level is tried, also those of pieces that were found while a later one was not.
+//
+// The next capacity. A larger capacity changes the search only where `fits` said no, and least where the least top was
+// too high. Every cut by `fits` notes its top, so that below the least of them the search is the same.
+
 namespace memsched {
 namespace {
 
@@ -48,6 +79,7 @@ void PlacementSearch::reset(Bytes capacity) {
     offset_changes_.clear();
     rest_ = lowest_;
     floor_changes_.clear();
+    rank_changes_.clear();
 }
 
 PlacementSearch::Outcome PlacementSearch::run(const Order& order, Bytes capacity, std::int64_t nodes,
@@ -107,7 +139,7 @@ PlacementSearch::Outcome PlacementSearch::search(const Range& range, Position af
         return Outcome::stopped;
     }
     const std::size_t before = candidates_.size();
-    const Mark mark{order_.size(), offset_changes_.size(), floor_changes_.size()};
+    const Mark mark = here();
     Outcome outcome = add_candidates(range, after) ? Outcome::none : Outcome::found;
     for (std::size_t k = before; k < candidates_.size(); ++k) {
         const Candidate candidate = candidates_[k];
@@ -145,7 +177,7 @@ bool PlacementSearch::skip(const Candidate& candidate) {
 PlacementSearch::Outcome PlacementSearch::place(const Range& range, const Candidate& candidate) {
     const BufferId b = candidate.b;
     const Bytes offset = candidate.offset, extent = part_.extent[at(b)];
-    const Mark mark{order_.size(), offset_changes_.size(), floor_changes_.size()};
+    const Mark mark = here();
     order_.push_back(b);
     offsets_[at(b)] = offset;
     placed_[at(b)] = 1;
@@ -165,6 +197,10 @@ PlacementSearch::Outcome PlacementSearch::place(const Range& range, const Candid
         undo(mark);
     }
     return outcome;
+}
+
+PlacementSearch::Mark PlacementSearch::here() const {
+    return {order_.size(), offset_changes_.size(), floor_changes_.size(), rank_changes_.size()};
 }
 
 void PlacementSearch::undo(const Mark& mark) {
@@ -189,6 +225,10 @@ void PlacementSearch::undo(const Mark& mark) {
         rest_[at(change.b)] = change.rest;
         lowest_[at(change.b)] = change.lowest;
         offset_changes_.pop_back();
+    }
+    while (rank_changes_.size() > mark.ranks) {
+        ranks_[at(rank_changes_.back().b)] = rank_changes_.back().rank;
+        rank_changes_.pop_back();
     }
 }
 
@@ -279,13 +319,8 @@ PlacementSearch::Outcome PlacementSearch::search_piece(const Range& piece, Posit
     if (!rule_.anew) {
         return search(piece, after);
     }
-    const Ranks before(ranks_.begin() + piece.begin, ranks_.begin() + piece.end);
     rank(piece);
-    const Outcome outcome = search(piece, {after.offset, -1});
-    if (outcome != Outcome::found) {
-        std::copy(before.begin(), before.end(), ranks_.begin() + piece.begin);
-    }
-    return outcome;
+    return search(piece, {after.offset, -1});
 }
 
 void PlacementSearch::rank(const Range& piece) {
@@ -302,7 +337,9 @@ void PlacementSearch::rank(const Range& piece) {
     }
     std::sort(order.begin(), order.end());
     for (std::size_t k = 0; k < order.size(); ++k) {
-        ranks_[at(order[k].second)] = static_cast<std::int32_t>(k);
+        std::int32_t& own = ranks_[at(order[k].second)];
+        rank_changes_.push_back({order[k].second, own});
+        own = static_cast<std::int32_t>(k);
     }
 }
 

@@ -15,12 +15,13 @@ struct Order {
     bool anew = true;
 };
 
-// Depth first over canonical placements: buffers by offset, each resting on what is placed below it, ties by rank by
-// the keys. If a part fits at all, the placement of the least sum of offsets is among them. What is pruned: a buffer
-// that would leave a gap where another one fits; a section whose floor and remaining buffers reach beyond the capacity.
-// A buffer that has been tried at its place is lifted for the rest of its level, since it can only rest on one that is
-// still to come. Pieces of time that no remaining buffer links are searched apart.
-// One object may run many times.
+// Depth first over canonical placements: buffers by offset, ties by rank by the keys, each resting on what is placed
+// below it: at the least offset that suits its alignment and is clear of the fixed ones still to come. If a part fits
+// at all, the placement of the least sum of offsets is among them. What is pruned: a buffer that would leave a gap
+// where another one fits; a section whose floor and remaining buffers reach beyond the capacity. A buffer that has been
+// tried at its place is lifted for the rest of its level, since it can only rest on one that is still to come. Pieces
+// of time that no remaining buffer links are searched apart. With any alignments and fixed offsets `none` is a proof:
+// the source says why. One object may run many times.
 class PlacementSearch {
   public:
     enum class Outcome { found, none, stopped };
@@ -56,9 +57,13 @@ class PlacementSearch {
         BufferId witness;
         Bytes floor;
     };
+    struct RankChange {
+        BufferId b;
+        std::int32_t rank;
+    };
 
     struct Mark { // sizes of the stacks
-        std::size_t order, offsets, floors;
+        std::size_t order, offsets, floors, ranks;
     };
 
     void reset(Bytes capacity);
@@ -73,6 +78,7 @@ class PlacementSearch {
     bool lift_floor(SectionId s, Bytes offset);
     bool skip(const Candidate& candidate);
     bool fits(Bytes top);
+    Mark here() const;
     void undo(const Mark& mark);
 
     const Part& part_;
@@ -99,6 +105,7 @@ class PlacementSearch {
     std::vector<BufferId> order_;       // as they were placed
     std::vector<OffsetChange> offset_changes_;
     std::vector<FloorChange> floor_changes_;
+    std::vector<RankChange> rank_changes_;
 };
 
 } // namespace memsched

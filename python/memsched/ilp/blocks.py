@@ -57,7 +57,7 @@ def load(blocks: Sequence[Lifetime]) -> int:
 
 def height(blocks: Sequence[Lifetime], offsets: Sequence[int]) -> int:
     """Bytes from address 0 to the end of the highest block."""
-    return max([0, *(offset + one.size for one, offset in zip(blocks, offsets, strict=True) if is_live(one))])
+    return max([0, *(offset + one.size for one, offset in zip(blocks, offsets, strict=True))])
 
 
 def overlap(blocks: Sequence[Lifetime], offsets: Sequence[int]) -> tuple[int, int] | None:

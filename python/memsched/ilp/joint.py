@@ -106,13 +106,14 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
         order, offsets, bound = _together(task, (order, offsets, top), bound, until)
         top = height(task.blocks(order), offsets)
     count = len(task.items) - len(task.owners)
+    sources = max((low + int(graph.tensors[k]["size"]) for k, low in packed.items()), default=0)
     placed = {item.tensors[0]: offset for item, offset in zip(task.items[:count], offsets, strict=False)}
     return JointSolution(
         order=order,
         offsets={**packed, **placed},
         workspaces=dict(zip(task.owners, offsets[count:], strict=True)),
-        height=top,
-        lower_bound=bound,
+        height=max(top, sources),
+        lower_bound=max(bound, sources),
     )
 
 

@@ -30,7 +30,7 @@ def place_ilp(
     ----------
     buffers : sequence
         Of objects with start, end (half-open), size (bytes), alignment (bytes) and offset (bytes, or None: any). One
-        without bytes or time is put at its offset or at 0, and counts nowhere.
+        without bytes or time is put at its offset or at 0; there it counts for the height, and is in nobody's way.
     capacity : int, optional
         Bytes that are there.
     time_limit : float, optional
@@ -60,11 +60,14 @@ def place_ilp(
     load_highs()
     until = None if time_limit is None else time.monotonic() + time_limit
     check_fixed(buffers)
-    bound = load(buffers)
-    if preplace:
-        offsets, _ = _lowest(pyramid(buffers), until)
-    else:
-        offsets, bound = _lowest(buffers, until)
+    offsets = [one.offset or 0 for one in buffers]
+    live = [k for k, one in enumerate(buffers) if is_live(one)]
+    blocks = [buffers[k] for k in live]
+    found, bound = _lowest(pyramid(blocks) if preplace else blocks, until)
+    for k, offset in zip(live, found, strict=True):
+        offsets[k] = offset
+    idle = max((offsets[k] + one.size for k, one in enumerate(buffers) if not is_live(one)), default=0)
+    bound = max(load(blocks) if preplace else bound, idle)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
         proof = (
