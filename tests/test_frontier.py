@@ -58,6 +58,45 @@ def test_slots_of_a_byte_round_nothing(chain: ms.Chain, planner: str, points: in
             assert result.makespan == ms.rotor(chain, int(memory), slots=high).makespan
 
 
+@given(chains(max_stages=5), st.sampled_from(CHAIN_PLANNERS), st.sampled_from([0.0, 0.3, 1.0, 2.5, float("inf")]))
+def test_more_memory_never_gives_a_slower_plan(chain: ms.Chain, planner: str, beta: float) -> None:
+    low, high = max(1, ms.min_memory(chain)), ms.peak_memory(chain)
+    memory = [int(one) for one in np.linspace(low, max(low, high), 12)]
+    curve = ms.frontier(chain, beta, planner=planner, memory=memory, time_limit=0.0)
+    assert (curve.makespan[1:] <= curve.makespan[:-1]).all()
+    for result, bytes_ in zip(curve.results, curve.memory.tolist(), strict=True):
+        if result is not None:
+            assert result.device.memory == result.schedule.budget == bytes_
+            assert ms.validate(result).peak_memory <= bytes_
+            assert result.params.get("planned_for", {"memory": bytes_})["memory"] <= bytes_
+
+
+def test_a_point_may_have_the_plan_for_less_memory() -> None:
+    chain, memory = ms.profiles.load("resnet34-224-b32"), [728_907_530, 749_233_760]
+    own = [ms.dynprog(chain, bytes_, 12.2e9).makespan for bytes_ in memory]
+    assert own[1] > own[0]
+    curve = ms.frontier(chain, 12.2e9, planner="dynprog", memory=memory)
+    assert curve.makespan[1] <= curve.makespan[0] == own[0]
+    assert [result and result.params.get("planned_for", {}).get("memory") for result in curve.results] == [
+        None,
+        memory[0],
+    ]
+
+
+@given(chains(max_stages=4), st.sampled_from([0.25, 0.5, 1.0, 4.0]), st.sampled_from([0.25, 1.0, 4.0]))
+def test_the_curve_of_tflms_begins_where_its_single_call_does(chain: ms.Chain, beta: float, profiled: float) -> None:
+    """Its least memory depends on the link: on that of the call, whatever the profile was measured with."""
+    chain = ms.Chain.from_json({**chain.to_json(), "provenance": {"link_bandwidth": profiled}})
+    curve = ms.frontier(chain, beta, planner="tflms", points=4)
+    assert curve.results[0] is not None
+    least = int(curve.memory[0])
+    assert ms.tflms(chain, least, beta).makespan == curve.makespan[0]
+    if least > max(1, ms.min_memory(chain)):
+        with pytest.raises(ms.InfeasibleError) as caught:
+            ms.tflms(chain, least - 1, beta)
+        assert caught.value.min_memory == least
+
+
 def test_memories_of_ones_own() -> None:
     curve = ms.frontier(RESNET, 12.2e9, planner="greedy", memory=[3e9, 1e6, 2e9, 3e9])
     assert curve.memory.tolist() == [1_000_000, 2_000_000_000, 3_000_000_000]

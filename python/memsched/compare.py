@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from memsched._core import Chain, Device
+from memsched import checks
+from memsched._core import Device
 from memsched.bounds import recompute_bound
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.family import GraphFamily
@@ -56,12 +57,12 @@ def compare(
     -------
     dict
         Planner name -> Result, or the MemschedError that it ended with (InfeasibleError has .min_memory), in the order
-        of `planners`.
+        of `planners`. So an input that one planner refuses is its own outcome.
 
     Raises
     ------
     InvalidInputError
-        A bad problem, M, beta, device, chunk or planner name.
+        A bad problem, M, beta, device, chunk, time_limit or planner name, or an input that all of them refuse.
 
     Examples
     --------
@@ -71,7 +72,7 @@ def compare(
     ['greedy', 'vdnn']
     """
     device = make_device(M, beta, device)
-    _check_chunk(problem, chunk)
+    _check_common(problem, chunk, time_limit)
     if isinstance(planners, str):
         raise InvalidInputError(f"planners is {planners!r}; give a list of names")
     names = planners_of(problem) if planners is None else list(planners)
@@ -81,6 +82,9 @@ def compare(
         if progress is not None:
             progress(name)
         found[name] = _outcome(entry, problem, device, {"chunk": chunk, "time_limit": time_limit})
+    refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
+    if refused and len(refused) == len(found):
+        raise refused[0]
     return found
 
 
@@ -137,7 +141,7 @@ def plan(
     device = make_device(M, beta, device)
     given = {"chunk": chunk, "time_limit": time_limit}
     if auto:
-        _check_chunk(problem, chunk)
+        _check_common(problem, chunk, time_limit)
         found = {
             name: _outcome(PLANNERS[name], problem, device, {**AUTO.get(name, {}), **_set(given)})
             for name in planners_of(problem)
@@ -153,9 +157,10 @@ def plan(
     raise min(infeasible, key=lambda error: error.min_memory) if infeasible else errors[0]
 
 
-def _check_chunk(problem: Problem, chunk: ChunkLike) -> None:
-    if not isinstance(problem, Chain):
-        graph_of(problem, chunk)  # a graph is not cut
+def _check_common(problem: Problem, chunk: ChunkLike, time_limit: float | None) -> None:
+    """Refuse what no planner could take; then what one refuses is its own affair."""
+    graph_of(problem, chunk)
+    checks.time_limit(time_limit)
 
 
 def _set(options: Mapping[str, object]) -> dict[str, object]:
@@ -163,11 +168,9 @@ def _set(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:
-    """What a planner returns, or the error that it ends with, unless the input is to blame."""
+    """What a planner returns, or the error that it ends with."""
     try:
         return entry.plan(problem, device=device, **takes(entry.plan, options))
-    except InvalidInputError:
-        raise
     except MemschedError as error:
         return error
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from memsched import _core, checks
 from memsched._core import Chain, Device, RematTable
+from memsched.carry import carried
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.fluid import Progress
-from memsched.planners.registry import min_memory, planner_named, takes
+from memsched.planners.registry import least_on, planner_named, takes
 from memsched.problem import ChunkLike, graph_of, make_device, peak_memory
 from memsched.result import Result
 
@@ -85,7 +87,8 @@ def frontier(
     """Plan for a range of memories: the curve from which a budget is chosen.
 
     For rotor and pofo one table answers all memories, for it depends on a memory only through what is left of it; other
-    planners run once a point.
+    planners run once a point. More memory never gives a slower plan: where a planner's own would be, the point has the
+    best plan for less, and its params["planned_for"] says for which device.
 
     Parameters
     ----------
@@ -133,8 +136,10 @@ def frontier(
     found = planner_named(planner)
     if not isinstance(chain, Chain):
         raise InvalidInputError(f"chain is a {type(chain).__name__}; frontier plans a Chain")
-    memories = _memories(chain, planner, memory, checks.count("points", points, 1, 100_000))
-    link = make_device(memories[-1], beta, device)
+    points = checks.count("points", points, 1, 100_000)
+    link = make_device(None if device else 1, beta, device)
+    memories = _memories(chain, planner, link, chunk, memory, points)
+    link = make_device(memories[-1], None, link)
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
     run = found.plan
@@ -146,11 +151,11 @@ def frontier(
         run = partial(found.with_table, table=table)
     options = takes(run, {"chunk": chunk, "time_limit": time_limit})
     results: list[Result | None] = []
+    best: Result | None = None
     for bytes_ in memories:
-        try:
-            results.append(run(chain, device=make_device(bytes_, None, link), **options))
-        except InfeasibleError:
-            results.append(None)
+        device = make_device(bytes_, None, link)
+        best = _no_worse(best, _planned(run, chain, device, options), device)
+        results.append(best)
         if progress is not None:
             progress(len(results) / len(memories))
     return Frontier(
@@ -163,11 +168,28 @@ def frontier(
     )
 
 
-def _memories(chain: Chain, planner: str, memory: Sequence[float] | None, points: int) -> list[int]:
+def _planned(run: Callable[..., Result], chain: Chain, device: Device, options: dict[str, Any]) -> Result | None:
+    try:
+        return run(chain, device=device, **options)
+    except InfeasibleError:
+        return None
+
+
+def _no_worse(best: Result | None, found: Result | None, device: Device) -> Result | None:
+    """What was found, or the best plan for less memory where that is faster: it runs here, too."""
+    if best is None or (found is not None and found.makespan <= best.makespan):
+        return found
+    kept = carried(best, device)
+    return kept if found is None or kept.makespan < found.makespan else found
+
+
+def _memories(
+    chain: Chain, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[float] | None, points: int
+) -> list[int]:
     """Rising and without repeats."""
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or isinstance(memory, str) or not len(memory):
             raise InvalidInputError(f"memory is {memory!r}; give a list of bytes, not empty")
         return sorted({checks.memory(f"memory[{at}]", one) for at, one in enumerate(memory)})
-    low, high = min_memory(chain, planner), peak_memory(chain)
+    low, high = least_on(chain, planner, link, chunk), peak_memory(chain)
     return sorted({max(1, int(one)) for one in np.linspace(low, high, points)})

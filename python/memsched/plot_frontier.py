@@ -11,7 +11,7 @@ import numpy as np
 from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.frontier import Frontier
-from memsched.planners.registry import PLANNERS, min_memory
+from memsched.planners.registry import PLANNERS, least_on
 from memsched.plot import byte_unit, new_figure, save, time_unit
 from memsched.problem import make_device, peak_memory
 from memsched.units import format_bandwidth, format_bytes, format_seconds
@@ -62,7 +62,7 @@ def _link(frontier: Frontier) -> Device:
 def least_memory(frontier: Frontier) -> int | None:
     """The least memory of a planner, if the curve reaches that far; bytes."""
     planned = np.isfinite(frontier.makespan)
-    known = min_memory(frontier.problem, frontier.planner)
+    known = least_on(frontier.problem, frontier.planner, frontier.device)
     if not planned.any() or known > frontier.memory[-1]:
         return None
     if (frontier.memory[~planned] >= known).any():  # no link, or too little host memory

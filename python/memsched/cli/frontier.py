@@ -17,10 +17,10 @@ from memsched.cli.show import describe_link, facts, new_table, print_json, print
 from memsched.errors import InvalidInputError
 from memsched.frontier import Frontier
 from memsched.frontier import frontier as plan_frontier
-from memsched.planners.registry import PLANNERS, min_memory, planner_named
+from memsched.planners.registry import PLANNERS, least_on, min_memory, planner_named
 from memsched.plot import check_suffix
 from memsched.plot_frontier import plot_frontier
-from memsched.problem import peak_memory
+from memsched.problem import ChunkLike, peak_memory
 from memsched.result import Result
 from memsched.units import format_bytes, format_percent, format_seconds
 
@@ -36,9 +36,9 @@ def _load(problem: str) -> Chain:
     return chain
 
 
-def _memories(chain: Chain, planners: list[str], points: int) -> list[int]:
+def _memories(chain: Chain, device: Device, chunk: ChunkLike, planners: list[str], points: int) -> list[int]:
     """Evenly from the least memory of all these planners to the peak, and the least of each."""
-    least = [min_memory(chain, name) for name in planners]
+    least = [least_on(chain, name, device, chunk) for name in planners]
     even = np.linspace(min(least), peak_memory(chain), points)
     return sorted({max(1, int(memory)) for memory in (*even, *least)})
 
@@ -104,7 +104,7 @@ def _document(chain: Chain, device: Device, origin: str, curves: dict[str, Front
         "memory": first.memory.tolist(),
         "planners": {
             name: {
-                "min_memory": min_memory(chain, name),
+                "min_memory": least_on(chain, name, device),
                 **{column: _numbers(getattr(one, column), one) for column in columns},
                 "optimal": [None if result is None else result.optimal for result in one.results],
             }
@@ -159,7 +159,7 @@ def frontier(
     pieces, limit = chunk_and_limit(chunk, time_limit)
     chain = _load(problem)
     device, origin = machine.build(chain, memory=peak_memory(chain))
-    memories = _memories(chain, names, points)
+    memories = _memories(chain, device, pieces, names, points)
     curves: dict[str, Frontier] = {}
     with working("planning") as say:
         for name in names:

@@ -25,7 +25,7 @@ from memsched.planners.rotor import rotor, rotor_with_table
 from memsched.planners.swap_all import swap_all
 from memsched.planners.swap_opt import swap_opt
 from memsched.planners.vdnn import vdnn
-from memsched.problem import Problem, graph_of, least_memory
+from memsched.problem import ChunkLike, Problem, graph_of, least_memory
 from memsched.result import Result
 
 
@@ -39,6 +39,8 @@ class Planner:
         planner(problem, M, beta, *, device, options) -> Result.
     min_memory : callable
         problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
+    min_memory_on : callable or None
+        The same of (chain, device, chunk), for a planner whose minimum depends on the link.
     problems : tuple of str
         "chain", "graph" or both: what it is listed for. Planners of graphs take chains as well, as their graph.
     summary : str
@@ -58,6 +60,7 @@ class Planner:
     recomputes: bool = False
     uses_link: bool = True
     with_table: Callable[..., Result] | None = None
+    min_memory_on: Callable[[Chain, Device, ChunkLike], int] | None = None
 
 
 def _tflms_min_memory(problem: Problem) -> int:
@@ -105,6 +108,7 @@ PLANNERS: dict[str, Planner] = {
     "tflms": Planner(
         plan=tflms.tflms,
         min_memory=_tflms_min_memory,
+        min_memory_on=tflms.min_memory,
         summary="the first n, fixed lookahead, no waiting",
         problems=("chain", "graph"),
     ),
@@ -211,3 +215,9 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     if not isinstance(problem, Chain) and "graph" not in found.problems:
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
     return found.min_memory(problem)
+
+
+def least_on(chain: Chain, planner: str, device: Device, chunk: ChunkLike = None) -> int:
+    """`min_memory`, on the link of this device where it depends on that."""
+    found = planner_named(planner)
+    return min_memory(chain, planner) if found.min_memory_on is None else found.min_memory_on(chain, device, chunk)

@@ -1,0 +1,73 @@
+"""Several planners on one problem: what one of them refuses is its own outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import memsched as ms
+from memsched.planners.registry import PLANNERS, planners_of
+
+CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4], saved=[6, 7, 4])
+
+
+def refusing(*_: object, **__: object) -> ms.Result:
+    raise ms.InvalidInputError("sizes are too large for this planner")
+
+
+def with_refusals(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    for name in names:
+        fields = {field: getattr(PLANNERS[name], field) for field in PLANNERS[name].__slots__}
+        monkeypatch.setitem(PLANNERS, name, type(PLANNERS[name])(**{**fields, "plan": refusing}))
+
+
+def test_an_input_that_one_planner_refuses_is_recorded_and_the_others_go_on() -> None:
+    found = ms.compare(ms.to_graph(CHAIN), 30, 2.0, planners=["rotor", "tflms", "pofo", "vdnn_sync"])
+    assert [type(one).__name__ for one in found.values()] == [
+        "InvalidInputError",
+        "Result",
+        "InvalidInputError",
+        "Result",
+    ]
+    assert "rotor plans a Chain" in str(found["rotor"])
+
+
+@pytest.mark.parametrize("name", planners_of(CHAIN))
+def test_auto_goes_on_without_a_planner_that_refuses(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with_refusals(monkeypatch, name)
+    assert ms.plan(CHAIN, 24, 2.0, time_limit=0.0).planner != name
+    found = ms.compare(CHAIN, 24, 2.0, time_limit=0.0)
+    assert [one for one, outcome in found.items() if isinstance(outcome, ms.InvalidInputError)] == [name]
+
+
+def test_what_all_planners_refuse_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_refusals(monkeypatch, *planners_of(CHAIN))
+    for call in (ms.compare, ms.plan):
+        with pytest.raises(ms.InvalidInputError, match="too large for this planner"):
+            call(CHAIN, 24, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"M": -1}, "M is -1"),
+        ({"M": 1.5}, r"M is 1\.5"),
+        ({"M": None}, "M is missing"),
+        ({"beta": -1}, "beta is -1"),
+        ({"chunk": 0}, "chunk is 0"),
+        ({"chunk": "tape"}, "chunk is"),
+        ({"time_limit": -1}, "time_limit is -1"),
+        ({"time_limit": "1"}, "time_limit is '1'"),
+        ({"device": 7}, "device is 7"),
+    ],
+)
+def test_a_bad_option_is_one_error_and_no_planner_runs(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    with_refusals(monkeypatch, *planners_of(CHAIN))
+    for call in (ms.compare, ms.plan):
+        with pytest.raises(ms.InvalidInputError, match=words):
+            call(CHAIN, **{"M": 24, "beta": 2.0, **options})
+        with pytest.raises(ms.InvalidInputError, match="it must be a Chain or a Graph"):
+            call("chain", 24, 2.0)  # type: ignore[operator]
