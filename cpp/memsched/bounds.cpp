@@ -6,29 +6,23 @@
 #include <limits>
 #include <vector>
 
-// Theorem 2 on a graph, without a linear program. Forget which byte is which. In time order, op j may start once
-// usage_j - M bytes have left, and bytes leave at the speed of the link from the moment they are written: running every
-// op as early as that allows gives its earliest start s_j, and the moment t_out when the largest excess D has left.
-// The same in reversed time (bytes arrive no later than their next reader) gives r_j, the least time between the end of
-// op j and the end of the step, and t_in. Every schedule takes at least s_j + u_j + r_j for each j, and t_out + t_in,
-// since at the peak D bytes have left and have yet to come back. The maximum of these is reached by running early what
-// starts before t_out and late what ends after makespan - t_in, so it is the optimum of the relaxed problem.
+// Theorem 2 on a graph, without a linear program. Forget which byte is which. In time order, op j may start once its
+// excess has left, and bytes leave at the speed of the link from the moment they are written: running every op as early
+// as that allows gives its earliest start s_j. The same in reversed time (bytes arrive no later than their next reader)
+// gives r_j, the least time between the end of op j and the end of the step. Every schedule takes at least
+// s_j + u_j + r_j for each j. The maximum is reached by running early what comes up to the peak op, and late what comes
+// after it, so it is the optimum of the relaxed problem.
 
 namespace memsched {
 namespace {
 
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
 
-// The walk in one direction of time.
-struct Direction {
-    std::vector<Seconds> earliest; // start of each op; infinity: never
-    Seconds drained = never;       // the largest excess has left
-};
-
-// supply(j): bytes that may travel from before op j on.
-template <class Supply> Direction walk(const Workload& work, const Supply& supply, double peak, Bandwidth bandwidth) {
+// The earliest start of each op in one direction of time; infinity: never. supply(j): bytes that may travel from before
+// op j on.
+template <class Supply> std::vector<Seconds> walk(const Workload& work, const Supply& supply, Bandwidth bandwidth) {
     const std::size_t n = work.time.size();
-    Direction d{std::vector<Seconds>(n, never), never};
+    std::vector<Seconds> earliest(n, never);
     Seconds now = 0;
     double copied = 0, available = 0;
     for (std::size_t j = 0; j < n; ++j) {
@@ -36,23 +30,16 @@ template <class Supply> Direction walk(const Workload& work, const Supply& suppl
         const double excess = work.excess[j];
         if (excess > copied) {
             if (excess > work.away_most[j] || excess > available || bandwidth == 0) {
-                return {std::vector<Seconds>(n, never), never};
+                return std::vector<Seconds>(n, never);
             }
             now += (excess - copied) / bandwidth;
             copied = excess;
         }
-        if (d.drained == never && copied >= peak) {
-            d.drained = now; // at the latest here, at the peak op itself
-        }
-        d.earliest[j] = now;
-        const double sent = work.time[j] > 0 ? std::min(available - copied, work.time[j] * bandwidth) : 0;
-        if (d.drained == never && copied + sent >= peak) {
-            d.drained = now + (peak - copied) / bandwidth;
-        }
-        copied += sent;
+        earliest[j] = now;
+        copied += work.time[j] > 0 ? std::min(available - copied, work.time[j] * bandwidth) : 0;
         now += work.time[j];
     }
-    return d;
+    return earliest;
 }
 
 Workload reversed(Workload work) {
@@ -67,29 +54,30 @@ Workload workload(const Graph& graph, Bytes capacity) {
     const std::size_t n = graph.ops().size();
     Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
                   std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
-    // What no op reads may be dropped once it is written, or before the first op.
-    double unread = 0;
-    std::vector<double> dropped(n, 0);
+    std::vector<Bytes> read_later(n + 1, 0); // changes, op by op, of what was written before and is read from there on
     for (std::size_t t = 0; t < lifetimes.birth.size(); ++t) {
-        if (lifetimes.last_use[t] < 0) {
-            const auto bytes = static_cast<double>(graph.tensors()[t].bytes);
-            (lifetimes.birth[t] < 0 ? unread : dropped[static_cast<std::size_t>(lifetimes.birth[t])]) += bytes;
+        if (lifetimes.last_use[t] >= 0) {
+            read_later[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += graph.tensors()[t].bytes;
+            read_later[static_cast<std::size_t>(lifetimes.last_use[t]) + 1] -= graph.tensors()[t].bytes;
         }
     }
+    Bytes held = 0;
     std::vector<OpId> previous(lifetimes.birth);    // last op that touched a tensor
     std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
     for (std::size_t j = 0; j < n; ++j) {
-        work.time[j] = fastest(graph.ops()[j]).time;
-        work.excess[j] = static_cast<double>(lifetimes.usage[j] - capacity) - unread;
-        work.away_most[j] = static_cast<double>(lifetimes.usage[j] - lifetimes.need[j]) - unread;
-        unread += dropped[j];
+        held += read_later[j];
+        Bytes beside = held; // of the other tensors
         for (const TensorId t : graph.ops()[j].reads) {
             const auto id = static_cast<std::size_t>(t);
+            beside -= graph.tensor(t).bytes;
             if (static_cast<OpId>(j) > previous[id] + 1) {
                 arrival[id] = static_cast<OpId>(j);
             }
             previous[id] = static_cast<OpId>(j);
         }
+        work.time[j] = fastest(graph.ops()[j]).time;
+        work.excess[j] = static_cast<double>(lifetimes.need[j] + beside - capacity);
+        work.away_most[j] = static_cast<double>(beside);
     }
     for (std::size_t t = 0; t < arrival.size(); ++t) {
         if (arrival[t] >= 0) { // others are never away while an op runs
@@ -117,17 +105,16 @@ Seconds total(const std::vector<Seconds>& times) {
 
 Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
     const std::size_t n = work.time.size();
-    const double peak = largest_excess(work);
     const Seconds compute = total(work.time);
-    if (peak == 0) {
+    if (largest_excess(work) == 0) {
         return compute;
     }
-    const Direction out = walk(work, [&](std::size_t j) { return work.written[j]; }, peak, d2h);
+    const std::vector<Seconds> out = walk(work, [&](std::size_t j) { return work.written[j]; }, d2h);
     const auto from_the_end = [&](std::size_t j) { return j == 0 ? 0.0 : work.wanted[n - j]; };
-    const Direction in = walk(reversed(work), from_the_end, peak, h2d);
-    Seconds bound = std::max(compute, out.drained + in.drained);
+    const std::vector<Seconds> in = walk(reversed(work), from_the_end, h2d);
+    Seconds bound = compute;
     for (std::size_t j = 0; j < n; ++j) {
-        bound = std::max(bound, out.earliest[j] + work.time[j] + in.earliest[n - 1 - j]);
+        bound = std::max(bound, out[j] + work.time[j] + in[n - 1 - j]);
     }
     return bound;
 }
@@ -138,7 +125,8 @@ Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
     Bounds bounds;
     bounds.compute = total(work.time);
     bounds.transfer = peak == 0 ? 0 : peak / device.d2h + peak / device.h2d;
-    bounds.fractional = fractional_bound(work, device.d2h, device.h2d);
+    bounds.fractional =
+        std::min(budget, device.memory) < min_memory(graph) ? never : fractional_bound(work, device.d2h, device.h2d);
     return bounds;
 }
 

@@ -1,4 +1,5 @@
-// Lower bounds on the makespan, valid for every schedule of the graph that runs each op once in graph order.
+// Lower bounds on the makespan, valid for every schedule of the graph that runs each op once in graph order, with or
+// without the tapes that no op reads.
 #pragma once
 
 #include "memsched/device.h"
@@ -27,7 +28,7 @@ struct Bounds {
     Seconds fractional = 0; // optimum when any fraction of a tensor may move at any time (Euro-Par 2020, Theorem 2)
 };
 
-// budget: bytes, resident included. Infinite where no schedule without recomputation exists.
+// budget: bytes, resident included. `fractional` is infinite where no such schedule exists.
 Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget);
 
 } // namespace memsched

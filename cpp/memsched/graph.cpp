@@ -173,9 +173,13 @@ Graph::Graph(GraphData data) : data_(std::move(data)) {
     const Bytes total = check_tensors(data_);
     writer_ = check_ops(data_, total);
     taped_.assign(data_.tensors.size(), 0);
+    read_ = taped_;
     for (const Op& op : data_.ops) {
         for (const TensorId t : op.tape) {
             taped_[static_cast<std::size_t>(t)] = 1;
+        }
+        for (const TensorId t : op.reads) {
+            read_[static_cast<std::size_t>(t)] = 1;
         }
     }
 }
@@ -188,6 +192,21 @@ std::int32_t baseline(const Op& op) {
     const auto least = std::min_element(op.choices.begin(), op.choices.end(),
                                         [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });
     return static_cast<std::int32_t>(least - op.choices.begin());
+}
+
+LeastRun least_run(const Graph& graph, const Op& op) {
+    const std::int32_t choice = baseline(op);
+    LeastRun least{false, written_bytes(graph, op) + workspace(op, choice, false)};
+    if (!op.tape.empty() && std::none_of(op.tape.begin(), op.tape.end(), [&](TensorId t) { return graph.read(t); })) {
+        Bytes kept = written_bytes(graph, op);
+        for (const TensorId t : op.tape) {
+            kept -= graph.tensor(t).bytes;
+        }
+        if (const Bytes bytes = kept + workspace(op, choice, true); bytes < least.bytes) {
+            least = {true, bytes};
+        }
+    }
+    return least;
 }
 
 const Choice& fastest(const Op& op) {

@@ -67,6 +67,7 @@ class Graph {
     const std::vector<Op>& ops() const { return data_.ops; }
     OpId writer(TensorId tensor) const { return writer_[static_cast<std::size_t>(tensor)]; }    // -1: input or weight
     bool taped(TensorId tensor) const { return taped_[static_cast<std::size_t>(tensor)] != 0; } // in its writer's tape
+    bool read(TensorId tensor) const { return read_[static_cast<std::size_t>(tensor)] != 0; }   // by some op
 
     const Tensor& tensor(TensorId id) const { return data_.tensors[static_cast<std::size_t>(id)]; }
     const Op& op(OpId id) const { return data_.ops[static_cast<std::size_t>(id)]; }
@@ -76,7 +77,7 @@ class Graph {
   private:
     GraphData data_;
     std::vector<OpId> writer_;
-    std::vector<std::uint8_t> taped_;
+    std::vector<std::uint8_t> taped_, read_;
 };
 
 Bytes workspace(const Op& op, int choice, bool skip);
@@ -84,10 +85,19 @@ Bytes workspace(const Op& op, int choice, bool skip);
 // The first choice of the least workspace.
 std::int32_t baseline(const Op& op);
 
+// The run of an op that holds the least beside its reads: with the baseline, and without its tape where no op reads any
+// of it and that holds less. Some run of the op in every plan holds as much.
+struct LeastRun {
+    bool skip = false;
+    Bytes bytes = 0; // writes and workspace
+};
+
+LeastRun least_run(const Graph& graph, const Op& op);
+
 // The first choice of the least time.
 const Choice& fastest(const Op& op);
 
-// All that an op writes.
+// All that an op writes, its tape included.
 Bytes written_bytes(const Graph& graph, const Op& op);
 
 } // namespace memsched

@@ -21,7 +21,6 @@ Lifetimes::Lifetimes(const Graph& graph)
             const auto id = static_cast<std::size_t>(t);
             birth[id] = op;
             last_forward[id] = forward ? op : last_forward[id];
-            need[i] += graph.tensor(t).bytes;
         }
         for (const TensorId t : ops[i].reads) {
             const auto id = static_cast<std::size_t>(t);
@@ -33,7 +32,7 @@ Lifetimes::Lifetimes(const Graph& graph)
             }
             need[i] += graph.tensor(t).bytes;
         }
-        need[i] += least_workspace(ops[i]);
+        need[i] += least_run(graph, ops[i]).bytes;
     }
     std::vector<Bytes> change(ops.size() + 1, 0);
     for (std::size_t t = 0; t < birth.size(); ++t) {
@@ -49,8 +48,18 @@ Lifetimes::Lifetimes(const Graph& graph)
 }
 
 Bytes min_memory(const Graph& graph) {
-    const Lifetimes lifetimes(graph);
-    return graph.resident() + *std::max_element(lifetimes.need.begin(), lifetimes.need.end());
+    Bytes least = 0;
+    for (const Tensor& t : graph.tensors()) {
+        least += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+    for (const Op& op : graph.ops()) {
+        Bytes need = least_run(graph, op).bytes;
+        for (const TensorId t : op.reads) {
+            need += graph.tensor(t).bytes;
+        }
+        least = std::max(least, need);
+    }
+    return graph.resident() + least;
 }
 
 Bytes peak_memory(const Graph& graph) {

@@ -17,7 +17,7 @@ struct Lifetimes {
     std::vector<OpId> first_backward; // first backward op that reads it; -1: none
     std::vector<OpId> last_use;       // it is freed after this op; -1: never (no reader: a result of the step)
     std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
-    std::vector<Bytes> need;          // per op: its reads, writes and workspace
+    std::vector<Bytes> need;          // per op: its reads and what its least run writes and works in
 
     // A feature map: written by a forward op, or an input, and read by a backward op.
     bool movable(std::size_t tensor) const {
@@ -25,7 +25,9 @@ struct Lifetimes {
     }
 };
 
-// Least memory for which a plan without recomputation exists: resident and the largest need of one op (eq. 2 of moDNN).
+// The least memory of any plan, resident included: the largest of what the ops need (eq. 2 of moDNN) and of what lies
+// on the device at time 0. Exact where tensors can travel and the host takes them: between runs all of them may be
+// away.
 Bytes min_memory(const Graph& graph);
 
 // Memory of the plain run, resident included.

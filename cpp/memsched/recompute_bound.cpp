@@ -149,6 +149,9 @@ class Instants {
 } // namespace
 
 Seconds recompute_bound(const Graph& graph, const Device& device, Bytes budget) {
+    if (std::min(budget, device.memory) < min_memory(graph)) {
+        return never;
+    }
     Instants instants(graph, std::min(budget, device.memory) - graph.resident());
     Seconds bound = instants.total();
     for (std::size_t p = 0; p < graph.ops().size(); ++p) {

@@ -17,11 +17,12 @@ class Bounds:
     Attributes
     ----------
     compute : float
-        Sum of all run times.
+        Sum of the fastest times of all ops.
     transfer : float
         What exceeds M at the peak must leave and come back (Euro-Par 2020, Proposition 3).
     fractional : float
-        Optimum when any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors.
+        Optimum when any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, of schedules
+        that run each op once, in graph order. Tapes that no op reads need not be written.
     recompute : float
         What does not fit beside an op that runs once comes back over the link or is run again; holds for schedules that
         recompute, too.

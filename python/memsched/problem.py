@@ -42,7 +42,7 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
 
 @once_an_object
 def least_of(graph: Graph) -> int:
-    """Resident and the largest need of one op of a graph, bytes."""
+    """The least memory of any plan of a graph, bytes, resident included."""
     return _core.graph_min_memory(graph)
 
 
@@ -53,7 +53,7 @@ def peak_of(graph: Graph) -> int:
 
 
 def least_memory(problem: Problem) -> int:
-    """Resident and the largest need of one op, in bytes: no plan without recomputation needs less.
+    """The least memory of any plan, in bytes, resident included; `min_memory` says where it suffices.
 
     Of a family at batch 1, for a plan may split its batch into rounds of one.
     """

@@ -60,8 +60,8 @@ def from_graph(graph: dict[str, Any], capacity: float, device: dict[str, Any]) -
             writer[t] = j
     held = []
     for j, op in enumerate(ops):
-        alive = [t for t in size if writer[t] <= j <= max([writer[t], *users[t]])]
-        held.append(sum(size[t] for t in alive) + op["choices"][0]["workspace"])
+        beside = sum(size[t] for t in size if writer[t] < j <= max(users[t], default=-1))
+        held.append(beside + _least_run(op, size, users))
     items = []
     for t in graph["tensors"]:
         backward = [j for j in users[t["name"]] if ops[j]["phase"] == "bwd"]
@@ -79,6 +79,15 @@ def from_graph(graph: dict[str, Any], capacity: float, device: dict[str, Any]) -
         h2d=float(device.get("h2d", shared)),
         duplex=bool(device.get("duplex", False)),
     )
+
+
+def _least_run(op: dict[str, Any], size: dict[str, int], users: dict[str, list[int]]) -> int:
+    """Bytes of the writes and the workspace of the smallest run that leaves what other ops read."""
+    tape, workspace = op.get("tape", []), min(choice["workspace"] for choice in op["choices"])
+    whole = sum(size[t] for t in op["writes"]) + workspace
+    if not tape or any(users[t] for t in tape):
+        return whole
+    return min(whole, sum(size[t] for t in op["writes"] if t not in tape) + op.get("skip_workspace", workspace))
 
 
 class _Program:

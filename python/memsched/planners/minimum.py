@@ -10,7 +10,7 @@ from memsched.problem import graph_of, least_of, peak_of
 
 
 def of_graph(chain: Chain) -> int:
-    """Resident and the largest need of one op: where every tensor may travel."""
+    """What no plan can do without: enough where every tensor may travel."""
     return least_of(graph_of(chain))
 
 

@@ -199,8 +199,10 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     ----------
     problem : Chain, Graph or GraphFamily
     planner : str, optional
-        That planner's own minimum; without it, resident and the largest need of one op (reads + writes + workspace),
-        below which no plan without recomputation exists; of a family at batch 1. For tflms it depends on the link: the
+        That planner's own minimum. Without it, what no plan can do without: resident, and the largest need of one op
+        (reads + writes + workspace; a tape that no op reads need not be written) or of all inputs and weights, which
+        lie on the device at time 0. Some plan needs no more where there is a link and the host takes all. Of a family
+        at batch 1. For tflms it depends on the link: the
         profile's is taken, or a free one where there is none.
 
     Examples
