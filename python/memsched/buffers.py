@@ -9,13 +9,12 @@ import numbers
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from memsched import checks
-from memsched.documents import write_bytes
 from memsched.errors import InvalidInputError
+from memsched.files import plain_cell, read_cell, read_text, write_bytes
 
 # MiniMalloc's names of columns, and their older ones; "end" is the last tick itself, "upper" the one after it.
 _ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
@@ -114,7 +113,8 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
 
     Its columns are `id,lower,upper,size` and, if need be, `alignment` and `offset` (a fixed one; empty or -1 means
     none). `hint` is ignored, since it binds nobody. `gaps` must be empty. The older names `buffer`, `start` and `end`
-    are known too; `end` is the last tick itself.
+    are known too; `end` is the last tick itself. An apostrophe before a name that begins with =, +, - or @ is not part
+    of it: `write_buffers` writes one there, for else a spreadsheet takes the name for a formula.
 
     Raises
     ------
@@ -130,9 +130,8 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     7
     """
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        rows = [row for row in csv.reader(io.StringIO(read_text(path, encoding="utf-8-sig"), newline="")) if row]
+    except csv.Error as error:
         raise InvalidInputError(f"'{path}' cannot be read: {error}") from error
     if not rows:
         raise InvalidInputError(f"'{path}' is empty; its first line must name the columns {_REQUIRED}")
@@ -153,7 +152,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
                 Buffer(
                     numeric.pop("lower", math.nan),
                     numeric.pop("upper", math.nan) + more,
-                    name=fields["id"],
+                    name=read_cell(fields["id"]),
                     **numeric,  # type: ignore[arg-type]
                 )
             )
@@ -176,6 +175,6 @@ def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offse
     writer.writerow([*_REQUIRED, *(["alignment"] if aligned else []), "offset"])
     for index, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):
         name = str(index) if buffer.name is None else buffer.name
-        row: list[object] = [name, buffer.start, buffer.end, buffer.size]
+        row: list[object] = [plain_cell(name), buffer.start, buffer.end, buffer.size]
         writer.writerow([*row, *([buffer.alignment] if aligned else []), -1 if offset is None else offset])
     write_bytes(path, text.getvalue().encode())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-from pathlib import Path
 from typing import Any
 
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError
+from memsched.files import read_text, write_bytes
 
 _DEEPEST = 100  # levels of lists and objects in a document
 
@@ -48,11 +47,7 @@ def read_document(source: Source, *formats: str) -> Document:
     else:
         text = source
         if not (isinstance(source, str) and source.lstrip().startswith("{")):
-            where = f"'{os.fspath(source)}'"
-            try:
-                text = Path(source).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError, ValueError) as error:
-                raise InvalidInputError(f"{where} cannot be read: {error}") from error
+            where, text = f"'{os.fspath(source)}'", read_text(source)
         document = _parse(str(text), where)
     if not isinstance(document, dict):
         raise InvalidInputError(f"{where} is not a JSON object")
@@ -68,6 +63,8 @@ def _parse(text: str, where: str) -> Any:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
+    except MemoryError as error:
+        raise InvalidInputError(f"{where} does not fit in memory ({len(text)} letters); split it") from error
     level = [document]
     for _ in range(_DEEPEST):
         level = [
@@ -105,36 +102,6 @@ def write_document(path: str | os.PathLike[str], document: Document) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the document for '{path}' cannot be written as JSON: {error}") from error
     write_bytes(path, text.encode())
-
-
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a whole file, or leave what was there; a link is followed, and only a regular file is replaced.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-    """
-    temporary: Path | None = None
-    try:
-        target = Path(path).resolve()
-        known = target.stat() if target.exists() else None
-        if known is not None and not target.is_file():
-            raise OSError("it is not a regular file")
-        beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        temporary = beside
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        if known is not None:
-            os.chmod(beside, known.st_mode & 0o7777)
-        os.replace(beside, target)
-        temporary = None
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"'{path}' cannot be written: {error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
+# Controls of terminals, letters that turn the direction or are not seen, and halves of letters.
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str) -> str:
+    """A text that can be shown: names may hold what moves a cursor, and are written out as in Python's literals.
+
+    Examples
+    --------
+    >>> visible("conv\\x1b[2J")
+    'conv\\\\x1b[2J'
+    """
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
 
 class MemschedError(Exception):
-    """Base of all errors that memsched raises on purpose."""
+    """Base of all errors that memsched raises on purpose. Its text is safe to show, whatever names it quotes."""
+
+    def __str__(self) -> str:
+        return visible(str(self.args[0])) if self.args else ""
 
 
 class InvalidInputError(MemschedError, ValueError):
@@ -25,9 +47,6 @@ class InfeasibleError(MemschedError):
         super().__init__(message, min_memory)
         self.min_memory = min_memory
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class ScheduleError(MemschedError, ValueError):
     """A schedule that cannot run.
@@ -41,9 +60,6 @@ class ScheduleError(MemschedError, ValueError):
     def __init__(self, message: str, step: int | None = None) -> None:
         super().__init__(message, step)
         self.step = step
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class LimitError(MemschedError):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from memsched.documents import write_bytes
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.files import write_bytes
 from memsched.result import Result
 from memsched.trace import LANES, Interval, intervals
 from memsched.units import format_bytes, format_percent, format_seconds

@@ -20,7 +20,7 @@ from memsched.cli.plan import plan
 from memsched.cli.profile import profile
 from memsched.cli.profiles import profiles
 from memsched.cli.report import report
-from memsched.cli.show import print_json
+from memsched.cli.show import complain, print_json
 from memsched.cli.sweep import sweep
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, ScheduleError
 
@@ -57,14 +57,10 @@ def _status(error: MemschedError) -> int:
     return USAGE if isinstance(error, InvalidInputError) else OTHER
 
 
-def _complain(text: str) -> None:
-    click.echo(f"error: {' '.join(text.split())}", err=True)
-
-
 def _complain_of_usage(error: click.ClickException) -> None:
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    _complain(text if context is None else f"{text}; see '{context.command_path} --help'")
+    complain(text if context is None else f"{text}; see '{context.command_path} --help'")
 
 
 def _describe(error: MemschedError) -> dict[str, Any]:
@@ -98,19 +94,19 @@ class Program(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except OSError as error:
-            _complain(str(error))
+            complain(str(error))
             ctx.exit(OTHER)
         except MemoryError:
-            _complain("out of memory")
+            complain("out of memory")
             ctx.exit(OTHER)
         except (KeyboardInterrupt, click.Abort):
-            _complain("interrupted")
+            complain("interrupted")
             ctx.exit(INTERRUPTED)
 
     def _fail(self, ctx: click.Context, error: MemschedError) -> None:
         if ctx.meta.get("memsched.json") and isinstance(error, InfeasibleError | ScheduleError):
             print_json(_describe(error))
-        _complain(_message(error))
+        complain(_message(error))
         ctx.exit(_status(error))
 
 

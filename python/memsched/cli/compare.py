@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 from rich.table import Table
-from rich.text import Text
 
 from memsched._core import Chain, Device
 from memsched.bounds import Bounds, bounds
 from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
 from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
 from memsched.cli.show import (
+    complain,
     describe_link,
     exact_bytes,
     facts,
@@ -20,6 +20,7 @@ from memsched.cli.show import (
     new_table,
     print_json,
     print_rich,
+    shown,
     working,
 )
 from memsched.compare import compare as run_planners
@@ -86,7 +87,7 @@ def _table(outcomes: Outcomes) -> Table:
     best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
     for name, outcome in outcomes.items():
         cells, style = _row(name, outcome, best)
-        table.add_row(*(Text(cell) for cell in cells), style=style)
+        table.add_row(*(shown(cell) for cell in cells), style=style)
     return table
 
 
@@ -200,7 +201,7 @@ def compare(
     if as_json:
         print_json(document)
     else:
-        print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *map(Text, _notes(outcomes)))
+        print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes))
     if not any(isinstance(found, Result) for found in outcomes.values()):
-        click.echo(f"error: no planner has a plan: {_least(outcomes)}", err=True)
+        complain(f"no planner has a plan: {_least(outcomes)}")
         context.exit(3)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.text import Text
 
 from memsched.cli.check import PROBLEM
 from memsched.cli.inputs import (
@@ -68,7 +67,7 @@ def _say(result: Result, output: str, as_json: bool) -> None:
             }
         )
     else:
-        print_rich(Text(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}"))
+        print_rich(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}")
 
 
 @click.option("--classes", is_flag=True, help="Draw instead what happens to each feature map along the network.")

@@ -8,12 +8,11 @@ from typing import Any
 import click
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from memsched._core import Chain, Device
 from memsched.cli.inputs import Machine, check_writable, json_option, link_options, load_problem
 from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
-from memsched.cli.show import describe_link, facts, new_table, print_json, print_rich, working
+from memsched.cli.show import describe_link, facts, new_table, print_json, print_rich, shown, working
 from memsched.errors import InvalidInputError
 from memsched.frontier import Frontier
 from memsched.frontier import frontier as plan_frontier
@@ -79,7 +78,7 @@ def _table(curves: dict[str, Frontier]) -> Table:
             table.add_row()
         for memory, result, least in zip(one.memory.tolist(), one.results, best, strict=True):
             cells, style = (["no plan  "], "dim") if result is None else _cells(one, result, float(least))
-            table.add_row(*(Text(cell) for cell in (name, format_bytes(memory), *cells)), style=style)
+            table.add_row(*(shown(cell) for cell in (name, format_bytes(memory), *cells)), style=style)
     return table
 
 
@@ -188,6 +187,6 @@ def frontier(
         "* least makespan for this memory",
         f"gap: to the lower bound of plans that recompute ({again}) or that do not",
     ]
-    print_rich(_header(chain, device, origin, ideal), "", _table(curves), "", *map(Text, notes))
+    print_rich(_header(chain, device, origin, ideal), "", _table(curves), "", *notes)
     if output is not None:
         print_rich(f"saved in {output}")

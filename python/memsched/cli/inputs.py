@@ -18,6 +18,7 @@ from memsched.bounds import graph_bound, recompute_bound
 from memsched.documents import Document, read_device, read_document, read_plan
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
+from memsched.files import read_stream
 from memsched.problem import Problem, simulate
 from memsched.result import Result
 from memsched.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
@@ -129,7 +130,7 @@ def read_text(source: str) -> str:
     """A path as it is; for "-", the standard input as a text."""
     if source != "-":
         return source
-    text = sys.stdin.read()
+    text = read_stream(sys.stdin, "the standard input")
     if not text.lstrip().startswith("{"):
         raise InvalidInputError("the standard input is not a JSON object")
     return text

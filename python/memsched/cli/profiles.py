@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.text import Text
 
 from memsched import profiles as shipped
 from memsched.cli.inputs import json_option
-from memsched.cli.show import new_table, print_json, print_rich
+from memsched.cli.show import new_table, print_json, print_rich, shown
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
 from memsched.problem import peak_memory
@@ -55,5 +54,5 @@ def profiles(filter: str, as_json: bool) -> None:
     for row in found:
         sizes = (format_bytes(row[key]) for key in ("min_memory", "peak_memory", "resident"))
         cells = (row["name"], str(row["stages"]), *sizes, format_seconds(row["compute_time"]))
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(shown(cell) for cell in cells))
     print_rich(table)

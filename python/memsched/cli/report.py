@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from memsched.cli.inputs import RESULT, Machine, check_writable, json_option, open_result, read_target
 from memsched.cli.plan import chunk_and_limit
@@ -108,8 +107,8 @@ def report(
         return
     for one in results:
         name = one.problem.name or "a problem without a name"
-        print_rich(Text(f"{one.planner} on {name}, makespan {format_seconds(one.makespan)}"))
-    print_rich(Text(f"saved in {output}"))
+        print_rich(f"{one.planner} on {name}, makespan {format_seconds(one.makespan)}")
+    print_rich(f"saved in {output}")
 
 
 def _point(path: str, key: str) -> Result:
@@ -134,4 +133,4 @@ def _sweep(path: str, output: str, as_json: bool) -> None:
     if as_json:
         print_json({"output": output, "points": len(rows), "planned": planned})
     else:
-        print_rich(Text(f"{len(rows)} points, {planned} of them planned: saved in {output}"))
+        print_rich(f"{len(rows)} points, {planned} of them planned: saved in {output}")

@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from memsched._core import Device, Graph
 from memsched.classes import CLASSES, feature_map_classes
+from memsched.errors import visible
 from memsched.family import GraphFamily
 from memsched.result import Result
 from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
@@ -49,20 +50,35 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(_plain(document), allow_nan=False))
 
 
-def print_rich(*things: RenderableType) -> None:
+def shown(text: str, **more: Any) -> Text:
+    """A text for rich: without markup, and with all that a terminal would obey written out."""
+    return Text(visible(text), **more)
+
+
+def print_rich(*things: Table | Text | str) -> None:
     """Print to stdout: in colour on a terminal, plain and unfolded anywhere else."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _UNFOLDED
     console = Console(file=sys.stdout, width=width, highlight=False)
     with console.capture() as captured:
-        console.print(*things, sep="\n")
+        console.print(*(shown(one) if isinstance(one, str) else one for one in things), sep="\n")
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    click.echo(visible(text), err=True)
+
+
+def complain(text: str) -> None:
+    """One line on stderr: what went wrong."""
+    say(f"error: {' '.join(text.split())}")
 
 
 def new_table(*columns: tuple[str, str]) -> Table:
     """A table of (title, justify) columns that are never cut short."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
     for title, justify in columns:
-        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
+        table.add_column(shown(title), justify="right" if justify == "right" else "left", overflow="fold")
     return table
 
 
@@ -72,10 +88,10 @@ def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     if title is not None:
-        table.title = Text(title, style="bold")
+        table.title = shown(title, style="bold")
         table.title_justify = "left"
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
+        table.add_row(shown(name), shown(value))
     return table
 
 
@@ -87,8 +103,8 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text)
-        yield lambda said: progress.update(task, description=said)
+        task = progress.add_task(visible(text))
+        yield lambda said: progress.update(task, description=visible(said))
 
 
 def exact_bytes(count: int) -> str:

@@ -15,10 +15,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
-from rich.text import Text
 
 from memsched.cli.inputs import check_writable, json_option
-from memsched.cli.show import new_table, print_json, print_rich
+from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
 from memsched.plot import check_suffix
 from memsched.plot_sweep import MOST_PANELS
@@ -148,7 +147,7 @@ def _summary(found: Sweep) -> Table:
         if row["status"] == "planned":
             best[_place(row)] = min(row["makespan"], best.get(_place(row), row["makespan"]))
     for name, rows in by_planner.items():
-        table.add_row(*map(Text, _row(name, rows, best)))
+        table.add_row(*map(shown, _row(name, rows, best)))
     return table
 
 
@@ -266,7 +265,7 @@ def sweep(
             found = run("processes" if processes else "threads")
     except KeyboardInterrupt:
         if store is not None:
-            click.echo(f"interrupted; what is finished is in '{store}': run the same command to go on", err=True)
+            say(f"interrupted; what is finished is in '{store}': run the same command to go on")
             context.exit(130)
         raise
     if output is not None:
@@ -276,9 +275,9 @@ def sweep(
         counts = {status: found.count(status) for status in ("planned", "infeasible", "failed")}
         print_json({"points": len(found), **counts, "rows": None if store else found.rows})
     else:
-        print_rich(_summary(found), "", *map(Text, notes))
+        print_rich(_summary(found), "", *notes)
     if picture is not None and found.count("planned"):
         found.plot(picture)
     if not found.count("planned"):
-        click.echo(f"error: no point has a plan: {found.rows[0]['error']}", err=True)
+        complain(f"no point has a plan: {found.rows[0]['error']}")
         context.exit(3 if found.count("infeasible") == len(found) else 1)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memsched.documents import write_bytes
 from memsched.errors import InvalidInputError
+from memsched.files import write_bytes
 from memsched.report.comparison import studies
 from memsched.report.page import check_plotly
 from memsched.report.results_page import results_page

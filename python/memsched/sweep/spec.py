@@ -12,6 +12,7 @@ from typing import Any
 from memsched import checks
 from memsched._core import Device
 from memsched.errors import InvalidInputError
+from memsched.files import read_text
 from memsched.units import parse_bytes, parse_seconds
 
 _KEYS = ("problems", "planners", "memory", "bandwidth", "shared_tables", "slots_of_tables", "device", "options")
@@ -67,12 +68,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     InvalidInputError
         The file cannot be read, is not TOML, lacks a key or has an unknown one, or a value has the wrong type.
     """
-    where = f"'{os.fspath(path)}'"
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InvalidInputError(f"{where} cannot be read: {error}") from error
-    return parse_spec(text, where, Path(path).parent)
+    return parse_spec(read_text(path), f"'{os.fspath(path)}'", Path(path).parent)
 
 
 def parse_spec(text: str, where: str = "the sweep", folder: str | os.PathLike[str] = ".") -> Spec:

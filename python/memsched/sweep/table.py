@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from memsched.errors import InvalidInputError
+from memsched.files import plain_cell, write_bytes
 from memsched.sweep.rows import Row
 
 if TYPE_CHECKING:
@@ -100,17 +101,24 @@ class Sweep:
             A package is missing, or the file cannot be written.
         """
         _needed("pyarrow")
-        _written(path, self.to_pandas().to_parquet(index=False))
+        write_bytes(path, self.to_pandas().to_parquet(index=False))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the data frame as a CSV file; needs pandas (memsched[sweep]).
+
+        A text that begins with =, +, - or @ gets an apostrophe before it, for else a spreadsheet takes it for a
+        formula. Numbers stay as they are.
 
         Raises
         ------
         InvalidInputError
             pandas is missing, or the file cannot be written.
         """
-        _written(path, self.to_pandas().to_csv(index=False).encode())
+        frame = self.to_pandas()
+        for name in frame.columns:
+            if name not in (*_WHOLE, *_REAL, "optimal"):
+                frame[name] = frame[name].map(plain_cell, na_action="ignore")
+        write_bytes(path, frame.to_csv(index=False).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw makespan over memory, one line a planner and one panel a problem and link: .png, .svg or .pdf.
@@ -136,9 +144,3 @@ def _needed(package: str) -> Any:
         raise InvalidInputError(
             f"the table needs {package}, which is not installed; install memsched[sweep]"
         ) from error
-
-
-def _written(path: str | os.PathLike[str], content: bytes) -> None:
-    from memsched.documents import write_bytes
-
-    write_bytes(path, content)
