@@ -6,12 +6,12 @@ import os
 import threading
 
 from memsched.sweep.rows import Row
-from memsched.sweep.work import Work, run
+from memsched.sweep.work import STOP, Work, run
 
 DEADLY = 700_000_007  # bytes
 
 
-def run_or_die(work: Work, seconds: float, stop: threading.Event | None = None) -> list[Row]:
+def run_or_die(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     """As a worker does, until it meets the deadly memory."""
     rows = run(work, seconds, stop)
     if any(device.memory == DEADLY for device in work.devices[: len(rows)]):

@@ -20,6 +20,7 @@ import memsched as ms
 from memsched._core import Device
 from memsched.sweep import store as stores
 from memsched.sweep.points import group, swept_problem
+from memsched.sweep.rows import Row
 from memsched.sweep.store import Store
 from sweeps import POINTS, SWEEP
 
@@ -83,11 +84,18 @@ def test_two_sweeps_share_a_store_and_no_point_is_planned_twice(tmp_path: Path) 
     assert finished_by(begin(path)) == (POINTS, 0)
 
 
+def measured(makespan: float) -> Row:
+    """What a plan with this makespan could have."""
+    names = ("lower_bound", "gap", "peak_memory", "bytes_out", "bytes_in", "idle", "recompute_time")
+    counts = dict.fromkeys((*names, "optimal", "offloaded", "recomputed", "runtime"), 0)
+    return {"status": "planned", **counts, "makespan": makespan}
+
+
 def test_claims_of_a_living_sweep_are_respected_and_those_of_a_dead_one_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(stores.time, "time", lambda: now[0])
+    monkeypatch.setattr(stores.time, "monotonic", lambda: now[0])
     first, second = (Store(tmp_path / "a.sqlite") for _ in range(2))
     assert first.claim(["a", "b"]) == {"a", "b"}
     assert second.claim(["b", "c"]) == {"c"}
@@ -107,8 +115,8 @@ def test_a_point_that_is_there_is_neither_claimed_nor_replaced(tmp_path: Path) -
     points = group(problem, "greedy", {}, None, [Device(10**9, 8e9), Device(10**8, 8e9)], "1")
     store = Store(tmp_path / "a.sqlite")
     store.add_problem(problem)
-    store.add([(points, 0, {"status": "planned", "makespan": 1.0, "optimal": True})])
-    store.add([(points, 0, {"status": "planned", "makespan": 2.0}), (points, 1, {"status": "failed", "error": "x"})])
+    store.add([(points, 0, {**measured(1.0), "optimal": True})])
+    store.add([(points, 0, measured(2.0)), (points, 1, {"status": "failed", "error": "x"})])
     assert store.claim(points.keys) == set()
     assert [(row["makespan"], row["optimal"], row["error"]) for row in store.rows(points.keys)] == [
         (1.0, True, None),
@@ -120,7 +128,7 @@ def test_a_point_that_is_there_is_neither_claimed_nor_replaced(tmp_path: Path) -
     again = Store(tmp_path / "a.sqlite", retry_failed=True)
     assert again.finished() == {points.keys[0]}
     assert again.claim(points.keys) == {points.keys[1]}
-    again.add([(points, at, {"status": "planned", "makespan": 3.0}) for at in (0, 1)])
+    again.add([(points, at, measured(3.0)) for at in (0, 1)])
     assert [(row["makespan"], row["error"]) for row in again.rows(points.keys)] == [(1.0, None), (3.0, None)]
     again.close()
 
@@ -129,11 +137,11 @@ def test_stores_of_other_versions_and_other_files_are_refused_and_stay_as_they_a
     newer, other, text = (tmp_path / name for name in ("newer.sqlite", "other.sqlite", "text.sqlite"))
     ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=newer)
     with contextlib.closing(sqlite3.connect(newer)) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     with contextlib.closing(sqlite3.connect(other)) as database:
         database.execute("CREATE TABLE songs (title TEXT)")
     text.write_text("This is no database at all. " * 100)
-    told = {newer: "is a store of version 2", other: "no store of a sweep", text: "not a database"}
+    told = {newer: "is a store of version 3", other: "no store of a sweep", text: "not a database"}
     for path, message in told.items():
         before = path.read_bytes()
         for attempt in (
@@ -167,7 +175,7 @@ def test_a_damaged_store_is_told(tmp_path: Path) -> None:
 
 
 def test_a_store_that_another_program_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_PATIENCE", 0.1)
+    monkeypatch.setattr(stores, "PATIENCE", 0.1)
     path = tmp_path / "a.sqlite"
     ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:

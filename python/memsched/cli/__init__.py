@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C ends the program; once is enough, and what ends is not to be torn up on its way."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -13,6 +21,8 @@ def main() -> None:
     except ImportError as error:
         print(f"error: the command line needs {error.name}; install memsched[cli]", file=sys.stderr)
         sys.exit(1)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     from memsched.cli.app import program
 
     program(prog_name="memsched")

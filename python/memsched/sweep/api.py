@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from memsched import checks, profiles
@@ -12,10 +13,12 @@ from memsched._core import Chain, Device, Graph
 from memsched.documents import read_device
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.family import GraphFamily
+from memsched.files import path_of
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problem import Problem
 from memsched.result import Result
 from memsched.sources import find_problem, link_bandwidth, problem_from
+from memsched.sweep.interrupt import Interrupts
 from memsched.sweep.points import (
     Group,
     SweptProblem,
@@ -124,7 +127,7 @@ def sweep(
     if slots_of_tables is not None:
         slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
-    if store is not None and os.fspath(store) in ("", ":memory:"):
+    if store is not None and path_of(store, "store") == ":memory:":
         raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
     memory = _listed("memory", memory)
     beta = None if beta is None else _listed("beta", beta)
@@ -138,16 +141,14 @@ def sweep(
             own = _options_of(planner, wanted)
             slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
             groups.append(group(one, planner, own, slots, devices, __version__))
-    start, owned = _executor(executor, workers, loaded)
-    opened = Store(store, retry_failed=retry_failed)
-    try:
+    interrupts = Interrupts()
+    start, owned = _executor(executor, workers, loaded, interrupts)
+    with interrupts, closing(Store(store, retry_failed=retry_failed)) as opened:
         for one in loaded:
             opened.add_problem(one)
         keys = list(dict.fromkeys(key for one in groups for key in one.keys))
-        Drive(_once(groups), opened, start, workers, progress, owned).run()
+        Drive(_once(groups), opened, start, workers, progress, owned, interrupts).run()
         return Sweep(opened.rows(keys))
-    finally:
-        opened.close()
 
 
 def read_store(path: str | os.PathLike[str]) -> Sweep:
@@ -345,11 +346,12 @@ def _options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
 
 
 def _executor(
-    given: Executor | str | None, workers: int, problems: Sequence[SweptProblem]
+    given: Executor | str | None, workers: int, problems: Sequence[SweptProblem], interrupts: Interrupts
 ) -> tuple[Callable[[], Executor], bool]:
     """What makes the executor, and whether it is ours to shut down."""
-    import multiprocessing
-    from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+
+    from memsched.sweep.processes import Processes
 
     if given is None or given == "threads":
         return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
@@ -365,14 +367,19 @@ def _executor(
                     "sweep it on threads, or save it with all its batches and give the file"
                 )
     if given == "processes":
-        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
 
         def start() -> Executor:
-            pool = ProcessPoolExecutor(workers, mp_context=context)
+            pool = Processes(workers)
             try:
-                pool.submit(int).result()
+                begun = pool.submit(int)
+                with interrupts.allowed():
+                    begun.result()
             except BrokenExecutor as error:
                 raise MemschedError(_GUARD) from error
+            except BaseException:
+                pool.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
             return pool
 
         return start, True

@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
 from memsched.errors import MemschedError, StoreError
+from memsched.sweep.interrupt import Interrupts
 from memsched.sweep.points import Group
+from memsched.sweep.processes import Processes
 from memsched.sweep.progress import SweepProgress
 from memsched.sweep.rows import Row, unplanned
 from memsched.sweep.store import Store
@@ -73,9 +75,10 @@ class Drive:
         jobs: int,
         progress: Callable[[SweepProgress], None] | None,
         owned: bool,
+        interrupts: Interrupts,
     ) -> None:
         self._store, self._start, self._jobs, self._owned = store, start, jobs, owned
-        self._say = progress
+        self._say, self._interrupts = progress, interrupts
         self._began = time.perf_counter()
         self._spoken = 0.0
         self._counts = {"planned": 0, "infeasible": 0, "failed": 0}
@@ -101,6 +104,8 @@ class Drive:
                 self._report()
         except BaseException as error:
             self._stop.set()
+            if isinstance(self._executor, Processes):
+                self._executor.stop()
             for future in self._flying:
                 future.cancel()
             self._end(wait=True)
@@ -130,9 +135,9 @@ class Drive:
                 self._submit(replace(batch, places=ours))
 
     def _submit(self, batch: Batch) -> None:
-        stop = self._stop if self._here else None
+        stop = (self._stop,) if self._here else ()  # others have their own
         try:
-            future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, stop)
+            future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, *stop)
         except BrokenExecutor as error:
             self._record(self._after_a_death([(batch, error)]))
         except RuntimeError as error:  # it was shut down
@@ -142,7 +147,8 @@ class Drive:
 
     def _receive(self) -> None:
         if self._flying:
-            done = wait(self._flying, timeout=BEAT, return_when=FIRST_COMPLETED).done
+            with self._interrupts.allowed():
+                done = wait(self._flying, timeout=BEAT, return_when=FIRST_COMPLETED).done
             done |= {future for future in self._flying if future.cancelled()}  # of which wait is not told
             self._keep(done)
             if not done:
@@ -164,7 +170,8 @@ class Drive:
         self._elsewhere = [one for one in self._elsewhere if one not in free]
         self._waiting.extend(free)
         if self._elsewhere and not free:
-            time.sleep(BEAT / 4)
+            with self._interrupts.allowed():
+                time.sleep(BEAT / 4)
 
     def _keep(self, done: set[Future[list[Row]]], again: bool = True) -> None:
         """Put what came back into the store; send what did not once more."""
@@ -227,7 +234,9 @@ class Drive:
         if self._say is None or (now - self._spoken < 0.1 and not self._finished):
             return
         self._spoken = now
-        self._say(SweepProgress(points=self._points, kept=self._kept, seconds=now - self._began, **self._counts))
+        said = SweepProgress(points=self._points, kept=self._kept, seconds=now - self._began, **self._counts)
+        with self._interrupts.allowed():
+            self._say(said)
 
 
 def _mixed(batches: Sequence[Batch], most: int) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from memsched._core import Chain, Device
 from memsched.compare import plan
-from memsched.documents import write_device
+from memsched.documents import Document, write_device
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
@@ -89,12 +89,11 @@ class Group:
 def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
     """Identify a problem by its content; a family that is made by a function by its graphs at powers of two."""
     document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
-    content = {key: value for key, value in document.items() if key not in ("name", "provenance")}
     graph = graph_of(problem)
     return SweptProblem(
         problem=problem,
         source=source,
-        key=_digest(content),
+        key=content_key(document),
         document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
@@ -105,6 +104,11 @@ def _batches(family: GraphFamily) -> list[int]:
     if family.batches is not None:
         return list(family.batches)
     return [2**power for power in range(family.batch.bit_length()) if 2**power <= family.batch]
+
+
+def content_key(document: Document) -> str:
+    """The key of a problem: a hash of its JSON form without its name and where it comes from."""
+    return _digest({key: value for key, value in document.items() if key not in ("name", "provenance")})
 
 
 def _digest(content: Any) -> str:

@@ -28,6 +28,14 @@ MEASURES: dict[str, str] = {
     "error": "TEXT",
 }
 
+_PLANNED = ("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle", "runtime")
+# Status -> the measures that such a point has in any case.
+STATUSES: dict[str, tuple[str, ...]] = {
+    "planned": (*_PLANNED, "recompute_time", "offloaded", "recomputed"),
+    "infeasible": ("min_memory", "error"),
+    "failed": ("error",),
+}
+
 
 def planned(result: Result) -> Row:
     """The measures of a plan."""

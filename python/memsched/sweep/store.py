@@ -12,39 +12,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from memsched.documents import Document, write_device
 from memsched.errors import StoreError
-from memsched.sweep.points import Group, SweptProblem
+from memsched.files import MOST_BYTES, path_of
+from memsched.sweep.points import Group, SweptProblem, content_key
 from memsched.sweep.rows import MEASURES, Row
-
-_APPLICATION = 0x6D656D73  # "mems", in the file's header
-_VERSION = 1
-_ALIVE = 10.0  # seconds without a sign of life after which others take over what a sweep has claimed
-_PATIENCE = 60.0  # seconds to wait for another writer
-_AT_ONCE = 32  # rows in one statement, which may have 999 values
-
-_COLUMNS = (  # in the order of _values
-    *("key", "problem", "planner", "memory", "bandwidth", "options", "status", *MEASURES),
-    *("device", "table_slots", "version", "finished"),
+from memsched.sweep.store_file import (
+    PATIENCE,
+    POINT,
+    as_kept,
+    check_content,
+    check_header,
+    check_point,
+    connect_to_read,
+    damaged,
+    make,
+    seal,
+    unpacked,
 )
-_SCHEMA = f"""
-CREATE TABLE problems (
-    key TEXT PRIMARY KEY, name TEXT NOT NULL, source TEXT, ideal REAL NOT NULL, document BLOB NOT NULL
-);
-CREATE TABLE points (
-    key TEXT PRIMARY KEY, problem TEXT NOT NULL REFERENCES problems (key), planner TEXT NOT NULL,
-    memory INTEGER NOT NULL, bandwidth REAL NOT NULL, options TEXT NOT NULL, status TEXT NOT NULL,
-    {", ".join(f"{name} {kind}" for name, kind in MEASURES.items())},
-    device TEXT NOT NULL, table_slots INTEGER, version TEXT NOT NULL, finished REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE sweeps (name TEXT PRIMARY KEY, alive REAL NOT NULL);
-CREATE TABLE claims (key TEXT PRIMARY KEY, sweep TEXT NOT NULL) WITHOUT ROWID;
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
-"""
+
+_LEASE = 10.0  # seconds without a sign of life after which others take over what a sweep has claimed
+_AT_ONCE = 32  # rows in one statement, which may have 999 values
+_COLUMNS = (*POINT, "seal")
 
 
 class Store:
@@ -70,14 +61,18 @@ class Store:
     ) -> None:
         self._read_only = read_only
         self._there = "status <> 'failed'" if retry_failed else "TRUE"
-        self.path = "the store in memory" if path is None else os.fspath(path)
+        self.path = "the store in memory" if path is None else path_of(path, "the store")
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._beats = 0
+        self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and since when
         with self._told("opened"):
+            if path is not None and (read_only or os.path.exists(self.path)):
+                check_header(self.path)
             if read_only:
-                uri = f"{Path(self.path).absolute().as_uri()}?mode=ro{'&immutable=1' if self._at_rest() else ''}"
-                self._database = sqlite3.connect(uri, uri=True, timeout=_PATIENCE)
+                self._database = connect_to_read(self.path)
             else:
-                self._database = sqlite3.connect(":memory:" if path is None else self.path, timeout=_PATIENCE)
+                where = ":memory:" if path is None else os.path.abspath(self.path)
+                self._database = sqlite3.connect(where, timeout=PATIENCE)
         try:
             with self._told("opened"):
                 self._begin(read_only)
@@ -87,24 +82,18 @@ class Store:
 
     def _begin(self, read_only: bool) -> None:
         self._database.isolation_level = None  # transactions are begun where they are needed
+        self._database.execute("PRAGMA trusted_schema = OFF")
         if not read_only:
             with self._transaction():
-                if self._number("PRAGMA user_version") == 0 and not self._number("SELECT count(*) FROM sqlite_master"):
-                    for statement in _SCHEMA.split(";")[:-1]:
-                        self._database.execute(statement)
-        self._check()
+                make(self._database)
+        check_content(self._database, self.path)
         if not read_only:
             self._write_ahead()
             self._database.execute("PRAGMA synchronous = NORMAL")
 
-    def _at_rest(self) -> bool:
-        """Whether a store in a folder that cannot be written is whole without what SQLite would lay beside it."""
-        beside = Path(f"{self.path}-wal")
-        return not os.access(Path(self.path).absolute().parent, os.W_OK) and not beside.exists()
-
     def _write_ahead(self) -> None:
         """SQLite does not wait by itself for others that do the same at this moment."""
-        patience = time.monotonic() + _PATIENCE
+        patience = time.monotonic() + PATIENCE
         while True:
             try:
                 self._database.execute("PRAGMA journal_mode = WAL")
@@ -113,16 +102,6 @@ class Store:
                 if "locked" not in str(error) or time.monotonic() > patience:
                     raise
             time.sleep(0.02)
-
-    def _check(self) -> None:
-        if self._number("PRAGMA application_id") != _APPLICATION:
-            raise StoreError(f"'{self.path}' is a database, but no store of a sweep; give another file")
-        version = self._number("PRAGMA user_version")
-        if version != _VERSION:
-            raise StoreError(
-                f"'{self.path}' is a store of version {version}, and this memsched reads version {_VERSION}; "
-                "sweep into a new file, or use the memsched that made it"
-            )
 
     def close(self) -> None:
         """Give up what is claimed and not finished, and close."""
@@ -139,20 +118,28 @@ class Store:
 
     def add_problem(self, problem: SweptProblem) -> None:
         """Keep a problem, so that its points can be planned again."""
+        facts = (problem.key, problem.name, problem.source, float(problem.ideal))
         with self._told("written"), self._transaction():
             self._database.execute(
-                "INSERT OR IGNORE INTO problems VALUES (?, ?, ?, ?, ?)",
-                (problem.key, problem.name, problem.source, problem.ideal, problem.document),
+                "INSERT OR IGNORE INTO problems VALUES (?, ?, ?, ?, ?, ?)",
+                (*facts, seal(facts), problem.document),
             )
 
     def problem(self, key: str) -> tuple[str | None, Document]:
         """The name by which a problem can be loaded, if it has one, and its JSON form."""
         with self._told("read"):
-            found = self._database.execute("SELECT source, document FROM problems WHERE key = ?", (key,)).fetchone()
+            found = self._database.execute(
+                "SELECT source, CASE WHEN length(document) <= ? THEN document END FROM problems WHERE key = ?",
+                (MOST_BYTES, key),
+            ).fetchone()
             try:
-                return found[0], json.loads(zlib.decompress(found[1]))
-            except (TypeError, ValueError, zlib.error) as error:
-                raise StoreError(f"'{self.path}' is damaged: its problem {key} cannot be read ({error})") from error
+                source, packed = found
+                document: Document = json.loads(unpacked(packed))
+                if key != content_key(document):
+                    raise ValueError("its content is that of another")
+            except (TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
+                raise damaged(self.path, f"its problem {key!r:.100} cannot be read ({error})") from error
+            return source, document
 
     def finished(self) -> set[str]:
         """The keys of all points that are there, planned or not."""
@@ -181,9 +168,17 @@ class Store:
             self._sign_of_life()
 
     def _sign_of_life(self) -> None:
-        now = time.time()
-        self._database.execute("INSERT OR REPLACE INTO sweeps VALUES (?, ?)", (self._name, now))
-        self._database.execute("DELETE FROM sweeps WHERE alive < ?", (now - _ALIVE,))
+        """Count on, and forget sweeps whose count has stood still for the lease, by our own clock and no other."""
+        self._beats += 1
+        self._database.execute("INSERT OR REPLACE INTO sweeps VALUES (?, ?)", (self._name, self._beats))
+        now = time.monotonic()
+        others = self._database.execute("SELECT name, beats FROM sweeps WHERE name <> ?", (self._name,)).fetchall()
+        before, self._heard = self._heard, {}
+        for name, beats in others:
+            last, since = before.get(name, (None, now))
+            self._heard[name] = (beats, since if beats == last else now)
+        silent = [(name,) for name, (_, since) in self._heard.items() if now - since >= _LEASE]
+        self._database.executemany("DELETE FROM sweeps WHERE name = ?", silent)
         self._database.execute("DELETE FROM claims WHERE sweep NOT IN (SELECT name FROM sweeps)")
 
     def add(self, points: Sequence[tuple[Group, int, Row]]) -> None:
@@ -206,31 +201,45 @@ class Store:
 
     def rows(self, keys: Sequence[str] | None = None) -> list[Row]:
         """The given points that are there, in that order; by default all, by problem, planner, memory and bandwidth."""
-        columns = ", ".join(f"points.{name}" for name in _COLUMNS)
-        query = f"SELECT {columns}, problems.name, problems.ideal FROM points JOIN problems ON problem = problems.key"
-        order = " ORDER BY problems.name, planner, options, memory, bandwidth, points.key"
+        query = f"SELECT {', '.join(f'points.{name}' for name in _COLUMNS)} FROM points"
+        if keys is None:
+            query += " LEFT JOIN problems ON problem = problems.key"
+            query += " ORDER BY problems.name, planner, options, memory, bandwidth, points.key"
         with self._told("read"):
-            found = [self._row(values) for values in self._database.execute(query + order)]
+            self._database.execute("BEGIN")
+            try:
+                problems = self._problems()
+                found = [self._row(values, problems) for values in self._database.execute(query)]
+            finally:
+                self._database.execute("COMMIT")
         if keys is None:
             return found
         by_key = {row["key"]: row for row in found}
         return [by_key[key] for key in keys if key in by_key]
 
-    def _row(self, values: tuple[Any, ...]) -> Row:
-        row: Row = dict(zip((*_COLUMNS, "name", "ideal"), values, strict=True))
-        if bytes in map(type, values):
-            raise StoreError(f"'{self.path}' is damaged: its point {row['key']!r} has bytes where none belong")
-        row["problem_key"], row["problem"] = row["problem"], row.pop("name")
+    def _problems(self) -> dict[str, tuple[str, float]]:
+        """Name and ideal time of each problem."""
+        found = {}
+        for *facts, sealed in self._database.execute("SELECT key, name, source, ideal, seal FROM problems"):
+            if seal(facts) != sealed:
+                raise damaged(self.path, f"its problem {facts[0]!r:.100} is not as it was written")
+            found[facts[0]] = (facts[1], facts[3])
+        return found
+
+    def _row(self, values: tuple[Any, ...], problems: dict[str, tuple[str, float]]) -> Row:
+        check_point(values, self.path)
+        row: Row = dict(zip(POINT, values, strict=False))
+        row["problem_key"] = row["problem"]
         try:
+            row["problem"], row["ideal"] = problems[row["problem"]]
             row["options"], row["device"] = dict(_object(row["options"])), dict(_object(row["device"]))
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"'{self.path}' is damaged: its point {row['key']} cannot be read ({error})") from error
+        except KeyError as error:
+            raise damaged(self.path, f"the problem of its point {row['key']} is missing") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise damaged(self.path, f"its point {row['key']} cannot be read ({error})") from error
         if row["optimal"] is not None:
             row["optimal"] = bool(row["optimal"])
         return row
-
-    def _number(self, query: str, *values: object) -> int:
-        return int(self._database.execute(query, values).fetchone()[0])
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -248,18 +257,21 @@ class Store:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:  # its messages may be damaged, too
-            raise StoreError(f"'{self.path}' cannot be {what}: {error}{_remedy(str(error))}") from error
+        except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError, MemoryError) as error:
+            told = str(error) or "out of memory"  # UnicodeError: SQLite's messages may be damaged, too
+            raise StoreError(f"'{self.path}' cannot be {what}: {told}{_remedy(told)}") from error
 
 
 def _values(group: Group, at: int, row: Row, finished: float) -> tuple[Any, ...]:
     device = group.devices[at]
-    return (
+    values = (
         *(group.keys[at], group.problem.key, group.planner, device.memory, device.d2h),
         *(json.dumps(group.options, sort_keys=True), row["status"]),
         *map(row.get, MEASURES),
         *(json.dumps(write_device(device)), group.table_slots, group.version, finished),
     )
+    kept = tuple(map(as_kept, POINT.values(), values))
+    return (*kept, seal(kept))
 
 
 @lru_cache(maxsize=1024)
@@ -275,6 +287,14 @@ def _remedy(error: str) -> str:
         return "; free some space and run the same sweep again: what it has finished is kept"
     if "not a database" in error or "malformed" in error:
         return "; it is not a store, or it is damaged: give another file"
+    if "unable to open" in error or "No such file" in error:
+        return "; give a file in a folder that is there, with a name of at most 240 letters"
+    if "readonly" in error:
+        return "; give a file and a folder that can be written"
+    if "out of memory" in error or "too big" in error:
+        return "; it is damaged, or too large for this machine: give another file"
+    if "I/O" in error:
+        return "; look after the disk and run the same sweep again: what it has finished is kept"
     if "locked" in error:
         return "; another program holds it: end that, or give another file"
     return ""

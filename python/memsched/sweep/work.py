@@ -23,6 +23,9 @@ from memsched.sweep.rows import Row, planned, unplanned
 KEPT_TABLES = 2
 
 
+STOP = threading.Event()  # in a process of a sweep: the sweep was interrupted
+
+
 class StoppedError(Exception):
     """The sweep was interrupted while this point was planned."""
 
@@ -51,20 +54,22 @@ class Work:
     devices: tuple[Device, ...]
 
 
-def run(work: Work, seconds: float, stop: threading.Event | None = None) -> list[Row]:
+def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     """The measures of the first points, as many as are planned in so many seconds, but at least one.
 
     What is left is for the caller to ask for again; so finished points are handed over early. When `stop` is set there
     may be none.
     """
     deadline = time.perf_counter() + seconds
-    plan = planning(work, None if stop is None else partial(_check, stop))
+    plan = planning(work, partial(_check, stop))
     rows: list[Row] = []
     for device in work.devices:
-        if (rows and time.perf_counter() > deadline) or (stop is not None and stop.is_set()):
+        if (rows and time.perf_counter() > deadline) or stop.is_set():
             break
         try:
             rows.append(planned(plan(device)))
+        except StoppedError:
+            break
         except MemschedError as error:
             rows.append(unplanned(error))
     return rows
