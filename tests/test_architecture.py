@@ -241,9 +241,9 @@ STANDARD = {
         "deque",
         "exception",
     ),
-    *("functional", "initializer_list", "iterator", "limits", "list", "map", "memory", "mutex", "numbers"),
-    *("numeric", "optional", "queue", "random", "ranges", "set", "span", "stack", "stdexcept", "string"),
-    *("string_view", "tuple", "type_traits", "unordered_map", "unordered_set", "utility", "variant"),
+    *("functional", "initializer_list", "iterator", "limits", "list", "map", "memory", "mutex", "new"),
+    *("numbers", "numeric", "optional", "queue", "random", "ranges", "set", "span", "stack", "stdexcept", "string"),
+    *("string_view", "system_error", "tuple", "type_traits", "unordered_map", "unordered_set", "utility", "variant"),
     *("vector", "version"),
 }
 FORBIDDEN = {"fstream", "iostream", "ostream", "filesystem", "chrono", "ctime", "thread", "print", "Python.h"}

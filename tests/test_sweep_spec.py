@@ -240,3 +240,17 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # the other end is closed
         return b""
+
+
+def test_a_sweep_of_too_many_points_is_refused_before_it_takes_their_memory() -> None:
+    """A file of 20 kB asked for 4 x 10^8 points, which filled the memory before any check."""
+    bandwidths = ",".join(["12e9"] * 3900)
+    Path("spec.toml").write_text(
+        f'problems = ["resnet18-224-b32"]\nplanners = ["greedy"]\nbandwidth = [{bandwidths}]\n'
+        "memory = {from = '0%', to = '100%', points = 100000}\n"
+    )
+    assert "390000000 points" in " ".join(run("spec.toml", "--store", "x.sqlite", status=1).output.split())
+    assert not Path("x.sqlite").exists()
+    given = read_spec("spec.toml")
+    with pytest.raises(ms.LimitError, match="at most 1000000; give shorter lists"):
+        ms.sweep(given.problems, given.planners, memory=given.memory, beta=given.bandwidth)

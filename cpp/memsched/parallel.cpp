@@ -2,8 +2,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -17,11 +21,21 @@ struct Workers::Shared {
     int round = 0;   // a new one for each loop
     int running = 0; // threads that have not finished this round
     bool stop = false;
+    std::exception_ptr failure; // the first of this round
     std::vector<std::thread> threads;
 
-    void take(int worker) {
-        for (int index = next++; index < count; index = next++) {
-            (*work)(index, worker);
+    // What one throws ends the round for all.
+    void take(int worker) noexcept {
+        try {
+            for (int index = next++; index < count; index = next++) {
+                (*work)(index, worker);
+            }
+        } catch (...) {
+            next = count;
+            const std::lock_guard lock(mutex);
+            if (!failure) {
+                failure = std::current_exception();
+            }
         }
     }
 
@@ -46,8 +60,13 @@ struct Workers::Shared {
 
 Workers::Workers(int threads) : shared_(std::make_unique<Shared>()) {
     const int wanted = threads > 0 ? threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    for (int worker = 1; worker < wanted; ++worker) {
-        shared_->threads.emplace_back([shared = shared_.get(), worker] { shared->serve(worker); });
+    shared_->threads.reserve(static_cast<std::size_t>(wanted - 1));
+    try {
+        for (int worker = 1; worker < wanted; ++worker) {
+            shared_->threads.emplace_back([shared = shared_.get(), worker] { shared->serve(worker); });
+        }
+    } catch (const std::system_error&) { // those that run are enough
+    } catch (const std::bad_alloc&) {
     }
 }
 
@@ -77,6 +96,7 @@ void Workers::each(int count, const std::function<void(int, int)>& work) {
         s.work = &work;
         s.count = count;
         s.next = 0;
+        s.failure = nullptr;
         s.running = static_cast<int>(s.threads.size());
         ++s.round;
     }
@@ -84,6 +104,9 @@ void Workers::each(int count, const std::function<void(int, int)>& work) {
     s.take(0);
     std::unique_lock lock(s.mutex);
     s.end.wait(lock, [&] { return s.running == 0; });
+    if (s.failure) {
+        std::rethrow_exception(std::exchange(s.failure, nullptr));
+    }
 }
 
 } // namespace memsched

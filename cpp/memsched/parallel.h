@@ -8,7 +8,7 @@ namespace memsched {
 
 class Workers {
   public:
-    // threads >= 1, the caller's included; 0: as many as the machine has.
+    // threads >= 1, the caller's included; 0: as many as the machine has. Fewer where the system starts no more.
     explicit Workers(int threads);
     ~Workers();
     Workers(const Workers&) = delete;
@@ -16,8 +16,9 @@ class Workers {
 
     int threads() const;
 
-    // work(index, worker) for each index below count, in any order, worker < threads(); returns when all are done. work
-    // must not throw. With one thread any number of callers may be here at once, with more only one.
+    // work(index, worker) for each index below count, in any order, worker < threads(); returns when all are done. What
+    // work throws reaches the caller when all threads are at rest: the first of what was thrown; what was not begun is
+    // left. With one thread any number of callers may be here at once, with more only one.
     void each(int count, const std::function<void(int, int)>& work);
 
   private:

@@ -5,7 +5,7 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t max_pieces = 1'000'000;
+constexpr std::size_t max_pieces = 100'000;
 
 class Builder {
   public:
@@ -66,7 +66,7 @@ class Builder {
         if (data_.tensors.size() + static_cast<std::size_t>(count) > max_pieces) {
             throw std::invalid_argument(
                 "chunk is " + std::to_string(chunk_.bytes) +
-                " bytes, which cuts the chain into more than a million pieces; use a larger chunk");
+                " bytes, which cuts the chain into more than 100,000 pieces; use a larger chunk");
         }
         std::vector<TensorId> pieces;
         for (Bytes i = 0; i < count; ++i) {

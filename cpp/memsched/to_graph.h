@@ -19,7 +19,7 @@ struct Chunk {
 // a^k, tape^k, d^k and writes d^{k-1}. An activation or a tape of no bytes is left out. Chunks cut the tensors of role
 // input and activation into name/0, name/1, ..; Kind::storage cuts tape^k as the chain's pieces say. Throws
 // std::invalid_argument for a chunk < 1 byte, for storages of a chain without pieces, and when there would be more than
-// a million pieces.
+// 100,000 pieces.
 Graph to_graph(const Chain& chain, const Chunk& chunk = {});
 
 } // namespace memsched

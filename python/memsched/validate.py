@@ -11,6 +11,7 @@ One file on purpose, though a long one: whoever distrusts a plan reads all that 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -93,6 +94,7 @@ class _Walk:
         self.blocks: list[_Block] = []
         self.on_device: dict[str, _Block] = {}
         self.on_host: dict[str, int] = {}  # tensor -> its first offload
+        self.host_bytes = 0
         self.runs: dict[str, list[int]] = {}
         self.last_run = _AT_TIME_0
         self.live = self.peak = 0  # bytes in list order, without resident
@@ -181,10 +183,10 @@ class _Walk:
         if step.verb == "offload":
             self.touch(index, name)
             step.reads = [name]
+            self.host_bytes += size if name not in self.on_host else 0
             self.on_host.setdefault(name, index)
-            held = sum(self.tensors[tensor] for tensor in self.on_host)
-            if self.host_memory is not None and held > self.host_memory:
-                self.fail(f"host copies take {held} bytes, host_memory is {self.host_memory}; offload less.")
+            if self.host_memory is not None and self.host_bytes > self.host_memory:
+                self.fail(f"host copies take {self.host_bytes} bytes, host_memory is {self.host_memory}; offload less.")
             return
         if name not in self.on_host:
             self.fail(f"tensor {name!r} has no host copy; list an offload of it earlier.")
@@ -219,7 +221,7 @@ class _Walk:
         names = [block.name for block in births]
         if not isinstance(at, Mapping) or not set(at) <= set(names):
             self.fail(f"at is {at!r}; give addresses of {names!r} and of nothing else.")
-        others = list(self.on_device.values())
+        others = list(self.on_device.values()) if self.contiguous else []
         for block in births:
             low = at.get(block.name, None if block.bytes and self.contiguous else 0)
             top = self.capacity - block.bytes
@@ -227,10 +229,11 @@ class _Walk:
                 self.fail(f"the address at[{block.name!r}] is {low!r}; give a whole number from 0 to {top}.")
             block.low = low
             for other in others:
-                if self.contiguous and block.overlaps(other):
+                if block.overlaps(other):
                     text = f"{block.bytes} bytes at {low} overlap {other.bytes} bytes at {other.low}"
                     self.fail(f"{block.name!r}: {text} ({other.name!r}); move it or free the other before.")
-            others.append(block)
+            if self.contiguous:
+                others.append(block)
             block.touched.append(index)
             self.hold(block)
         self.steps[index].births = births
@@ -240,44 +243,68 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
     """Play the steps against a clock: at every event the head of each stream, and every free, may start."""
     steps, count = walk.steps, len(walk.steps)
     start, end, clock = [math.inf] * count, [math.inf] * count, 0.0
-    births, returns, returned = [0] * (count + 1), [0] * count, [0] * count  # bytes
+    births, returned = [0] * (count + 1), [0] * count  # bytes
+    deaths: list[list[_Block]] = [[] for _ in range(count)]
     for block in walk.blocks:
         births[block.born + 1] += block.bytes
         if block.dies is not None:
-            returns[block.dies] += block.bytes
+            deaths[block.dies].append(block)
     asked = list(accumulate(births))[1:]  # by all steps listed up to this one, started or not
 
     def has_memory(index: int) -> bool:
         """What was listed before counts as held, but for what steps listed before have really given back."""
         if not walk.contiguous:
             asks = any(block.bytes for block in steps[index].births)  # who asks for nothing waits for nothing
-            return not asks or asked[index] - sum(returned[:index]) <= walk.capacity
-        leaving = [b for b in walk.blocks if b.dies is not None and b.dies < index and end[b.dies] > clock]
+            return not asks or asked[index] - settled_bytes - sum(returned[settled:index]) <= walk.capacity
+        leaving = [old for k in range(settled, index) if end[k] > clock for old in deaths[k]]
         return not any(new.overlaps(old) for new in steps[index].births for old in leaving)
 
-    waiting, running = list(range(count)), list[int]()
+    queues: dict[str, deque[int]] = {}  # of each stream, first in, first out
+    frees = list[int]()  # whose waits have ended
+    followers: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the end of this one
+    pending = [len(step.waits) for step in steps]
+    for index, step in enumerate(steps):
+        for other in step.waits:
+            followers[other].append(index)
+        if step.stream:
+            queues.setdefault(step.stream, deque()).append(index)
+        elif not step.waits:
+            frees.append(index)
+    waiting, running = count, list[int]()
+    settled = settled_bytes = 0  # all steps before this one have ended, and gave back so much
     while waiting or running:
         for index in [index for index in running if end[index] <= clock]:
             running.remove(index)
-            returned[index] = returns[index]
-        busy, begun = {steps[index].stream for index in running}, list[int]()
-        for index in waiting:
-            step = steps[index]
-            if step.issue != _AT_TIME_0 and start[step.issue] == math.inf:
-                break  # nor may any step after it
-            ready = step.stream not in busy and all(end[other] <= clock for other in step.waits)
-            if ready and has_memory(index):
-                start[index], end[index] = clock, clock + step.seconds
-                begun.append(index)
-            if step.stream:
-                busy.add(step.stream)  # first in, first out
+            returned[index] = sum(block.bytes for block in deaths[index])
+            for other in followers[index]:
+                pending[other] -= 1
+                if not pending[other] and not steps[other].stream:
+                    frees.append(other)
+        while settled < count and end[settled] <= clock and settled not in running:
+            settled_bytes += returned[settled]
+            settled += 1
+        busy = {steps[index].stream for index in running}
+        heads = [queue[0] for stream, queue in queues.items() if queue and stream not in busy]
+        begun = [
+            index
+            for index in (*frees, *heads)
+            if (steps[index].issue == _AT_TIME_0 or start[steps[index].issue] < math.inf)
+            and not pending[index]
+            and has_memory(index)
+        ]
         for index in begun:
-            waiting.remove(index)
-            running.append(index)
+            start[index], end[index] = clock, clock + steps[index].seconds
+            if steps[index].stream:
+                queues[steps[index].stream].popleft()
+            else:
+                frees.remove(index)
+        waiting -= len(begun)
+        running += begun
         if not begun and running:
             clock = min(end[index] for index in running)
         elif not begun and waiting:
-            raise ScheduleError(f"Step {waiting[0]} waits for what never happens.", waiting[0])
+            first = start.index(math.inf)
+            raise ScheduleError(f"Step {first} waits for what never happens.", first)
     return start, end
 
 

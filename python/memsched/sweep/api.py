@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memsched import checks, profiles
 from memsched._core import Chain, Device, Graph
 from memsched.documents import read_device
-from memsched.errors import InvalidInputError, MemschedError
+from memsched.errors import InvalidInputError, LimitError, MemschedError
 from memsched.family import GraphFamily
 from memsched.files import path_of
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Options = Mapping[str, Any]
+MOST_POINTS = 1_000_000  # of one sweep; each takes about 1 kB before any is planned
 _GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
 
 
@@ -102,6 +103,8 @@ def sweep(
     ------
     InvalidInputError
         A bad argument, before anything is planned.
+    LimitError
+        More than a million points.
     StoreError
         The store cannot be read or written; what is in it stays.
     KeyboardInterrupt
@@ -134,6 +137,13 @@ def sweep(
     planners = planners if planners is None or isinstance(planners, str) else list(planners)
     loaded = _problems(problems)
     wanted = _options(options)
+    links = len(memory) * (1 if beta is None else len(beta))
+    points = links * sum(len(_planners(planners, one.problem, wanted)) for one in loaded)
+    if points > MOST_POINTS:
+        raise LimitError(
+            f"the sweep has {points} points, and one has at most {MOST_POINTS}; give shorter lists of memory, beta or "
+            "planners, and sweep the rest into the same store"
+        )
     groups: list[Group] = []
     for one in loaded:
         devices = _devices(one.problem, memory, beta, device)
