@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def environment() -> Row:
-    """Date, machine in words and versions."""
+    """Date, machine in words, how many processes wanted its cores in the last minute, and versions."""
     model = platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -31,6 +31,7 @@ def environment() -> Row:
         "date": datetime.date.today().isoformat(),
         "cpu": model,
         "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "memsched": ms.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -38,9 +39,10 @@ def environment() -> Row:
 
 
 def environment_line(found: Row) -> str:
-    """The environment as one sentence."""
+    """The environment as one sentence; older points do not know the load."""
+    load = f" (load average {found['load']:g} at the end)" if "load" in found else ""
     return (
-        f"Measured on {found['date']} on {found['cores']} cores ({found['cpu']}) shared with other work; "
+        f"Measured on {found['date']} on {found['cores']} cores ({found['cpu']}) shared with other work{load}; "
         f"memsched {found['memsched']}, Python {found['python']}, numpy {found['numpy']}."
     )
 

@@ -297,7 +297,8 @@ def report(document: Row) -> str:
         "# Goals of speed and quality",
         "Written by `python -m bench.goals`; goals.json beside it has every point. "
         + environment_line(document["environment"]),
-        "Ratios were taken in pairs in one run, so they carry over to other machines; seconds do not.",
+        "Ratios are of pairs taken in turn in one run on this machine. They depend on the processor and on what else "
+        "runs beside them, if less than seconds do.",
     ]
     if goals:
         lines.append(table(["goal", "measured", ""], goals))

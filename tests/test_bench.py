@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,14 +45,22 @@ def test_goals_resume(tmp_path: Path) -> None:
     assert first["parts"] == second["parts"]
 
 
+def parts_of(page: str, out: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each part that a script has kept."""
+    parts = json.loads((out / page / "points.json").read_text(encoding="utf-8"))["parts"]
+    return {part: [dict(zip(one["columns"], row, strict=True)) for row in one["rows"]] for part, one in parts.items()}
+
+
 def test_europar2020(tmp_path: Path) -> None:
     run("bench.papers.europar2020", "--quick", "--out", str(tmp_path))
-    with (tmp_path / "europar2020" / "points.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 6
-    for row in rows:
-        bound = max(float(row[name]) for name in ("compute", "transfer", "fractional"))
-        assert float(row["offload"]) >= bound * (1 - 1e-5)
+    parts = parts_of("europar2020", tmp_path)
+    assert [len(parts[part]) for part in ("points", "ties")] == [6, 6]
+    for row, tie in zip(parts["points"], parts["ties"], strict=True):
+        bound = max(row[name] for name in ("compute", "transfer", "fractional")) * (1 - 1e-5)
+        assert row["offload"] >= bound
+        assert tie["paper"] >= row["dynprog"] * (1 - 1e-5)
+        assert (tie["hash"] is not None) == (row["percent"] == 50)
+        assert tie["hash"] is None or tie["hash"] >= bound
     report = (tmp_path / "europar2020.md").read_text(encoding="utf-8")
     pictures = {path.name for path in (tmp_path / "europar2020").glob("*.png")}
     assert pictures
@@ -73,8 +82,7 @@ def test_remat(tmp_path: Path) -> None:
 
 def test_pofo2021(tmp_path: Path) -> None:
     run("bench.papers.pofo2021", "--quick", "--out", str(tmp_path))
-    with (tmp_path / "pofo2021" / "points.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = parts_of("pofo2021", tmp_path)["points"]
     assert len(rows) == 6
     for row in rows:
         for name in ("rotor", "pofo", "pofo, whole", "offload"):

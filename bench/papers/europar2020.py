@@ -7,18 +7,18 @@ python -m bench.papers.europar2020 --quick --out /tmp/europar2020
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, budget, environment
-from bench.papers.europar2020_claims import report
+from bench.common import Cache, Row, bandwidth, budget
+from bench.papers.europar2020_claims import bound, report
+from bench.papers.page import Parts, arguments, publish
 
 import memsched as ms
 from memsched import _core
@@ -40,6 +40,7 @@ STYLES: dict[str, dict[str, Any]] = {  # Okabe and Ito's colours, told apart wit
 }
 BOUND = {"color": "#C4C4C4", "linewidth": 4.0, "zorder": 1.5}
 COLUMNS = ("profile", "network", "batch", "percent", "memory", "compute", "transfer", "fractional")
+HASHED = (10.0, 30.0, 50.0, 70.0, 90.0)  # percent of memory at which the paper's hash tables run, too
 
 
 def parts_of(profile: str) -> tuple[str, int, int]:
@@ -86,16 +87,30 @@ def greedy_estimate(chain: ms.Chain, device: ms.Device) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def work_of(profiles: list[str], limits: list[float], time_limit: float) -> Iterator[tuple[str, Callable[[], Row]]]:
+def ties(profile: str, percent: float, hashed: bool) -> Row:
+    """DYNPROG's makespans (seconds) with the sets that its dynamic program comes upon; None without a plan or a run."""
+    chain = ms.profiles.load(profile)
+    device = ms.Device(budget(chain, percent), bandwidth(chain))
+    row: Row = {"profile": profile, "percent": percent, "paper": None, "hash": None, "hash slots": None}
+    if device.memory < least_memory(profile, "dynprog"):
+        return row
+    row["paper"] = ms.dynprog(chain, device=device, ties="paper").makespan
+    if hashed:
+        found = ms.dynprog(chain, device=device, method="hash")
+        row["hash"], row["hash slots"] = found.makespan, found.params["slots_used"]
+    return row
+
+
+def work_of(
+    part: str, profiles: list[str], limits: list[float], time_limit: float, hashed: Sequence[float]
+) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Keys of the cache and what computes their rows."""
     for profile in profiles:
         for percent in limits:
-            yield f"{profile} {percent} {time_limit}", partial(point, profile, percent, time_limit)
-
-
-def bound(row: Row) -> float:
-    """LB of Proposition 3."""
-    return float(max(row["compute"], row["transfer"]))
+            if part == "points":
+                yield f"points {profile} {percent} {time_limit}", partial(point, profile, percent, time_limit)
+            else:
+                yield f"ties {profile} {percent}", partial(ties, profile, percent, percent in hashed)
 
 
 def curve(rows: list[Row], planner: str, value: Callable[[Row, float], float]) -> tuple[list[float], list[float]]:
@@ -228,32 +243,28 @@ def pictures(rows: list[Row], folder: Path) -> list[tuple[str, str, str]]:
     return drawn
 
 
+def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
+    """All points."""
+    profiles = given.profiles or [name for name in ms.profiles.names() if parts_of(name)[0] in NETWORKS]
+    limits, time_limit, known = given.limits, given.time_limit, Cache(given.cache)
+    hashed: Sequence[float] = HASHED
+    if given.quick:
+        profiles, limits, time_limit = ["resnet18-224-b32", "densenet121-224-b32"], [20.0, 50.0, 90.0], 0.05
+        hashed, known = (50.0,), Cache(None)
+    parts = {
+        part: known.through(work_of(part, profiles, limits, time_limit, hashed), part) for part in ("points", "ties")
+    }
+    return parts, {"time_limit": time_limit}
+
+
 def main() -> None:
     """Compute the points, then draw, then write the claims."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments("europar2020", __doc__)
     parser.add_argument("--profiles", nargs="+")
     parser.add_argument("--limits", nargs="+", type=float, default=[5.0 * k for k in range(21)], help="percent")
     parser.add_argument("--time-limit", type=float, default=0.2, help="seconds for offload, and for dynprog's DP")
-    parser.add_argument("--quick", action="store_true", help="two profiles, three limits, no cache")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "europar2020.jsonl")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of europar2020.md and europar2020/")
     given = parser.parse_args()
-    profiles = given.profiles or [name for name in ms.profiles.names() if parts_of(name)[0] in NETWORKS]
-    limits, time_limit, known = given.limits, given.time_limit, Cache(given.cache)
-    if given.quick:
-        profiles, limits, time_limit = ["resnet18-224-b32", "densenet121-224-b32"], [20.0, 50.0, 90.0], 0.05
-        known = Cache(None)
-    rows = known.through(work_of(profiles, limits, time_limit), "points")
-    folder = given.out / "europar2020"
-    drawn = pictures(rows, folder)
-    with (folder / "points.csv").open("w", encoding="utf-8", newline="") as file:
-        names = (*COLUMNS, *PLANNERS, "dynprog_estimate", "greedy_estimate")
-        writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    (given.out / "europar2020.md").write_text(report(rows, drawn, environment(), time_limit), encoding="utf-8")
-    print(f"wrote {given.out / 'europar2020.md'}, {len(drawn)} pictures and points.csv")
+    publish("europar2020", given, measure, lambda parts, folder: pictures(parts["points"], folder), report)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.common import RESULTS, ROOT, Cache, Row, environment
-from bench.goals import compact
+from bench.common import Cache, Row
 from bench.papers.modnn2018_figures import GIB, pictures
 from bench.papers.modnn2018_report import report
+from bench.papers.page import Parts, arguments, publish
 
 import memsched as ms
 from memsched import _core
@@ -197,14 +196,8 @@ def work_of(part: str, settings: Settings) -> Iterator[tuple[str, Callable[[], R
                 yield f"ablation {network} {size}", partial(ablation_row, network, size * GIB)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compute, draw, then write the claims."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=BATCHES, default=list(BATCHES))
-    parser.add_argument("--quick", action="store_true", help="three networks, few memories and links, no cache")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "modnn2018.jsonl")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of modnn2018.md and modnn2018/")
-    given = parser.parse_args(arguments)
+def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
+    """All parts."""
     settings, known = Settings(networks=tuple(given.networks)), Cache(given.cache)
     if given.quick:
         settings = Settings(
@@ -215,13 +208,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ablation_memories=(4,),
         )
         known = Cache(None)
-    parts = {part: known.through(work_of(part, settings), part) for part in PARTS}
-    folder = given.out / "modnn2018"
-    drawn = pictures(parts, folder)
-    where = environment()
-    (folder / "points.json").write_text(compact({"environment": where, "parts": parts}), encoding="utf-8")
-    (given.out / "modnn2018.md").write_text(report(parts, drawn, where), encoding="utf-8")
-    print(f"wrote {given.out / 'modnn2018.md'}, {len(drawn)} pictures and points.json")
+    return {part: known.through(work_of(part, settings), part) for part in PARTS}, {}
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Compute, draw, then write the claims."""
+    parser = arguments("modnn2018", __doc__)
+    parser.add_argument("--networks", nargs="+", choices=BATCHES, default=list(BATCHES))
+    publish("modnn2018", parser.parse_args(given), measure, pictures, report)
 
 
 if __name__ == "__main__":

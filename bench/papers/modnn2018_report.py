@@ -6,7 +6,9 @@ from itertools import pairwise
 
 from bench.common import Row, environment_line, table
 from bench.goals_report import percent
-from bench.papers.modnn2018_claims import GIB, HEAD, SAME, claims
+from bench.papers.modnn2018_claims import GIB, claims
+from bench.papers.page import Parts, claims_section
+from bench.papers.verdict import SAME
 
 PLANNERS = ("moDNN", "moDNN, more rounds", "vDNN+", "vDNN")
 VARIANTS = ("moDNN", "no foresight", "one round", "one round, no foresight", "first algorithms", "more rounds")
@@ -87,7 +89,7 @@ def falls(rows: list[Row], name: str) -> str:
     worse = steps = 0
     for network in dict.fromkeys(row["network"] for row in rows):
         own = sorted((r for r in rows if r["network"] == network and r[name]), key=lambda row: row["memory"])
-        worse += sum(b[name] > a[name] * SAME for a, b in pairwise(own))
+        worse += sum(b[name] > a[name] * (1 + SAME) for a, b in pairwise(own))
         steps += len(own) - 1
     return f"{worse} of {steps}"
 
@@ -96,11 +98,11 @@ def foresight(rows: list[Row]) -> str:
     """Where it helps, and where it does harm."""
     pairs = [(row["moDNN"], row["no foresight"]) for row in rows if row["moDNN"]]
     pairs += [(row["one round"], row["one round, no foresight"]) for row in rows if row["one round"]]
-    helps, harms = (sum(a * SAME < b for a, b in found) for found in (pairs, [(b, a) for a, b in pairs]))
+    helps, harms = (sum(a * (1 + SAME) < b for a, b in found) for found in (pairs, [(b, a) for a, b in pairs]))
     return f"Of {len(pairs)} plans below it makes {helps} faster and {harms} slower: it is a heuristic."
 
 
-def report(parts: dict[str, list[Row]], drawn: list[tuple[str, str, str]], environment: Row) -> str:
+def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) -> str:
     """Claims, tables, pictures."""
     budgets, links = parts["budgets"], parts["links"]
     sections = [
@@ -114,11 +116,8 @@ def report(parts: dict[str, list[Row]], drawn: list[tuple[str, str, str]], envir
         "What differs from the paper: times come from formulas instead of measurements, see docs/profiles.md, without "
         "costs of the runtime; the paper gives neither the speed of its link nor the layers of VGG-101 and FCN. "
         "moDNN's memory is contiguous; of vDNN's and vDNN+'s only the bytes are counted, which favours them. "
-        'vDNN is the better of vDNN_all and vDNN_conv. `more rounds` is `modnn(rounds="search")`, an extension. '
-        "A figure of the paper is confirmed where ours is within a third of it, changed where what it stands for "
-        "holds with another figure.",
-        "## Claims",
-        table(HEAD, claims(parts)),
+        'vDNN is the better of vDNN_all and vDNN_conv. `more rounds` is `modnn(rounds="search")`, an extension.',
+        *claims_section(claims(parts)),
         "## Memory",
         memory_table(parts["memory"]),
         "## With 12 GiB",

@@ -15,8 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from bench.common import RESULTS, ROOT, Cache, Row, environment
-from bench.goals import compact
+from bench.common import Cache, Row
 from bench.papers.olla2022_allocator import largest_first, replay
 from bench.papers.olla2022_arena import allocating
 from bench.papers.olla2022_figures import pictures
@@ -24,6 +23,7 @@ from bench.papers.olla2022_graphs import BATCHES, NETWORKS, OPTIMIZERS, Captured
 from bench.papers.olla2022_orders import RULES, Flow, Lifetime
 from bench.papers.olla2022_published import published
 from bench.papers.olla2022_report import report
+from bench.papers.page import Parts, arguments, publish
 
 import memsched as ms
 
@@ -245,15 +245,8 @@ def work_of(part: str, settings: Settings, steps: Steps) -> Iterator[tuple[str, 
             yield f"{part} {kind} {case}", partial(anytime, steps, case, kind, settings.small_limit)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compute, draw, then write the claims."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two small networks, no cache")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "olla2022.jsonl")
-    parser.add_argument("--published", type=Path, help="a checkout of the authors' code, to run that as well")
-    parser.add_argument("--graphs", type=Path, default=Path(tempfile.gettempdir()) / "memsched-olla2022")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of olla2022.md and olla2022/")
-    given = parser.parse_args(arguments)
+def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
+    """All parts."""
     settings, known = (
         Settings(cases=tuple((n, b, o) for o in OPTIMIZERS for n in NETWORKS for b in BATCHES)),
         Cache(given.cache),
@@ -278,12 +271,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = {part: known.through(work_of(part, settings, steps), part) for part in PARTS}
     if given.published is None:  # what an earlier run found
         parts["published"] = [row for key, row in known.rows.items() if key.startswith("published ")]
-    folder = given.out / "olla2022"
-    drawn = pictures(parts, folder)
-    where = {**environment(), **versions(), "limits": [ORDER_LIMIT, PLACE_LIMIT]}
-    (folder / "points.json").write_text(compact({"environment": where, "parts": parts}), encoding="utf-8")
-    (given.out / "olla2022.md").write_text(report(parts, drawn, where), encoding="utf-8")
-    print(f"wrote {given.out / 'olla2022.md'}, {len(drawn)} pictures and points.json")
+    return parts, {**versions(), "limits": [ORDER_LIMIT, PLACE_LIMIT]}
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Compute, draw, then write the claims."""
+    parser = arguments("olla2022", __doc__)
+    parser.add_argument("--published", type=Path, help="a checkout of the authors' code, to run that as well")
+    parser.add_argument("--graphs", type=Path, default=Path(tempfile.gettempdir()) / "memsched-olla2022")
+    publish("olla2022", parser.parse_args(given), measure, pictures, report)
 
 
 def versions() -> Row:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from bench.common import Row, environment_line, table
-from bench.papers.olla2022_claims import GOALS_HEAD, HEAD, claims, gap, goals, saved_minutes
+from bench.papers.olla2022_claims import GOALS_HEAD, claims, gap, goals, saved_minutes
 from bench.papers.olla2022_figures import (
     expandable,
     expandable_total,
@@ -20,6 +20,7 @@ from bench.papers.olla2022_figures import (
     total,
 )
 from bench.papers.olla2022_graphs import BATCHES, NETWORKS
+from bench.papers.page import Parts, claims_section
 
 RULES = ("LPMF", "BFS", "DFS")
 
@@ -304,18 +305,17 @@ def introduction(environment: Row) -> list[str]:
         "each update behind all readers of its weight, and running statistics and random numbers in order. There is "
         "no GPU: the ops are those of the CPU, and PyTorch's allocator is **emulated**: its rounding, pools, segments, "
         "best fit, splitting and joining, on the requests of five steps, after all weights and states were allocated "
-        "one by one. Kernels' own memory is not seen. The figures' own numbers are not in the paper's text. A mean is "
-        "confirmed where it is within a quarter of the paper's; three VGGs and two Transformers count as five.",
+        "one by one. Kernels' own memory is not seen. The figures' own numbers are not in the paper's text. Three VGGs "
+        "and two Transformers count as five.",
     ]
 
 
-def report(parts: dict[str, list[Row]], drawn: list[tuple[str, str, str]], environment: Row) -> str:
+def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) -> str:
     """Claims, tables, pictures."""
     ordered, placed = parts["orders"], parts["addresses"]
     sections = [
         *introduction(environment),
-        "## Claims",
-        table(HEAD, claims(parts)),
+        *claims_section(claims(parts)),
         "## Goals",
         "Over both batches and both optimisers.",
         table(GOALS_HEAD, goals(parts)),

@@ -7,7 +7,6 @@ python -m bench.papers.pofo2021 --quick --out /tmp/pofo2021
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench.common import RESULTS, ROOT, Cache, Row, bandwidth, budget, environment
+from bench.common import Cache, Row, bandwidth, budget
 from bench.papers.europar2020 import BOUND, STYLES, figure
+from bench.papers.page import Parts, arguments, publish
 from bench.papers.pofo2021_claims import OVERHEAD, report
 from bench.remat_chains import chain_of, ideal, slow_link
 
@@ -46,13 +46,17 @@ SLOTS_LIMITS = (10.0, 30.0, 50.0, 70.0)
 LONG = tuple((kind, stages) for kind in ("random", "resnet152-224-b32") for stages in (50, 100, 200))
 MOST_FINE = 60  # stages, for exact labels of 100 slots
 HALVINGS = 8
+LEAST: dict[str, Callable[..., ms.Result]] = {
+    "rotor": ms.rotor,
+    "pofo": partial(ms.pofo, chunk=PIECES),
+    "exact": partial(ms.pofo, chunk=PIECES, labels="exact", slots=50),
+}
 LINES: dict[str, dict[str, Any]] = {
     "rotor": STYLES["greedy"],
     "pofo": STYLES["dynprog"],
     "pofo, whole": STYLES["autoswap"],
     "offload": STYLES["offload"],
 }
-COLUMNS = ("profile", "percent", "memory", "share", "ideal", "bound", *LINES)
 
 
 @cache
@@ -102,8 +106,8 @@ def point(profile: str, percent: float, time_limit: float) -> Row:
 def least_memory(profile: str, planner: str) -> Row:
     """The least memory at which the overhead stays below what the paper allows, by halving the range."""
     chain = ms.profiles.load(profile)
-    plan: Callable[..., ms.Result] = partial(ms.pofo, chunk=PIECES) if planner == "pofo" else ms.rotor
-    least, high = ms.min_memory(chain, planner), ms.peak_memory(chain)
+    plan = LEAST[planner]
+    least, high = ms.min_memory(chain, "rotor" if planner == "rotor" else "pofo"), ms.peak_memory(chain)
 
     def allowed(memory: int) -> bool:
         found = makespan(plan, chain, ms.Device(memory, bandwidth(chain)))
@@ -163,7 +167,7 @@ def work_of(
             for percent in limits:
                 yield f"points {profile} {percent} {time_limit}", partial(point, profile, percent, time_limit)
         elif part == "least":
-            for planner in ("rotor", "pofo"):
+            for planner in LEAST:
                 yield f"least {profile} {planner}", partial(least_memory, profile, planner)
         else:
             for percent in SLOTS_LIMITS:
@@ -206,15 +210,8 @@ def pictures(rows: list[Row], folder: Path) -> list[tuple[str, str]]:
     return drawn
 
 
-def main() -> None:
-    """Compute, draw, then write the claims."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profiles", nargs="+", default=list(PROFILES))
-    parser.add_argument("--time-limit", type=float, default=0.2, help="seconds for offload")
-    parser.add_argument("--quick", action="store_true", help="two short profiles, three limits, no cache")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "pofo2021.jsonl")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of pofo2021.md and pofo2021/")
-    given = parser.parse_args()
+def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
+    """All parts."""
     profiles, long, known = given.profiles, LONG, Cache(given.cache)
     limits: tuple[float, ...] = LIMITS
     if given.quick:
@@ -224,16 +221,15 @@ def main() -> None:
         part: known.through(work_of(part, profiles, limits, given.time_limit, long), part)
         for part in ("points", "least", "slots")
     }
-    folder = given.out / "pofo2021"
-    drawn = pictures(found["points"], folder)
-    with (folder / "points.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in found["points"]:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    text = report(found["points"], found["least"], found["slots"], drawn, environment(), given.time_limit)
-    (given.out / "pofo2021.md").write_text(text, encoding="utf-8")
-    print(f"wrote {given.out / 'pofo2021.md'}, {len(drawn)} pictures and points.csv")
+    return found, {"time_limit": given.time_limit}
+
+
+def main() -> None:
+    """Compute, draw, then write the claims."""
+    parser = arguments("pofo2021", __doc__)
+    parser.add_argument("--profiles", nargs="+", default=list(PROFILES))
+    parser.add_argument("--time-limit", type=float, default=0.2, help="seconds for offload")
+    publish("pofo2021", parser.parse_args(), measure, lambda parts, at: pictures(parts["points"], at), report)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
-from bench.common import RESULTS, ROOT, Cache, Row, best_of, environment
-from bench.goals import compact
+from bench.common import Cache, Row, best_of
+from bench.papers.page import Parts, arguments, publish
 from bench.papers.pooch2019_figures import pictures
 from bench.papers.pooch2019_report import report
 
@@ -239,13 +238,8 @@ def work_of(part: str, settings: Settings) -> Iterator[tuple[str, Callable[[], R
             yield f"growth {network} {size}", partial(growth, network, size)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compute, draw, then write the claims."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few sizes and searches, no cache")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "pooch2019.jsonl")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of pooch2019.md and pooch2019/")
-    given = parser.parse_args(arguments)
+def measure(given: argparse.Namespace) -> tuple[Parts, Row]:
+    """All parts."""
     settings, known = Settings(sizes=FULL), Cache(given.cache)
     if given.quick:
         settings = Settings(
@@ -260,13 +254,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             grown=(("alexnet", (4096,)), ("resnet50", (256,))),
         )
         known = Cache(None)
-    parts = {part: known.through(work_of(part, settings), part) for part in PARTS}
-    folder = given.out / "pooch2019"
-    drawn = pictures(parts, folder)
-    where = environment()
-    (folder / "points.json").write_text(compact({"environment": where, "parts": parts}), encoding="utf-8")
-    (given.out / "pooch2019.md").write_text(report(parts, drawn, where), encoding="utf-8")
-    print(f"wrote {given.out / 'pooch2019.md'}, {len(drawn)} pictures and points.json")
+    return {part: known.through(work_of(part, settings), part) for part in PARTS}, {}
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Compute, draw, then write the claims."""
+    publish("pooch2019", arguments("pooch2019", __doc__).parse_args(given), measure, pictures, report)
 
 
 if __name__ == "__main__":

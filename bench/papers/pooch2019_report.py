@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from bench.common import Row, environment_line, table
 from bench.goals_report import percent
-from bench.papers.pooch2019_claims import HEAD, claims, slower_links
+from bench.papers.page import Parts, claims_section
+from bench.papers.pooch2019_claims import claims, slower_links
 from bench.papers.pooch2019_figures import link_name, links_of, size_name
 
 COLUMNS = ("w/o scheduling", "swap-all", "swap-opt", "PoocH", "SuperNeurons")
@@ -146,7 +147,7 @@ def exponent(rows: list[Row]) -> str:
     return f"{np.polyfit(np.log(maps), np.log(seconds), 1)[0]:.1f}"
 
 
-def report(parts: dict[str, list[Row]], drawn: list[tuple[str, str, str]], environment: Row) -> str:
+def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) -> str:
     """Claims, tables, pictures."""
     rows, searched = parts["speeds"], parts["searches"]
     falls = slower_links(rows)
@@ -162,10 +163,8 @@ def report(parts: dict[str, list[Row]], drawn: list[tuple[str, str, str]], envir
         "costs of synchronisation and allocation; only bytes of memory are counted, so it has no holes. Whether a plan "
         "fits is decided by the order of its steps and not by durations. L_I is searched with a beam where it is "
         "large. The text gives neither the batch of AlexNet nor the sizes of the clips; those are ours, and the "
-        "figures' own numbers are not in the text. A range is confirmed where three quarters of ours lie in it, "
-        "changed where what it stands for holds with other figures.",
-        "## Claims",
-        table(HEAD, claims(parts)),
+        "figures' own numbers are not in the text.",
+        *claims_section(claims(parts)),
         "## ResNet-50 (Figures 15 to 18)",
         "Images a second; classes are kept/swapped/computed again. `filled` is `pooch(fill=True)`, which keeps in the "
         "end what still fits.",
