@@ -91,7 +91,11 @@ def test_the_reader_of_imports_sees_them() -> None:
 
 def test_validate_stands_alone() -> None:
     ours = {name for name in imports("memsched.validate", anywhere=False) if name.startswith("memsched")}
-    assert all(name.startswith("memsched.errors") for name in ours)
+    parts = ("memsched.errors", "memsched.validate_bounds", "memsched.validate_result")
+    assert all(name.startswith(parts) for name in ours)
+    for part in parts[1:]:
+        known = {name for name in imports(part, anywhere=True) if name.startswith("memsched")}
+        assert all(name.startswith("memsched.errors") for name in known)
     lazily = {name for name in imports("memsched.validate", anywhere=True) if name.startswith("memsched")}
     assert lazily - ours <= {"memsched._core", "memsched._core.to_graph"}
 
@@ -144,14 +148,14 @@ LAYERS = {
     "problem": ["errors", "_core", "checks", "family", "memo"],
     "buffers": ["errors", "checks", "files"],
     "ilp": ["errors", "_core", "documents", "ilp", "place"],
-    "place": ["errors", "_core", "buffers", "checks", "documents", "ilp"],
+    "place": ["errors", "_core", "buffers", "checks", "documents", "ilp", "validate_placement"],
     "order": ["errors", "_core", "checks", "ilp", "problem"],
-    "result": ["errors", "_core", "checks", "documents", "family", "place", "problem"],
+    "result": ["errors", "_core", "bounds", "checks", "documents", "family", "place", "problem"],
     "addresses": ["errors", "_core", "buffers", "checks", "family", "place", "problem", "result"],
     "classes": ["_core", "result"],
     "discretize": [],
     "fluid": ["errors", "_core", "discretize"],
-    "bounds": ["errors", "_core", "checks", "fluid", "problem"],
+    "bounds": ["errors", "_core", "checks", "family", "fluid", "problem"],
     "analytic": ["errors", "_core", "analytic", "family"],
     "profiles": ["errors", "_core", "analytic", "checks"],
     "units": ["errors", "_core", "checks", "problem"],

@@ -353,7 +353,7 @@ class TestSavedPlans:
         document["timeline"]["makespan"] = 17.0
         Path("r.json").write_text(json.dumps(document))
         assert "makespan" in fails("validate", "r.json", status=4)
-        assert run_json("simulate", "r.json")["makespan"] == 18
+        assert "makespan" in fails("simulate", "r.json", status=4)
 
     def test_an_illegal_plan_is_not_drawn(self, folder: Path) -> None:
         plan = json.loads(Path("p.json").read_text())

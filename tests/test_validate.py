@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -334,13 +335,34 @@ def test_validate_a_result() -> None:
             "device": as_object(device()),
             "schedule": as_object(plan(SWAP, 100), chunk=None),
         }
-        return SimpleNamespace(**{**parts, "makespan": 12.0, "peak_memory": 21, "lower_bound": 12.0, **figures})
+        played = check_plan(CHAIN, plan(SWAP, 100), device())
+        keys = ("makespan", "peak_memory", "recompute_time", "bytes_out", "bytes_in", "start", "end")
+        timeline = {"idle": played.makespan - played.compute_time, **{key: getattr(played, key) for key in keys}}
+        timeline |= {key: value for key, value in figures.items() if key in timeline}
+        said = {"lower_bound": 12.0, "bound_on": "all", "placement": None, **figures}
+        return SimpleNamespace(**parts, **said, timeline=SimpleNamespace(**timeline))
 
     good = result()
-    assert validate(good) == validate(good.problem, good.schedule, good.device)
-    for figures in ({"makespan": 12.001}, {"peak_memory": 20}, {"lower_bound": 12.1}):
-        with pytest.raises(ScheduleError, match=next(iter(figures))):
-            validate(result(**figures))
+    report = validate(good)
+    alone = validate(good.problem, good.schedule, good.device)
+    assert (alone.claimed_lower_bound, report.claimed_lower_bound) == (None, 12.0)
+    assert replace(report, claimed_lower_bound=None) == alone
+    for key, value in [
+        ("makespan", 12.001),
+        ("peak_memory", 20),
+        ("lower_bound", 12.1),
+        ("bytes_in", 3),
+        ("idle", 1.0),
+    ]:
+        with pytest.raises(ScheduleError, match=key):
+            validate(result(**{key: value}))
+    for key in ("start", "end"):
+        with pytest.raises(ScheduleError, match=rf"{key}\[3\]"):
+            validate(result(**{key: [*getattr(report, key)[:3], 99.0, *getattr(report, key)[4:]]}))
+        with pytest.raises(ScheduleError, match=f"length of {key}"):
+            validate(result(**{key: getattr(report, key)[:3]}))
+    with pytest.raises(ScheduleError, match="lower_bound"):
+        validate(result(lower_bound=math.nan))
 
 
 def test_validate_a_family() -> None:

@@ -260,7 +260,7 @@ idle, recompute_time : float
                                 py::arg("bytes_out") = t.bytes_out, py::arg("bytes_in") = t.bytes_in,
                                 py::arg("idle") = t.idle, py::arg("recompute_time") = t.recompute_time);
             },
-            "The timeline as it stands in memsched-result/1.")
+            "The timeline as it stands in a memsched-result.")
         .def_static(
             "from_json",
             [](const py::dict& d) {

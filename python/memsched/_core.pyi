@@ -491,7 +491,7 @@ class Timeline:
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
         """
-        The timeline as it stands in memsched-result/1.
+        The timeline as it stands in a memsched-result.
         """
 
     @property

@@ -153,13 +153,7 @@ def with_addresses(
         raise _too_high(result, placement.height + graph.resident, room + graph.resident)
     schedule = _core.with_addresses(graph, result.schedule, list(placement.offsets))
     timeline = simulate(result.problem, schedule, result.device)
-    return dataclasses.replace(
-        result,
-        schedule=schedule,
-        timeline=timeline,
-        placement=placement,
-        optimal=timeline.makespan <= result.lower_bound * (1 + 1e-12),
-    )
+    return dataclasses.replace(result, schedule=schedule, timeline=timeline, placement=placement)
 
 
 def _within_budget(result: Result, graph: Graph, time_limit: float | None, alignment: int) -> Placement:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memsched import _core, checks
-from memsched._core import Chain, Device, Graph
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.family import GraphFamily
 from memsched.fluid import fluid_chain, fluid_solve
 from memsched.problem import Problem, graph_of, make_device
+
+BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,17 @@ def graph_bound(graph: Graph, device: Device) -> float:
 def recompute_bound(graph: Graph, device: Device) -> float:
     """The largest bound on schedules that may also recompute, in seconds."""
     return _core.recompute_bound(graph, device, device.memory)
+
+
+def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:
+    """The largest bound that can be derived, seconds, on schedules that work through the batch in the same rounds.
+
+    `on` is "once": on those that run each op once, in graph order; or "all". A chain is cut as the schedule cuts it.
+    """
+    bound = recompute_bound if on == "all" else graph_bound
+    if isinstance(problem, GraphFamily):
+        return float(sum(times * bound(problem.at(batch), device) for batch, times in schedule.rounds))
+    return bound(graph_of(problem, schedule.chunk), device)
 
 
 def bounds(

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from memsched import checks
 from memsched._core import Device
-from memsched.bounds import recompute_bound
+from memsched.bounds import bound_of
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.family import GraphFamily
 from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
@@ -177,10 +176,5 @@ def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str
 
 def _bounded(best: Result) -> Result:
     """With a bound on all plans of the same rounds, not only on those of the planner that won."""
-    problem, rounds = best.problem, best.schedule.rounds
-    if isinstance(problem, GraphFamily):
-        bound = sum(times * recompute_bound(problem.at(batch), best.device) for batch, times in rounds)
-    else:
-        bound = recompute_bound(graph_of(problem), best.device)
-    bound = min(bound, best.makespan)
-    return dataclasses.replace(best, lower_bound=bound, optimal=best.makespan <= bound * (1 + 1e-12))
+    bound = bound_of(best.problem, best.schedule, best.device, "all")
+    return dataclasses.replace(best, lower_bound=min(bound, best.makespan), bound_on="all")

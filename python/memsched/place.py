@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memsched import _core, checks
 from memsched.buffers import Buffer, write_buffers
 from memsched.documents import Document, Source, check_keys, read_document
 from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.validate_placement import validate_placement
 
 _FORMAT = "memsched-placement/1"
 _METHODS = ("search", "greedy", "ilp")
@@ -56,6 +57,9 @@ class Placement:
         What made it: "search", "greedy", "ilp", or "schedule" where a plan came with addresses of its own.
     runtime : float
         Seconds that it took to find.
+    claimed : bool
+        Whether lower_bound was read from a file and is above the load: then a search is said to have proven it, and
+        nothing here has.
     """
 
     buffers: tuple[Buffer, ...]
@@ -64,6 +68,7 @@ class Placement:
     lower_bound: int
     method: str
     runtime: float = field(compare=False)
+    claimed: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -84,7 +89,7 @@ class Placement:
 
     @property
     def optimal(self) -> bool:
-        """No placement is lower, and that is proven."""
+        """No placement is lower: that is proven, or `claimed`."""
         return self.height == self.lower_bound
 
     @property
@@ -106,7 +111,7 @@ class Placement:
     def __repr__(self) -> str:
         return (
             f"Placement({len(self.buffers)} buffers, height={self.height}, lower_bound={self.lower_bound}, "
-            f"optimal={self.optimal})"
+            f"optimal={self.optimal}{', claimed' if self.claimed else ''})"
         )
 
     def to_json(self) -> Document:
@@ -139,6 +144,8 @@ class Placement:
         Raises
         ------
         InvalidInputError
+        ScheduleError
+            Two buffers share bytes, or one is not where it must be.
         """
         document = read_document(source, _FORMAT)
         check_keys(document, "the placement", _KEYS)
@@ -155,7 +162,8 @@ class Placement:
         found = cls(buffers=tuple(buffers), offsets=tuple(document["offsets"]), **values)
         if found.optimal is not document["optimal"]:
             raise InvalidInputError(f"optimal of the placement is {document['optimal']!r}; its bound says otherwise")
-        return found
+        validate_placement(found.buffers, found.offsets)
+        return replace(found, claimed=found.lower_bound > found.load)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write it as a CSV file, as `write_placement` does."""

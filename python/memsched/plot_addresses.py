@@ -186,7 +186,9 @@ def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float
     if arena.capacity is not None and arena.capacity <= top:
         axes.axhline(arena.capacity / scale, **_CAPACITY)
     _label(axes, arena, points, scale)
-    proven = "proven lowest" if found.optimal else f"lower bound {format_bytes(found.lower_bound)}"
+    known = "claimed" if found.claimed else "proven"
+    bound = f"{'claimed ' * found.claimed}lower bound {format_bytes(found.lower_bound)}"
+    proven = f"{known} lowest" if found.optimal else bound
     facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
     axes.set_title(f"{arena.title}\n{facts}", loc="left", fontsize=9.5, color="0.25", parse_math=False)
     axes.set_xlabel(arena.axis)

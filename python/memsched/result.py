@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from memsched import checks
+import numpy as np
+import numpy.typing as npt
+
+from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule, Timeline
+from memsched.bounds import BOUND_ON, bound_of
 from memsched.documents import (
     Document,
     Source,
@@ -18,11 +22,13 @@ from memsched.documents import (
     read_graph,
     read_plan,
 )
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.place import Placement
-from memsched.problem import Problem, graph_of
+from memsched.problem import Problem, graph_of, simulate
 
+_FORMATS = ("memsched-result/1", "memsched-result/2")
+_ROUNDING = 1e-9  # between the sums of two machines
 _KEYS = (
     "planner",
     "params",
@@ -33,6 +39,7 @@ _KEYS = (
     "placement",
     "estimate",
     "lower_bound",
+    "bound_on",
     "optimal",
     "runtime",
 )
@@ -55,14 +62,15 @@ class Result:
     placement : Placement or None
         Addresses, where the plan carries them: of all that its schedule holds from step to step.
     estimate : float or None
-        The planner's value in its paper's own model, seconds.
+        What the planner claims in its paper's own model, seconds.
     lower_bound : float
-        Seconds. No schedule that runs each op once, in graph order, is faster on this device; where the planner may
-        recompute, no schedule at all. Of a family, no schedule that works through the batch in the same rounds.
-    optimal : bool
-        Whether the plan is proven best: its makespan meets the lower bound.
+        Seconds. No schedule that `bound_on` speaks of is faster on this device. Of a family, none that works through
+        the batch in the same rounds.
+    bound_on : str
+        "once": schedules that run each op once, in graph order; "all": any schedule, as planners state that may
+        recompute.
     runtime : float
-        Seconds that planning took.
+        Seconds that planning took, as the planner claims.
     """
 
     planner: str
@@ -75,9 +83,11 @@ class Result:
     params: dict[str, Any] = field(default_factory=dict)
     placement: Placement | None = None
     estimate: float | None = None
-    optimal: bool = False
+    bound_on: str = "once"
 
     def __post_init__(self) -> None:
+        if self.bound_on not in BOUND_ON:
+            raise InvalidInputError(f"bound_on is {self.bound_on!r}; it must be one of {', '.join(BOUND_ON)}")
         if isinstance(self.problem, GraphFamily):
             for batch, _ in self.schedule.rounds:
                 self.problem.at(batch)  # which refuses what the family does not have
@@ -108,6 +118,18 @@ class Result:
         return graph_of(self.problem, self.schedule.chunk)
 
     @property
+    def optimal(self) -> bool:
+        """Whether no schedule that `bound_on` speaks of is faster: the makespan meets the lower bound."""
+        return self.makespan <= self.lower_bound * (1 + 1e-12)
+
+    @property
+    def bounded(self) -> str:
+        """Of which plans lower_bound speaks, in words."""
+        plans = "all plans" if self.bound_on == "all" else "plans that run each op once, in graph order"
+        several = sum(times for _, times in self.schedule.rounds) > 1
+        return f"{plans} in the same rounds" if several and isinstance(self.problem, GraphFamily) else plans
+
+    @property
     def gap(self) -> float:
         """(makespan - lower_bound) / lower_bound; 0 when the bound is 0."""
         return (self.makespan - self.lower_bound) / self.lower_bound if self.lower_bound > 0 else 0.0
@@ -123,8 +145,8 @@ class Result:
         return self.schedule.recomputed
 
     def to_json(self) -> Document:
-        """The form `memsched-result/1`, problem and device included, as a dict."""
-        document: Document = {"format": "memsched-result/1"}
+        """The form `memsched-result/2`, problem and device included, as a dict."""
+        document: Document = {"format": _FORMATS[-1]}
         for key in _KEYS:
             value = getattr(self, key)
             document[key] = value.to_json() if hasattr(value, "to_json") else value
@@ -134,35 +156,123 @@ class Result:
 
     @classmethod
     def from_json(cls, source: Source) -> Result:
-        """Read `memsched-result/1` from a dict, a JSON text or the path of a file."""
-        document = read_document(source, "memsched-result/1")
-        check_keys(document, "the result", _KEYS)
-        for key in ("problem", "device", "schedule"):
+        """Read `memsched-result/2`, or /1, from a dict, a JSON text or the path of a file.
+
+        What can be derived is not believed: the schedule is simulated again and the bound derived again. What planner
+        made it, its options, its estimate and its runtime are claims.
+
+        Raises
+        ------
+        InvalidInputError
+            The document is of another form.
+        ScheduleError
+            The schedule cannot run, or it gives another timeline, placement or bound; the message names the field.
+        """
+        document = read_document(source, *_FORMATS)
+        old = document["format"] == _FORMATS[0]
+        check_keys(document, "the result", tuple(key for key in _KEYS if not (old and key == "bound_on")))
+        objects = ("params", "problem", "device", "schedule", "timeline")
+        for key in (*objects, *(("placement",) if document["placement"] is not None else ())):
             if not isinstance(document[key], dict):
                 raise InvalidInputError(f"{key} of the result is {document[key]!r}; it must be an object")
-        problem = document["problem"]
-        readers = {"memsched-graph/1": read_graph, "memsched-family/1": GraphFamily.from_json}
-        for key, kinds in (("planner", str), ("params", dict), ("timeline", dict), ("optimal", bool)):
-            if not isinstance(document[key], kinds):
-                raise InvalidInputError(f"{key} of the result is {document[key]!r}, which has the wrong type")
+        if not old and document["bound_on"] not in BOUND_ON:
+            raise InvalidInputError(f"bound_on of the result is {document['bound_on']!r}; it must be all or once")
         checks.text("planner of the result", document["planner"])
         check_plain("params of the result", document["params"])
         for key in ("lower_bound", "runtime", "estimate"):
             if not (key == "estimate" and document[key] is None):
                 checks.non_negative(f"{key} of the result", document[key], "seconds")
-        read: Document = {key: document[key] for key in _KEYS}
-        read["problem"] = readers.get(str(problem.get("format")), read_chain)(problem)
+        read: Document = {key: document[key] for key in _KEYS if key in document and key != "optimal"}
+        read["problem"] = _read_problem(document["problem"])
         read["device"] = read_device(document["device"])
         read["schedule"] = read_plan(document["schedule"])
-        read["timeline"] = Timeline.from_json(document["timeline"])
+        read["timeline"] = _timeline(document["timeline"], read)
         if document["placement"] is not None:
-            if not isinstance(document["placement"], dict):
-                raise InvalidInputError(f"placement of the result is {document['placement']!r}; it must be an object")
-            read["placement"] = Placement.from_json(document["placement"])
-        return cls(**read)
+            read["placement"] = _placement(document["placement"], read)
+        found = cls(**_bounded(read, old))
+        said = document["optimal"]
+        if not isinstance(said, bool):
+            raise InvalidInputError(f"optimal of the result is {said!r}; it must be true or false")
+        if said is not found.optimal and not (old and said):
+            raise ScheduleError(f"optimal of the result is {said!r}; its makespan and lower_bound say otherwise")
+        return found
 
     def __repr__(self) -> str:
         return (
             f"Result(planner={self.planner!r}, makespan={self.makespan:.6g}, peak_memory={self.peak_memory}, "
             f"gap={self.gap:.2%}, offloaded={len(self.offloaded)}, recomputed={len(self.recomputed)})"
         )
+
+
+def _bounded(read: Document, old: bool) -> Document:
+    """The fields of a result whose bound is derived again; refuses one that cannot be.
+
+    The first version did not say of which schedules its bound speaks: as much is kept as is true.
+    """
+    said, known = read["lower_bound"], {}
+    if said > read["timeline"].makespan * (1 + _ROUNDING):
+        raise ScheduleError(f"lower_bound of the result is {said}, above the makespan {read['timeline'].makespan}")
+    classes = sorted(BOUND_ON, reverse=not read["schedule"].recomputed) if old else [read["bound_on"]]
+    for on in classes:
+        known[on] = bound_of(read["problem"], read["schedule"], read["device"], on)
+        if said <= known[on] * (1 + _ROUNDING):
+            return {**read, "bound_on": on}
+    on = max(known, key=lambda one: known[one])
+    if old:
+        return {**read, "bound_on": on, "lower_bound": known[on]}
+    raise ScheduleError(f"lower_bound of the result is {said}, but only {known[on]} can be derived; plan again")
+
+
+def _read_problem(document: Document) -> Problem:
+    if document.get("format") == "memsched-graph/1":
+        return read_graph(document)
+    if document.get("format") == "memsched-family/1":
+        return GraphFamily.from_json(document)
+    return read_chain(document)
+
+
+def _timeline(document: Document, read: Document) -> Timeline:
+    """The schedule, simulated; refuses a document that says something else."""
+    Timeline.from_json(document)
+    found = simulate(read["problem"], read["schedule"], read["device"])
+    said, value = ({**one, **one["memory"]} for one in (document, found.to_json()))
+    for name in value:
+        if name != "memory":
+            _check_same(name, np.atleast_1d(said[name]), np.atleast_1d(value[name]), _ROUNDING * found.makespan)
+    return found
+
+
+def _check_same(name: str, said: npt.NDArray[Any], value: npt.NDArray[Any], slack: float) -> None:
+    """Refuse other bytes, or other times but for rounding."""
+    if len(said) != len(value):
+        raise ScheduleError(f"{name} of the timeline has {len(said)} entries, by the schedule {len(value)}; plan again")
+    exact = "bytes" in name or name == "peak_memory"
+    same = said == value if exact else np.isclose(said, value, rtol=0.0, atol=slack)
+    if not same.all():
+        k = int(np.argmin(same))
+        where = f"{name}[{k}]" if len(said) > 1 else name
+        raise ScheduleError(f"{where} of the timeline is {said[k]}, by the schedule it is {value[k]}; plan again")
+
+
+def _placement(document: Document, read: Document) -> Placement:
+    """The addresses of what the schedule holds; refuses those of something else."""
+    placement = Placement.from_json(document)
+    schedule, problem = read["schedule"], read["problem"]
+    if isinstance(problem, GraphFamily):
+        graph = problem.at(max(batch for batch, _ in schedule.rounds))
+    else:
+        graph = graph_of(problem, schedule.chunk)
+    names = [tensor["name"] for tensor in graph.tensors]
+    tensor, start, end, size, _, offset = (column.tolist() for column in _core.residency(graph, schedule))
+    held = list(zip((names[t] if t >= 0 else None for t in tensor), start, end, size, strict=True))
+    buffers = [(one.name, one.start, one.end, one.size) for one in placement.buffers]
+    if buffers != held:
+        different = (k for k, (one, other) in enumerate(zip(buffers, held, strict=False)) if one != other)
+        k = next(different, min(len(buffers), len(held)))
+        raise ScheduleError(f"buffers[{k}] of the placement is not what the schedule holds; place the result again")
+    if schedule.memory == "contiguous" and list(placement.offsets) != offset:
+        k = next(k for k, (one, other) in enumerate(zip(placement.offsets, offset, strict=True)) if one != other)
+        raise ScheduleError(
+            f"offsets[{k}] of the placement is {placement.offsets[k]}, in the schedule it is {offset[k]}"
+        )
+    return placement

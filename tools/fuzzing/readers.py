@@ -150,7 +150,7 @@ def read_plan(data: bytes) -> None:
 
 
 def read_result(data: bytes) -> None:
-    """memsched-result/1, with timeline and placement."""
+    """memsched-result/2, with timeline and placement."""
     result = ms.Result.from_json(_source(data))
     _round_trip(result)
     for key in ("offloaded", "recomputed", "gap", "makespan", "peak_memory"):

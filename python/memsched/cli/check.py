@@ -9,7 +9,7 @@ import click
 
 from memsched.cli.inputs import (
     PLAN,
-    RESULT,
+    RESULTS,
     Machine,
     json_option,
     machine_options,
@@ -21,6 +21,7 @@ from memsched.cli.show import describe_link, exact_bytes, facts, print_json, pri
 from memsched.documents import read_document
 from memsched.result import Result
 from memsched.units import format_bytes, format_seconds
+from memsched.validate import ValidationReport
 from memsched.validate import validate as check_plan
 
 PROBLEM = click.option("--problem", metavar="PROBLEM", help="Of a bare plan; a result holds its own.")
@@ -44,7 +45,7 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
 
     The device is the result's, or the plan's budget and the profile's link; options override it.
     """
-    document = read_document(read_text(file), RESULT, PLAN)
+    document = read_document(read_text(file), *RESULTS, PLAN)
     result, origin = open_result(document, problem, machine)
     if not as_json:
         print_rich(report(result, origin))
@@ -56,6 +57,7 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
             "device": result.device.to_json(),
             "bandwidth_from": origin,
             "lower_bound": result.lower_bound,
+            "bound_on": result.bound_on,
             "gap": result.gap,
             **result.timeline.to_json(),
         }
@@ -72,16 +74,17 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     memsched validate result.json
     memsched validate plan.json --problem resnet101-224-b32 --memory 8GiB
 
-    Of a result the makespan, the peak and the bound that it states are checked too, unless options change its
-    device. The exit status is 4 when the check fails.
+    Of a result the times, the peak, the addresses and the bound that it states are checked too, unless options change
+    its device. The exit status is 4 when the check fails.
     """
-    document = read_document(read_text(file), RESULT, PLAN)
-    if document["format"] == RESULT and problem is None:
+    document = read_document(read_text(file), *RESULTS, PLAN)
+    saved = None
+    if document["format"] in RESULTS and problem is None:
         saved = Result.from_json(document)
         device, origin = machine.build(saved.problem, saved.device, "the result's")
         schedule = saved.schedule
         known = check_plan(saved.problem, schedule, device) if machine.given else check_plan(saved)
-    elif document["format"] == RESULT:
+    elif document["format"] in RESULTS:
         raise click.UsageError("a result holds its problem; leave --problem out")
     else:
         loaded, schedule, device, origin = open_plan(document, problem, machine)
@@ -89,13 +92,8 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     budget = min(schedule.budget, device.memory)
     if as_json:
         names = (
-            "makespan",
-            "peak_memory",
-            "logical_peak",
-            "compute_time",
-            "recompute_time",
-            "bytes_out",
-            "bytes_in",
+            *("makespan", "peak_memory", "logical_peak", "compute_time", "recompute_time", "bytes_out", "bytes_in"),
+            *("lower_bound", "bound_on", "claimed_lower_bound", "proven", "optimal"),
         )
         figures = {name: getattr(known, name) for name in names}
         recomputed = list(known.recomputed)
@@ -114,5 +112,24 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         ("makespan", format_seconds(known.makespan)),
         ("peak memory", f"{exact_bytes(known.peak_memory)} of {exact_bytes(budget)}"),
         ("moved", f"{format_bytes(known.bytes_out)} out, {format_bytes(known.bytes_in)} in"),
+        ("lower bound", _bound(known)),
     ]
+    if saved is not None:
+        rows.append(("not checked", _claims(saved)))
     print_rich(facts(rows, f"valid: {len(schedule.steps)} steps"))
+
+
+def _bound(known: ValidationReport) -> str:
+    """What the checker derived, and what is claimed beyond that."""
+    plans = "all plans" if known.bound_on == "all" else "plans that run each op once, in graph order"
+    standing = "proven optimal" if known.optimal else "proven"
+    text = f"{format_seconds(known.lower_bound)} of {plans}: {standing}"
+    if known.proven or known.claimed_lower_bound is None:
+        return text
+    return f"{text}; claimed: {format_seconds(known.claimed_lower_bound)}"
+
+
+def _claims(saved: Result) -> str:
+    """What only the planner can know."""
+    estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
+    return f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"

@@ -10,7 +10,7 @@ import click
 from memsched.cli.check import PROBLEM
 from memsched.cli.inputs import (
     PLAN,
-    RESULT,
+    RESULTS,
     Machine,
     check_writable,
     json_option,
@@ -38,8 +38,8 @@ def _result(target: str, problem: str | None, machine: Machine, options: Plannin
         if problem is not None:
             raise click.UsageError(f"'{target}' is a problem itself; leave --problem out")
         return options.run(named, machine)[0]
-    document = read_target(target, RESULT, PLAN, *PROBLEMS)
-    if document["format"] in (RESULT, PLAN):
+    document = read_target(target, *RESULTS, PLAN, *PROBLEMS)
+    if document["format"] in (*RESULTS, PLAN):
         if options.given:
             raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
         return open_result(document, problem, machine)[0]

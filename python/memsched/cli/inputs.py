@@ -14,17 +14,16 @@ import click
 
 from memsched import profiles
 from memsched._core import Device, Schedule
-from memsched.bounds import graph_bound, recompute_bound
+from memsched.bounds import bound_of
 from memsched.documents import Document, read_device, read_document, read_plan
 from memsched.errors import InvalidInputError
-from memsched.family import GraphFamily
 from memsched.files import read_stream
 from memsched.problem import Problem, simulate
 from memsched.result import Result
 from memsched.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
 from memsched.units import parse_bandwidth, parse_bytes, parse_memory, parse_seconds
 
-RESULT, PLAN = "memsched-result/1", "memsched-plan/1"
+RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +150,16 @@ def load_problem(source: str) -> Problem:
 
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
     """A saved result or plan, simulated on its device or the one described, and the link's origin."""
-    if document["format"] == RESULT:
+    if document["format"] in RESULTS:
         if problem is not None:
             raise click.UsageError("a result holds its problem; leave --problem out")
         saved = Result.from_json(document)
         device, origin = machine.build(saved.problem, saved.device, "the result's")
+        if not machine.given:
+            return saved, origin
         timeline = simulate(saved.problem, saved.schedule, device)
-        if machine.given:
-            measured = replace(saved, device=device, timeline=timeline, optimal=False, lower_bound=0.0)
-            return replace(measured, lower_bound=_bound(measured)), origin
-        return replace(saved, timeline=timeline, lower_bound=min(saved.lower_bound, timeline.makespan)), origin
+        measured = replace(saved, device=device, timeline=timeline, lower_bound=0.0)
+        return replace(measured, lower_bound=_bound(measured)), origin
     chain, schedule, device, origin = open_plan(document, problem, machine)
     made = Result(
         planner=str(schedule.planner.get("name", "a plan")),
@@ -169,6 +168,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         schedule=schedule,
         timeline=simulate(chain, schedule, device),
         lower_bound=0.0,
+        bound_on="all" if schedule.recomputed else "once",
         runtime=0.0,
     )
     return replace(made, lower_bound=_bound(made)), origin
@@ -186,10 +186,7 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
 
 def _bound(result: Result) -> float:
     """A lower bound for a plan whose own is not known."""
-    bound = recompute_bound if result.recomputed else graph_bound
-    family = result.problem if isinstance(result.problem, GraphFamily) else None
-    rounds = ((result.graph if family is None else family.at(b), times) for b, times in result.schedule.rounds)
-    return min(sum(times * bound(graph, result.device) for graph, times in rounds), result.makespan)
+    return min(bound_of(result.problem, result.schedule, result.device, result.bound_on), result.makespan)
 
 
 def check_writable(path: str | None) -> None:

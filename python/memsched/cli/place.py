@@ -12,7 +12,7 @@ import click
 from memsched.addresses import place as find_addresses
 from memsched.addresses import with_addresses
 from memsched.buffers import Buffer, read_buffers
-from memsched.cli.inputs import RESULT, check_writable, json_option, read_text
+from memsched.cli.inputs import RESULTS, check_writable, json_option, read_text
 from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
 from memsched.documents import read_document, write_document
 from memsched.errors import InvalidInputError
@@ -58,8 +58,8 @@ def _read(file: str) -> Result | Buffers:
     """A result, or the buffers of a CSV file or of a placement."""
     if not _holds_json(file):
         return read_buffers(file)
-    document = read_document(read_text(file), RESULT, PLACEMENT)
-    return Result.from_json(document) if document["format"] == RESULT else Placement.from_json(document).buffers
+    document = read_document(read_text(file), *RESULTS, PLACEMENT)
+    return Result.from_json(document) if document["format"] in RESULTS else Placement.from_json(document).buffers
 
 
 def _check_output(output: str | None) -> str:

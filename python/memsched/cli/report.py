@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from memsched.cli.inputs import RESULT, Machine, check_writable, json_option, open_result, read_target
+from memsched.cli.inputs import RESULTS, Machine, check_writable, json_option, open_result, read_target
 from memsched.cli.plan import chunk_and_limit
 from memsched.cli.show import print_json, print_rich, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
@@ -31,7 +31,7 @@ def _read_result(path: str) -> Result:
     """A saved result, simulated again."""
     if path != "-" and not Path(path).is_file():
         raise InvalidInputError(f"'{path}' is no file; give a result that `memsched plan -o` saved, or a sweep's store")
-    document = read_target(path, RESULT)
+    document = read_target(path, *RESULTS)
     try:
         return open_result(document, None, _AS_SAVED)[0]
     except ScheduleError as error:

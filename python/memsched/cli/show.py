@@ -137,14 +137,11 @@ def report(result: Result, origin: str) -> Table:
     """What a plan does and what is proven about it."""
     timeline = result.timeline
     budget = min(result.schedule.budget, result.device.memory)
-    gap = f"gap {format_percent(result.gap)}"
+    standing = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     rows = [
         ("link", describe_link(result.device, origin)),
         ("makespan", format_seconds(result.makespan)),
-        (
-            "lower bound",
-            f"{format_seconds(result.lower_bound)}, {'proven optimal' if result.optimal else gap}",
-        ),
+        ("lower bound", f"{format_seconds(result.lower_bound)} of {result.bounded}: {standing}"),
         ("peak memory", f"{exact_bytes(result.peak_memory)} of {exact_bytes(budget)}"),
         ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
         ("idle", f"{format_seconds(timeline.idle)} of the compute stream"),
@@ -159,6 +156,6 @@ def report(result: Result, origin: str) -> Table:
     if isinstance(result.problem, GraphFamily) and result.schedule.rounds != ((result.problem.batch, 1),):
         rows.append(("rounds", " and ".join(f"{times} x {batch}" for batch, times in result.schedule.rounds)))
     if result.estimate is not None:
-        rows.append(("estimate", f"{format_seconds(result.estimate)} in the model of the planner's paper"))
+        rows.append(("estimate", f"{format_seconds(result.estimate)}, as the planner claims in the model of its paper"))
     rows.append(("steps", str(len(result.schedule.steps))))
     return facts(rows, f"{result.planner} on {result.problem.name or 'a problem without a name'}")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.addresses import placement_of
-from memsched.bounds import graph_bound, recompute_bound
+from memsched.bounds import bound_of
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.family import GraphFamily
 from memsched.fluid import Flags
@@ -176,10 +176,8 @@ def measured(
     timeline = simulate(problem, schedule, device)
     batch = max(batch for batch, _ in schedule.rounds)
     full = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
-    bound = 0.0
-    for batch, times in schedule.rounds:
-        graph = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
-        bound += times * (recompute_bound(graph, device) if recomputes else graph_bound(graph, device))
+    bound_on = "all" if recomputes else "once"
+    bound = bound_of(problem, schedule, device, bound_on)
     if bound <= timeline.makespan * (1 + 1e-9):  # Result refuses what is more than rounding
         bound = min(bound, timeline.makespan)
     return Result(
@@ -192,7 +190,7 @@ def measured(
         placement=placement_of(schedule, full),
         estimate=estimate,
         lower_bound=bound,
-        optimal=timeline.makespan <= bound * (1 + 1e-12),
+        bound_on=bound_on,
         runtime=time.perf_counter() - started,
     )
 

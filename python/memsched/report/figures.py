@@ -115,6 +115,7 @@ def addresses(result: Result) -> Columns | None:
         "until": max(begin[-1], back[-1]),
         "height": placement.height,
         "lower_bound": placement.lower_bound,
+        "claimed": placement.claimed,
         "fragmentation": placement.fragmentation,
         "capacity": budget_of(result) - graph.resident,
         "unit": list(byte_unit(placement.height)),

@@ -287,8 +287,9 @@ class Addresses extends Picture {
 
   draw() {
     super.draw();
-    const { height, lower_bound: bound, fragmentation } = this.columns;
-    const proven = height === bound ? "proven lowest" : `lower bound ${formatBytes(bound)}`;
+    const { height, lower_bound: bound, claimed, fragmentation } = this.columns;
+    const lowest = claimed ? "claimed lowest" : "proven lowest";
+    const proven = height === bound ? lowest : `${claimed ? "claimed " : ""}lower bound ${formatBytes(bound)}`;
     const legend = this.kinds.map(([role, css]) => [css, role]);
     writeLegend(this.div, [...legend, ["ink", `height ${formatBytes(height)}: ${proven}, fragmentation ${formatPercent(fragmentation)}`, "line dash"]]);
   }

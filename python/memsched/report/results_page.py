@@ -87,10 +87,12 @@ def _details(result: Result, summary: Summary) -> str:
         ("resident", f"{number('bytes', result.graph.resident)} of weights and their gradients, which never move"),
         ("link", described_link(result.device)),
         ("steps", f"{number('count', len(result.schedule))} in the plan"),
-        ("planned in", number("seconds", result.runtime)),
+        ("planned in", f"{number('seconds', result.runtime)}, as the planner claims"),
     ]
     if result.estimate is not None:
-        rows.append(("estimate", f"{number('seconds', result.estimate)} in the model of the planner's paper"))
+        rows.append(
+            ("estimate", f"{number('seconds', result.estimate)}, as the planner claims in the model of its paper")
+        )
     if isinstance(problem, GraphFamily):
         rounds = " and ".join(
             f"{number('count', times)} × {number('count', batch)} samples" for batch, times in result.schedule.rounds
@@ -101,7 +103,7 @@ def _details(result: Result, summary: Summary) -> str:
     options = {key: value for key, value in result.params.items() if value is not None and key != "chunk"}
     if options:
         said = ", ".join(f"{key} = {_short(value)}" for key, value in options.items())
-        rows.append(("options", escape(said)))
+        rows.append(("the planner claims", escape(said)))
     return f"<dl>{''.join(f'<dt>{name}</dt><dd>{value}</dd>' for name, value in rows)}</dl>"
 
 

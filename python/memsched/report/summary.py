@@ -9,7 +9,6 @@ from memsched import _core
 from memsched.addresses import placement_of
 from memsched.bounds import recompute_bound
 from memsched.family import GraphFamily
-from memsched.planners.registry import PLANNERS
 from memsched.problem import make_device
 from memsched.report.figures import budget_of
 from memsched.result import Result
@@ -27,8 +26,6 @@ class Summary:
         Seconds of computation alone, each op once with its fastest algorithm, all rounds together.
     any_bound : float
         Seconds; no plan within the budget is faster, also none that recomputes (of a family, in the same rounds).
-    recomputes : bool
-        Whether the result's own lower bound holds for plans that recompute, too.
     rounds : int
     ops, tensors : int
         Of the graph.
@@ -40,7 +37,6 @@ class Summary:
 
     ideal: float
     any_bound: float
-    recomputes: bool
     rounds: int
     ops: int
     tensors: int
@@ -80,6 +76,7 @@ class Summary:
             "budget": budget_of(result),
             "makespan": result.makespan,
             "lower_bound": result.lower_bound,
+            "bound_on": result.bound_on,
             "gap": result.gap,
             "optimal": result.optimal,
             "any_bound": self.any_bound,
@@ -114,14 +111,11 @@ def summarize(result: Result) -> Summary:
         graphs = [(problem.at(batch), times) for batch, times in rounds]
     else:
         graphs = [(result.graph, 1)]
-    entry = PLANNERS.get(result.planner)
-    recomputes = bool(result.recomputed) if entry is None else entry.recomputes
     bound = sum(times * recompute_bound(graph, device) for graph, times in graphs)
     graph = graphs[0][0]
     return Summary(
         ideal=sum(times * _core.graph_bounds(one, device, device.memory)[0] for one, times in graphs),
-        any_bound=min(max(bound, result.lower_bound if recomputes else 0.0), result.makespan),
-        recomputes=recomputes,
+        any_bound=min(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
         rounds=sum(times for _, times in rounds),
         ops=len(graph.ops),
         tensors=len(graph.tensors),

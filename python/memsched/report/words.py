@@ -27,7 +27,7 @@ def verdict(result: Result, summary: Summary) -> str:
     words = (
         f"within {number('percent', gap)} of any plan{same}" if gap is not None else "no bound on other plans is known"
     )
-    if summary.recomputes or result.lower_bound <= summary.any_bound:
+    if result.bound_on == "all" or result.lower_bound <= summary.any_bound:
         return words
     if summary.standing == "best":
         return f"proven best among plans{same} that run each op once; {words} at all"
@@ -72,7 +72,7 @@ def tiles(result: Result, summary: Summary) -> str:
             "the makespan meets it"
             if result.optimal
             else f"gap {number('percent', result.gap)}, "
-            + ("of all plans" if summary.recomputes else "of plans that run each op once"),
+            + ("of all plans" if result.bound_on == "all" else "of plans that run each op once"),
         ),
         tile(
             "Peak memory",

@@ -44,7 +44,7 @@ def describe_plan(result: Result, resident: Resident, times: str, measured: Time
         f"  without plan  {format_seconds(runs_once)}",
         f"  with plan     {format_seconds(timeline.makespan)}, {above(timeline.makespan, runs_once)} more"
         + _beside(measured, "makespan"),
-        f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound; "
+        f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound on {result.bounded}; "
         + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
         "",
         "what moves",

@@ -39,7 +39,7 @@ def describe_step(result: Result, times: str) -> str:
         f"time of a step ({times})",
         f"  without plan  {format_seconds(once)}",
         f"  with plan     {format_seconds(timeline.makespan)}, {above(max(timeline.makespan, once), once)} more",
-        f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound; "
+        f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound on {result.bounded}; "
         + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
         "",
         "what travels",

@@ -1,0 +1,107 @@
+"""The validator's own bounds: those of the core on all problems, and never above a plan that is legal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.bounds import graph_bound, recompute_bound
+from memsched.testing import chains, devices, graphs, schedules
+from memsched.validate_bounds import bound_of_all, bound_of_once
+
+
+def close(one: float, other: float) -> bool:
+    return one == other or math.isclose(one, other, rel_tol=1e-9)
+
+
+def derived(graph: ms.Graph, device: ms.Device) -> tuple[float, float]:
+    return bound_of_once(graph.to_json(), device.to_json()), bound_of_all(graph.to_json(), device.to_json())
+
+
+@given(chains(), st.none() | st.integers(1, 9), devices(), st.floats(0, 1.1))
+def test_they_are_those_of_the_core_on_chains(
+    chain: ms.Chain, chunk: int | None, device: ms.Device, share: float
+) -> None:
+    graph = ms.to_graph(chain, chunk=chunk)
+    memory = max(1, int(share * ms.peak_memory(graph)))
+    device = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex)
+    once, anyhow = derived(graph, device)
+    assert close(once, graph_bound(graph, device))
+    assert close(anyhow, recompute_bound(graph, device))
+
+
+@given(graphs(), devices(), st.floats(0, 1.1))
+def test_they_hold_for_every_plan_of_a_graph(graph: ms.Graph, device: ms.Device, share: float) -> None:
+    memory = max(1, int(share * ms.peak_memory(graph)))
+    device = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex)
+    once, anyhow = derived(graph, device)
+    for planner, result in ms.compare(graph, device=device, time_limit=0.01).items():
+        if not isinstance(result, ms.Result):
+            continue
+        assert anyhow <= result.makespan * (1 + 1e-9), planner
+        runs = [step["run"] for step in result.schedule.steps if "run" in step]
+        if runs == [op["name"] for op in graph.ops]:
+            assert once <= result.makespan * (1 + 1e-9), planner
+        report = ms.validate(result)
+        assert report.claimed_lower_bound == result.lower_bound
+        assert report.lower_bound <= result.makespan
+
+
+@given(schedules(max_stages=3))
+def test_they_hold_for_random_plans(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    chain, schedule, device = case
+    report = ms.validate(chain, schedule, device)
+    assert 0 <= report.lower_bound <= report.makespan
+    assert report.bound_on == "all"
+    assert report.proven
+
+
+def skippable() -> dict[str, Any]:
+    """Nobody reads the tape of F, which does not fit; the one op that must keep to memory runs once."""
+    tensors = [{"name": "x", "size": 4, "role": "input"}, {"name": "t", "size": 90, "role": "activation"}]
+    tensors += [{"name": name, "size": 4, "role": "activation"} for name in ("a", "b")]
+    choices = [{"alg": "default", "time": 1.0, "workspace": 0}]
+    head = {"phase": "fwd", "kind": "op", "layer": 1, "choices": choices}
+    ops = [
+        {"name": "F", "reads": ["x"], "writes": ["a", "t"], "tape": ["t"], "skip_workspace": 3, "once": True, **head},
+        {"name": "G", "reads": ["x", "a"], "writes": ["b"], **head},
+    ]
+    return {"format": "memsched-graph/1", "name": "skips", "batch": 1, "resident": 0, "tensors": tensors, "ops": ops}
+
+
+def test_a_tape_that_nobody_reads_may_be_skipped() -> None:
+    graph, device = ms.Graph.from_json(skippable()), ms.Device(12, 1.0)
+    plan = ms.Schedule([{"run": "F", "skip": ["t"]}, {"run": "G"}], budget=12, graph="skips")
+    report = ms.validate(graph, plan, device)
+    assert (report.makespan, report.lower_bound) == (2, 2)
+    assert bound_of_once(graph.to_json(), device.to_json()) == 2
+
+
+def test_bytes_beyond_what_a_double_counts() -> None:
+    """What is one byte above 2^61 does not fit below it, and without a link nothing can leave."""
+    size = 2**60
+    graph = ms.to_graph(ms.Chain([1.0, 1.0], [1.0, 1.0], [size, size, size + 1], [0, 0, 0]))
+    need = ms.peak_memory(graph)
+    memories = (need, need - 1)
+    assert [bound_of_once(graph.to_json(), ms.Device(one, 0.0).to_json()) for one in memories] == [4.0, math.inf]
+
+
+def test_a_claim_that_cannot_be_derived_is_shown_as_one() -> None:
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [9, 9, 9, 9], [0, 4, 4, 4])
+    result = ms.greedy(chain, M=ms.peak_memory(chain) - 4, beta=1)
+    assert ms.validate(result).proven
+    claimed = ms.validate(replace(result, lower_bound=result.makespan))
+    assert result.lower_bound < result.makespan
+    assert not claimed.proven
+    assert not claimed.optimal
+    assert claimed.claimed_lower_bound == result.makespan
+    assert claimed.lower_bound == pytest.approx(result.lower_bound)
+    wider = ms.validate(replace(result, bound_on="all"))
+    assert wider.lower_bound == pytest.approx(ms.bounds(chain, device=result.device).recompute)
+    assert not wider.proven
