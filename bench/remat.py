@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from memsched import _core
 PIECES = 16 * MIB
 BEAM = 100  # of the growth, the same for all lengths
 LONG = 10.0  # seconds from which on a search is run once
-PARTS = ("rotor", "memory", "exact", "real", "threads", "growth", "auto")
+PARTS = ("rotor", "loaded", "memory", "exact", "real", "threads", "growth", "auto")
 STUDY = {  # profile: (budgets in bytes without resident, rotor's and POFO's percent above the ideal time)
     "resnet101-224-b32": (
         (1151440332, 1810016614, 2468592896, 3127169177),
@@ -122,6 +123,12 @@ def rotor_row(kind: str, stages: int, slots: int, percent: float, rounds: int) -
         "published_overhead": published.value / ideal(chain) - 1 if np.isfinite(published.value) else None,
         "overhead": None if one.value is None else one.value / ideal(chain) - 1,
     }
+
+
+def loaded_row(kind: str, stages: int, slots: int, percent: float, turn: int) -> Row:
+    """Both solvers once in turn, beside whatever else runs: how many processes wanted a core in the last minute."""
+    row = rotor_row(kind, stages, slots, percent, 1)
+    return {**row, "turn": turn, "load": os.getloadavg()[0], "cores": os.cpu_count()}
 
 
 def most_held() -> int:
@@ -302,6 +309,9 @@ def work_of(part: str, settings: Settings) -> Work:
     if part == "rotor":
         for kind in settings.kinds:
             points += [(rotor_row, (kind, stages, slots, percent, settings.rounds)) for percent in settings.limits]
+    elif part == "loaded":
+        middle = settings.limits[len(settings.limits) // 2]
+        points += [(loaded_row, (settings.kinds[-1], stages, slots, middle, turn)) for turn in range(settings.rounds)]
     elif part == "memory":
         points += [(memory_row, (kind, stages, slots, settings.limits[-1])) for kind in settings.kinds]
     elif part == "exact":

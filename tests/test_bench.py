@@ -73,7 +73,7 @@ def test_remat(tmp_path: Path) -> None:
     rows = {
         part: [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]] for part, table in found.items()
     }
-    assert list(rows) == ["rotor", "memory", "exact", "real", "threads", "growth", "auto"]
+    assert list(rows) == ["rotor", "loaded", "memory", "exact", "real", "threads", "growth", "auto"]
     assert all(rows.values())
     assert all(row["same"] for row in rows["threads"])
     assert all(row["auto"] >= row["bound"] - 1e-4 for row in rows["auto"])

@@ -78,7 +78,7 @@ def test_another_setting_is_never_judged(found: list[Evidence], setting: Setting
 def test_a_claim_is_as_good_as_its_worst_part(found: list[Evidence]) -> None:
     each = [judge(THEIRS, one) for one in found]
     assert all(one in VERDICTS for one in each)
-    assert judge(THEIRS, *found) == max(each, key=[CONFIRMED, CHANGED, REFUTED].index)
+    assert judge(THEIRS, *found) == max(each, key=[CONFIRMED, CHANGED, REFUTED, NOT_COMPARABLE].index)
     assert all(one.text() for one in found)
 
 
@@ -98,7 +98,12 @@ def test_a_confirmed_figure_has_all_its_cases_within_the_tolerance(ours: list[fl
     assert judge(THEIRS, Figure(values=outside, low=low, high=low + width)) != CONFIRMED
 
 
-@given(st.lists(VALUES, min_size=2, max_size=8), VALUES, st.sampled_from(["mean", "median"]))
+@given(st.lists(VALUES, min_size=1, max_size=2), VALUES, st.sampled_from(["mean", "median"]))
+def test_a_mean_needs_three_cases(ours: list[float], paper: float, of: str) -> None:
+    assert judge(THEIRS, Figure(values=ours, low=paper, high=paper, of=of)) == NOT_COMPARABLE
+
+
+@given(st.lists(VALUES, min_size=3, max_size=8), VALUES, st.sampled_from(["mean", "median"]))
 def test_no_single_case_carries_a_confirmed_mean(ours: list[float], paper: float, of: str) -> None:
     pick: Callable[[list[float]], float] = statistics.fmean if of == "mean" else statistics.median
     every = [pick(ours), *(pick(ours[:k] + ours[k + 1 :]) for k in range(len(ours)))]

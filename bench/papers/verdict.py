@@ -20,6 +20,7 @@ FACTOR = 2.0  # what is further off than that is not the paper's figure any more
 ALWAYS, OFTEN = 1.0, 0.5  # the share of cases that a claim's words ask for
 MUCH = 0.05  # "significantly" better
 SAME = 1e-5  # the stored points have six digits
+FEWEST = 3  # cases, for a mean or a median to be one
 
 RULE = (
     "One rule judges the claims of all papers (bench/papers/verdict.py); no verdict is written by hand. The "
@@ -30,14 +31,14 @@ RULE = (
     "packages counts as the paper's. A bound, a range or an ordering for all links, batches or sizes is judged on "
     "all of ours where the paper does not give its own; a single figure is not comparable then. Otherwise every "
     "measured case counts, not the best one. A **figure** or range is confirmed where every case is within "
-    f"{100 * TOLERANCE:g} % of it; a mean or median where it is, and stays so without any one of its cases. It is "
-    f"changed where most cases (or the mean) are within a factor of {FACTOR:g} of it, on the same side of no "
-    "effect; refuted otherwise. A bound (below, at least) has no tolerance. A bound, an **ordering** or an "
-    "**outcome** (runs, or runs out of memory) is confirmed where it holds in the share of cases that its words "
-    f"ask for: all, or {100 * OFTEN:g} % for often; changed where it holds in more than half of that share; "
-    "refuted otherwise. In an ordering what has no plan where the other has one has lost, equal cases do not "
-    f"contradict it, and a confirmed one needs the better to be truly better in the median case, by {100 * MUCH:g} "
-    "% where the paper says significantly. A claim of several parts is as good as its worst part."
+    f"{100 * TOLERANCE:g} % of it; a mean or median where it is, and stays so without any one of its cases, of "
+    f"which it needs {FEWEST}. It is changed where most cases (or the mean) are within a factor of {FACTOR:g} of "
+    "it, on the same side of no effect; refuted otherwise. A bound (below, at least) has no tolerance. A bound, "
+    "an **ordering** or an **outcome** (runs, or runs out of memory) is confirmed where it holds in the share of "
+    f"cases that its words ask for: all, or {100 * OFTEN:g} % for often; changed where it holds in more than half "
+    "of that share; refuted otherwise. In an ordering what has no plan where the other has one has lost, equal "
+    "cases do not contradict it, and a confirmed one needs the better to be truly better in the median case, by "
+    f"{100 * MUCH:g} % where the paper says significantly. A claim of several parts is as good as its worst part."
 )
 
 
@@ -247,8 +248,9 @@ Evidence = Figure | Ordering | Cases | Runs
 
 
 def _size(evidence: Evidence) -> int:
+    """How many cases there are to judge by."""
     if isinstance(evidence, Figure):
-        return len(evidence.values)
+        return len(evidence.values) if evidence.of == "each" or len(evidence.values) >= FEWEST else 0
     if isinstance(evidence, Ordering):
         return sum(pair != (None, None) for pair in evidence.pairs)
     return len(evidence.holds if isinstance(evidence, Cases) else evidence.found)
