@@ -93,6 +93,18 @@ def test_one_table_answers_all_memories_as_in_a_frontier() -> None:
         assert alone.rows[0]["makespan"] == table.rows[2]["makespan"]
 
 
+def test_options_reach_the_planner_and_keep_points_apart(tmp_path: Path) -> None:
+    chain, store = ms.profiles.load("densenet121-224-b32"), tmp_path / "ties.sqlite"
+    found = {}
+    for ties in ("paper", "simulate"):
+        options = {"dynprog": {"slots": 60, "ties": ties}}
+        table = ms.sweep(chain, ["dynprog"], memory=["70%"], beta=[12.2e9], options=options, store=store)
+        (row,) = table.rows
+        found[ties] = row["makespan"]
+        assert found[ties] == ms.dynprog(chain, row["memory"], 12.2e9, slots=60, ties=ties).makespan
+    assert found["simulate"] < found["paper"]
+
+
 def test_options_that_a_table_cannot_serve_plan_each_point_by_itself() -> None:
     table = ms.sweep(CHAIN, ["pofo", "rotor"], memory=["40%"], beta=[8e9], options={"pofo": {"labels": "exact"}})
     assert [row["table_slots"] is None for row in table] == [True, False]
