@@ -256,7 +256,10 @@ def _check_same(name: str, said: npt.NDArray[Any], value: npt.NDArray[Any], slac
 
 def _placement(document: Document, read: Document) -> Placement:
     """The addresses of what the schedule holds; refuses those of something else."""
-    placement = Placement.from_json(document)
+    try:
+        placement = Placement.from_json(document)
+    except (InvalidInputError, ScheduleError) as error:
+        raise type(error)(f"placement of the result: {error}") from error
     schedule, problem = read["schedule"], read["problem"]
     if isinstance(problem, GraphFamily):
         graph = problem.at(max(batch for batch, _ in schedule.rounds))

@@ -41,7 +41,8 @@ def _check_addresses(result: Any) -> None:
     for buffer, offset in zip(result.placement.buffers, result.placement.offsets, strict=True):
         step = steps[int(buffer.start)]
         at = step.get("at", {}) if "run" in step else {step.get("prefetch"): step.get("at")}
-        known = at.get(buffer.name or "", offset if buffer.offset is not None or not buffer.size else None)
+        stays = not buffer.size or buffer.start == 0  # inputs and weights, which lie where they must
+        known = at.get(buffer.name or "", offset if stays else None)
         if known != offset:
             what = buffer.name or "the workspace"
             raise ScheduleError(

@@ -81,7 +81,7 @@ def write_sweep_report(
     Parameters
     ----------
     rows : sequence of mapping
-        One a point, as `memsched.sweep.read_store(path).rows` gives them.
+        One a point, as `memsched.read_store(path).rows` gives them.
     path : str or path
         Where to save the page; it is written whole or not at all.
     title : str

@@ -105,7 +105,7 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     Parameters
     ----------
     rows : sequence of mapping
-        One a point, with the keys of `memsched.sweep.read_store(path).rows`.
+        One a point, with the keys of `memsched.read_store(path).rows`.
     title : str
         Plain text.
 

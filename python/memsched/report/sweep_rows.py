@@ -40,9 +40,7 @@ def checked(rows: Sequence[Row]) -> list[Row]:
             raise InvalidInputError(f"{where} is {row!r}; it must be a mapping")
         missing = next((key for key in _KEYS if key not in row), None)
         if missing is not None:
-            raise InvalidInputError(
-                f"{where} lacks '{missing}'; write it, or give what memsched.sweep.read_store reads"
-            )
+            raise InvalidInputError(f"{where} lacks '{missing}'; write it, or give what memsched.read_store reads")
         for key in _TEXTS:
             _check(where, key, row[key], isinstance(row[key], str), "a string")
         _check(where, "status", row["status"], row["status"] in STATUSES, f"one of {', '.join(STATUSES)}")

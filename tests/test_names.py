@@ -1,0 +1,65 @@
+"""Every dotted name of memsched that a message, a docstring or a page mentions can be reached as it is written."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import memsched
+
+PACKAGE = Path(memsched.__file__).parent
+ROOT = PACKAGE.parents[1]
+NAME = re.compile(r"(?<![\w./@-])(?:memsched|ms)(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:md|json|toml|sqlite|html)\b)")
+PAGES = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if path.name != "CHANGELOG.md"]
+NOT_OURS = {"memsched.json"}  # a key of the command line's context
+
+
+def texts(path: Path) -> Iterator[str]:
+    """What people read: a page, or the docstrings and messages of a module."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield source
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def mentioned(path: Path) -> Iterator[str]:
+    for text in texts(path):
+        for line in text.splitlines():
+            if not re.search(r"\b(from|import) memsched\b|python -m memsched", line):
+                yield from (found.group() for found in NAME.finditer(line))
+
+
+def reached(name: str) -> bool:
+    """By attributes; a submodule may have to be imported first, where nothing else has its name."""
+    parts = name.split(".")[1:]
+    known: object = memsched
+    for k, part in enumerate(parts):
+        if not hasattr(known, part):
+            try:
+                importlib.import_module(".".join(["memsched", *parts[: k + 1]]))
+            except ModuleNotFoundError as error:
+                return error.name is not None and not error.name.startswith("memsched")  # needs what is not here
+        if not hasattr(known, part):
+            return False
+        known = getattr(known, part)
+    return True
+
+
+@pytest.mark.parametrize("path", [*sorted(PACKAGE.rglob("*.py")), *sorted(PAGES)], ids=lambda path: path.name)
+def test_names_that_are_mentioned_can_be_reached(path: Path) -> None:
+    assert [name for name in mentioned(path) if name not in NOT_OURS and not reached(name)] == []
+
+
+def test_a_module_that_a_function_hides_is_not_reached() -> None:
+    assert reached("memsched.read_store")
+    assert reached("memsched.report.write_report")
+    assert not reached("memsched.sweep.read_store")
+    assert not reached("memsched.nothing")
