@@ -1,6 +1,7 @@
 // How long work reports that it is alive. The core has no clock: whoever calls a planner owns the time limit.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 namespace memsched {
@@ -11,6 +12,35 @@ struct Progress {
     std::function<bool(double fraction)> on_tick;
 
     bool tick(double fraction) const { return on_tick && on_tick(fraction); }
+};
+
+// Thrown where work that cannot be left half done was told to stop. It goes no further than to whoever has something
+// better to return.
+struct Stopped {};
+
+// Ticks for loops within loops, by the work that they have done, in steps of some nanoseconds.
+class Pace {
+  public:
+    // Does not stop before so many steps, in all that it paces.
+    explicit Pace(const Progress& progress, std::int64_t patience = 0) : progress_(&progress), patience_(patience) {}
+
+    // Throws Stopped when told to stop.
+    void spend(std::int64_t steps) {
+        due_ -= steps;
+        if (due_ <= 0) {
+            patience_ -= steps_per_tick - due_;
+            due_ = steps_per_tick;
+            if (progress_->tick(0) && patience_ <= 0) {
+                throw Stopped{};
+            }
+        }
+    }
+
+    static constexpr std::int64_t steps_per_tick = 1 << 17;
+
+  private:
+    const Progress* progress_;
+    std::int64_t patience_, due_ = steps_per_tick;
 };
 
 } // namespace memsched

@@ -11,6 +11,9 @@ using namespace memsched;
 
 namespace {
 
+const Progress no_limit;
+Pace unhurried(no_limit);
+
 std::vector<Buffer> random_buffers(std::size_t count, std::uint64_t seed, bool awkward) {
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t most) { return static_cast<std::int64_t>(random() % most); };
@@ -71,10 +74,11 @@ TEST_CASE("rules of thumb are legal") {
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
         for (const Part& part : parts_of(random_buffers(5 + seed, seed, seed % 2 == 1))) {
             for (const Ranks& ranks : {rank_by(part, {Key::area}), rank_by(part, {Key::first}), pyramid_ranks(part)}) {
-                CHECK(legal(part, skyline(part, ranks)));
-                CHECK(legal(part, fit_in_order(part, ranks, false)));
-                CHECK(legal(part, fit_in_order(part, ranks, true)));
-                CHECK(height_of(part, skyline(part, ranks)) >= part.least);
+                CHECK(legal(part, skyline(part, ranks, unhurried)));
+                CHECK(legal(part, fit_in_order(part, ranks, false, unhurried)));
+                CHECK(legal(part, fit_in_order(part, ranks, true, unhurried)));
+                CHECK(legal(part, pile(part)));
+                CHECK(height_of(part, skyline(part, ranks, unhurried)) >= part.least);
             }
         }
     }
@@ -92,7 +96,7 @@ TEST_CASE("the search is legal, keeps its capacity, and knows when a larger one 
             }
             CHECK(legal(part, search.offsets()));
             CHECK(height_of(part, search.offsets()) == capacity);
-            CHECK(capacity <= height_of(part, skyline(part, rank_by(part, {Key::area}))));
+            CHECK(capacity <= height_of(part, skyline(part, rank_by(part, {Key::area}), unhurried)));
         }
     }
 }
@@ -106,11 +110,26 @@ TEST_CASE("a search that is told to stop stops, and can be run again") {
     CHECK(search.run({{Key::area}}, part.least - 1, 1 << 20, {}) == PlacementSearch::Outcome::none);
 }
 
+TEST_CASE("a rule of thumb that is told to stop says so, but not before its patience ends") {
+    const Part part = parts_of(random_buffers(3000, 3, true))[0];
+    std::int64_t ticks = 0;
+    const Progress stop{[&](double) { return ++ticks > 0; }};
+    Pace hasty(stop), patient(stop, std::int64_t{1} << 40);
+    CHECK_THROWS_AS(static_cast<void>(skyline(part, rank_by(part, {Key::area}), hasty)), Stopped);
+    CHECK(legal(part, skyline(part, rank_by(part, {Key::area}), patient)));
+    CHECK(ticks > 1);
+}
+
+TEST_CASE("the slack of a section is the most that a buffer alive in it has") {
+    const std::vector<Buffer> buffers = {{0, 4, 5, 8}, {1, 2, 7, 8}, {2, 6, 1, 8}, {5, 6, 4, 8}};
+    CHECK(parts_of(buffers)[0].slack == std::vector<Bytes>{3, 7, 7});
+}
+
 TEST_CASE("neighbourhoods never raise a placement") {
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
         for (const Part& part : parts_of(random_buffers(60, seed, seed % 2 == 1))) {
             std::mt19937_64 random(seed);
-            Offsets offsets = skyline(part, rank_by(part, {Key::first}));
+            Offsets offsets = skyline(part, rank_by(part, {Key::first}), unhurried);
             const Bytes before = height_of(part, offsets);
             CHECK_FALSE(improve_placement(part, part.least, 60, random, offsets, {}));
             CHECK(legal(part, offsets));
@@ -124,7 +143,7 @@ TEST_CASE("squeezing never raises a placement, placed as a whole or by neighbour
         for (const Part& part : parts_of(random_buffers(seed == 0 ? 2300 : 60, seed, seed % 2 == 1))) {
             std::mt19937_64 random(seed);
             Squeeze squeeze(part);
-            Offsets offsets = skyline(part, rank_by(part, {Key::first}));
+            Offsets offsets = skyline(part, rank_by(part, {Key::first}), unhurried);
             const Bytes before = height_of(part, offsets);
             CHECK_FALSE(squeeze.run(part.least, 60, random, offsets, {}));
             CHECK(legal(part, offsets));

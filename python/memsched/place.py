@@ -249,7 +249,8 @@ def place_buffers(
         if proven and method == "search":
             spent = time.perf_counter() - begin
             rest = _MORE_SECONDS if limit is None else max(0.0, min(_MORE_SECONDS, limit - spent))
-            height = min(height, _run(found, None, rest, method, progress)[1])
+            if rest > 0:
+                height = min(height, _run(found, None, rest, method, progress)[1])
         why = (
             f"the buffers need at least {bound} bytes, more than capacity, which is {most}; they fit {height}"
             if proven

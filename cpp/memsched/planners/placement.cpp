@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t most_searched = 3000;       // buffers of a part: the search recurses by buffer
 constexpr std::int64_t most_members = 50'000'000; // its tables
 constexpr std::size_t most_quadratic = 40'000;    // buffers of a part for rules that take O(n^2)
+constexpr std::int64_t first_steps = 50'000'000; // of the first rule, however little time there is
 constexpr std::int64_t tries_per_round = 40;
 constexpr std::int64_t passes_per_turn = 256;
 constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
@@ -31,11 +32,10 @@ struct Best {
     }
 };
 
-std::vector<Ranks> skyline_ranks(const Part& part) {
-    return {rank_by(part, {Key::area, Key::bytes}),    rank_by(part, {Key::bytes, Key::width}),
-            rank_by(part, {Key::width, Key::bytes}),   rank_by(part, {Key::room, Key::area}),
-            rank_by(part, {Key::sections, Key::area}), rank_by(part, {Key::first, Key::last}),
-            rank_by(part, {Key::last, Key::bytes})};
+// Of the buffers that can go equally low, who is first. The first of these rules is the best by itself.
+std::vector<Keys> skyline_keys() {
+    return {{Key::area, Key::bytes},    {Key::bytes, Key::width}, {Key::width, Key::bytes}, {Key::room, Key::area},
+            {Key::sections, Key::area}, {Key::first, Key::last},  {Key::last, Key::bytes}};
 }
 
 // Each stands for a way to break ties between buffers that can go equally low. They find different needles.
@@ -46,28 +46,40 @@ std::vector<Order> search_orders() {
             {{Key::area, Key::room, Key::sections}, true}};
 }
 
-bool portfolio(Best& best, Bytes goal, std::size_t most, const Progress& progress) {
+// All rules but the first, until one meets the goal.
+void portfolio(Best& best, Bytes goal, std::size_t most, Pace& pace) {
     const Part& part = *best.part;
-    for (const Ranks& ranks : skyline_ranks(part)) {
-        best.take(skyline(part, ranks));
-        if (best.height <= goal || progress.tick(0)) {
-            return best.height > goal;
+    const std::vector<Keys> keys = skyline_keys();
+    for (std::size_t k = 1; k < keys.size(); ++k) {
+        best.take(skyline(part, rank_by(part, keys[k]), pace));
+        if (best.height <= goal) {
+            return;
         }
     }
     if (part.size() > most) {
-        return false;
+        return;
     }
     const std::vector<Ranks> orders = {rank_by(part, {Key::bytes, Key::width}), rank_by(part, {Key::area, Key::bytes}),
                                        rank_by(part, {Key::width, Key::bytes}), pyramid_ranks(part)};
     for (const Ranks& ranks : orders) {
         for (const bool tightest : {false, true}) {
-            best.take(fit_in_order(part, ranks, tightest));
-            if (best.height <= goal || progress.tick(0)) {
-                return best.height > goal;
+            best.take(fit_in_order(part, ranks, tightest, pace));
+            if (best.height <= goal) {
+                return;
             }
         }
     }
-    return false;
+}
+
+// By the first rule.
+Best first_placement(const Part& part, Pace& pace) {
+    Best best{&part, pile(part), 0, part.least};
+    best.height = height_of(part, best.offsets);
+    try {
+        best.take(skyline(part, rank_by(part, skyline_keys().front()), pace));
+    } catch (const Stopped&) { // so it stays a pile
+    }
+    return best;
 }
 
 // Places one part until it is as low as the goal, or as its own bound where that is higher. Nobody needs it any lower.
@@ -185,10 +197,9 @@ Placed place(std::span<const Buffer> buffers, const PlaceOptions& options, const
     const Bytes idle = idle_top(buffers);
     Bytes bound = idle;
     std::vector<Best> all;
+    Pace patient(progress, first_steps);
     for (const Part& part : parts) {
-        Offsets first = skyline(part, rank_by(part, {Key::area, Key::bytes}));
-        const Bytes top = height_of(part, first);
-        all.push_back({&part, std::move(first), top, part.least});
+        all.push_back(first_placement(part, patient));
         bound = std::max(bound, part.least);
     }
     std::sort(all.begin(), all.end(), [](const Best& x, const Best& y) {
@@ -198,13 +209,14 @@ Placed place(std::span<const Buffer> buffers, const PlaceOptions& options, const
     const bool hopeless = options.capacity && bound > *options.capacity;
     const Bytes goal = options.capacity ? *options.capacity : bound;
     const std::size_t quadratic = options.search ? most_searched : most_quadratic; // a search has better rules
-    for (Best& best : all) {
-        if (hopeless && !options.search) {
-            break;
+    try {
+        Pace pace(progress);
+        for (Best& best : all) {
+            if (best.height > goal && !(hopeless && !options.search) && !progress.tick(0)) {
+                portfolio(best, std::max(goal, best.bound), quadratic, pace);
+            }
         }
-        if (best.height > goal && portfolio(best, std::max(goal, best.bound), quadratic, progress)) {
-            break;
-        }
+    } catch (const Stopped&) { // with what there is
     }
     for (Best& best : all) {
         if (!options.search || best.height <= std::max(goal, bound)) {

@@ -120,9 +120,9 @@ Ranks rank_by(const Part& part, const Keys& keys) {
     return ranks;
 }
 
-Offsets skyline(const Part& part, const Ranks& ranks) {
+Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
     if (part.fixings.empty()) {
-        return skyline_by_valleys(part, ranks);
+        return skyline_by_valleys(part, ranks, pace);
     }
     struct Next {
         Bytes offset;
@@ -133,10 +133,11 @@ Offsets skyline(const Part& part, const Ranks& ranks) {
         return x.offset != y.offset ? x.offset > y.offset : x.rank > y.rank;
     };
     Floors floors(part.sections());
-    std::vector<std::uint8_t> placed(part.size(), 0);
+    const auto steps = static_cast<std::int64_t>(64 + part.obstacles.size() / 4); // of one look, about
     const auto lowest = [&](BufferId b) {
+        pace.spend(steps);
         const Bytes floor = floors.most(part.first[at(b)], part.last[at(b)]);
-        return part.fixed[at(b)] != free_offset ? part.fixed[at(b)] : lowest_offset(part, b, floor, placed);
+        return part.fixed[at(b)] != free_offset ? part.fixed[at(b)] : lowest_offset(part, b, floor);
     };
     std::vector<Next> queue;
     for (std::size_t b = 0; b < part.size(); ++b) {
@@ -155,14 +156,13 @@ Offsets skyline(const Part& part, const Ranks& ranks) {
         }
         const std::size_t b = at(next.b);
         offsets[b] = offset;
-        placed[b] = 1;
         floors.raise(part.first[b], part.last[b], offset + part.extent[b]);
         queue.pop_back();
     }
     return offsets;
 }
 
-Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest) {
+Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest, Pace& pace) {
     Offsets offsets(part.size(), 0);
     std::vector<BufferId> placed(part.fixings); // by offset
     for (const BufferId b : placed) {
@@ -173,6 +173,7 @@ Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest) {
         if (part.fixed[at(b)] != free_offset) {
             continue;
         }
+        pace.spend(static_cast<std::int64_t>(placed.size()));
         const Bytes bytes = part.bytes[at(b)], alignment = part.alignment[at(b)];
         Bytes best = -1, least = std::numeric_limits<Bytes>::max(), free_from = 0;
         for (const BufferId other : placed) {
@@ -191,6 +192,18 @@ Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest) {
         }
         offsets[at(b)] = best < 0 ? free_from : best;
         placed.insert(std::upper_bound(placed.begin(), placed.end(), b, below), b);
+    }
+    return offsets;
+}
+
+Offsets pile(const Part& part) {
+    Offsets offsets = part.fixed;
+    Bytes top = part.obstacles.empty() ? 0 : part.obstacles.back().reach;
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        if (offsets[b] == free_offset) {
+            offsets[b] = align_up(top, part.alignment[b]);
+            top = offsets[b] + part.extent[b];
+        }
     }
     return offsets;
 }

@@ -1,7 +1,8 @@
-// Fast placements of one part, by rules of thumb.
+// Fast placements of one part, by rules of thumb. They throw Stopped when told to stop: half of one is none.
 #pragma once
 
 #include "memsched/planners/placement_part.h"
+#include "memsched/progress.h"
 
 #include <vector>
 
@@ -23,14 +24,17 @@ Ranks rank_by(const Part& part, const Keys& keys);
 std::int64_t value_of(const Part& part, BufferId b, Key key, Bytes room);
 
 // Always places the buffer that can go lowest, of those the one of least rank, so that the part grows like a skyline.
-Offsets skyline(const Part& part, const Ranks& ranks);
+Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace);
 
 // The same for parts without fixed buffers, from the skyline's side: the lowest valley takes the buffer of least rank
 // that lies within it, or is filled up to its lower neighbour. About O(n log n).
-Offsets skyline_by_valleys(const Part& part, const Ranks& ranks);
+Offsets skyline_by_valleys(const Part& part, const Ranks& ranks, Pace& pace);
 
 // By rank, each in the lowest gap that takes it, or in the tightest one. O(n^2).
-Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest);
+Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest, Pace& pace);
+
+// One above the other, on top of the fixed ones: what needs no time.
+Offsets pile(const Part& part);
 
 // Steiner et al. (2022), function 5: buffers whose lifetimes nest go first, the longest at the bottom, as a pyramid;
 // all others after them by size.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <queue>
 
 namespace memsched {
 namespace {
@@ -64,6 +65,42 @@ void add_columns(Part& part, std::span<const Buffer> buffers, const std::vector<
                      [&](BufferId a, BufferId b) { return part.fixed[at(a)] < part.fixed[at(b)]; });
 }
 
+// By section: the most that a buffer's extent has beyond its bytes. Those alive by what they have, in one sweep.
+std::vector<Bytes> slack_of(const Part& part) {
+    std::vector<Bytes> slack(part.sections(), 0);
+    std::priority_queue<std::pair<Bytes, SectionId>> alive; // and where they end
+    std::size_t b = 0;
+    for (std::size_t s = 0; s < slack.size(); ++s) {
+        for (; b < part.size() && part.first[b] <= static_cast<SectionId>(s); ++b) {
+            if (part.extent[b] > part.bytes[b]) {
+                alive.emplace(part.extent[b] - part.bytes[b], part.last[b]);
+            }
+        }
+        while (!alive.empty() && alive.top().second <= static_cast<SectionId>(s)) {
+            alive.pop();
+        }
+        slack[s] = alive.empty() ? 0 : alive.top().first;
+    }
+    return slack;
+}
+
+void add_obstacles(Part& part) {
+    std::vector<Obstacle>& all = part.obstacles;
+    for (const BufferId f : part.fixings) {
+        const SectionId first = part.first[at(f)], last = part.last[at(f)];
+        const Bytes offset = part.fixed[at(f)], top = offset + part.extent[at(f)];
+        if (!all.empty() && all.back().first == first && all.back().last == last && all.back().top == offset) {
+            all.back().top = top;
+        } else {
+            all.push_back({first, last, offset, top, 0});
+        }
+    }
+    Bytes reach = 0;
+    for (Obstacle& one : all) {
+        one.reach = reach = std::max(reach, one.top);
+    }
+}
+
 void add_sections(Part& part) {
     part.unit = 0;
     for (std::size_t b = 0; b < part.size(); ++b) {
@@ -77,19 +114,14 @@ void add_sections(Part& part) {
         sections = std::max(sections, part.last[b]);
     }
     std::vector<Bytes> change(at(sections) + 1, 0);
-    part.slack.assign(at(sections), 0);
     for (std::size_t b = 0; b < part.size(); ++b) {
         change[at(part.first[b])] += part.extent[b];
         change[at(part.last[b])] -= part.extent[b];
-        if (part.extent[b] > part.bytes[b]) {
-            for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
-                part.slack[at(s)] = std::max(part.slack[at(s)], part.extent[b] - part.bytes[b]);
-            }
-        }
         part.least = std::max(part.least, part.fixed[b] == free_offset ? part.bytes[b] : part.fixed[b] + part.bytes[b]);
     }
     part.room.resize(at(sections));
     std::partial_sum(change.begin(), change.end() - 1, part.room.begin());
+    part.slack = slack_of(part);
     for (std::size_t s = 0; s < part.sections(); ++s) {
         part.least = std::max(part.least, part.room[s] - part.slack[s]);
     }
@@ -103,6 +135,7 @@ std::vector<Part> parts_of(std::span<const Buffer> buffers) {
         Part& part = parts.emplace_back();
         add_columns(part, buffers, intervals);
         add_sections(part);
+        add_obstacles(part);
     }
     return parts;
 }
@@ -151,15 +184,13 @@ Lists overlaps_of(const Part& part) {
     return lists;
 }
 
-Bytes lowest_offset(const Part& part, BufferId b, Bytes floor, std::span<const std::uint8_t> placed) {
+Bytes lowest_offset(const Part& part, BufferId b, Bytes floor) {
     Bytes offset = align_up(floor, part.alignment[at(b)]);
-    for (const BufferId f : part.fixings) { // by offset: one pass is enough
-        const bool beside = part.first[at(f)] >= part.last[at(b)] || part.last[at(f)] <= part.first[at(b)];
-        if (f == b || beside || placed[at(f)] != 0 || part.fixed[at(f)] >= offset + part.bytes[at(b)]) {
-            continue;
-        }
-        if (offset < part.fixed[at(f)] + part.extent[at(f)]) {
-            offset = align_up(part.fixed[at(f)] + part.extent[at(f)], part.alignment[at(b)]);
+    const auto reaches = [](Bytes height, const Obstacle& one) { return height < one.reach; };
+    auto one = std::upper_bound(part.obstacles.begin(), part.obstacles.end(), offset, reaches);
+    for (; one != part.obstacles.end() && one->offset < offset + part.bytes[at(b)]; ++one) { // by offset: one pass
+        if (one->first < part.last[at(b)] && one->last > part.first[at(b)] && one->top > offset) {
+            offset = align_up(one->top, part.alignment[at(b)]);
         }
     }
     return offset;

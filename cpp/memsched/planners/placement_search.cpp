@@ -38,7 +38,6 @@ namespace memsched {
 namespace {
 
 constexpr Bytes gone = std::numeric_limits<Bytes>::max() / 2;
-constexpr std::int64_t nodes_per_tick = 256;
 
 } // namespace
 
@@ -57,7 +56,7 @@ void PlacementSearch::reset(Bytes capacity) {
     cut_.assign(sections, 0);
     for (std::size_t b = 0; b < n; ++b) {
         const auto id = static_cast<BufferId>(b);
-        lowest_[b] = part_.fixed[b] != free_offset ? part_.fixed[b] : lowest_offset(part_, id, 0, placed_);
+        lowest_[b] = part_.fixed[b] != free_offset ? part_.fixed[b] : lowest_offset(part_, id, 0);
         for (SectionId s = part_.first[b]; s + 1 < part_.last[b]; ++s) {
             ++cut_[at(s)];
         }
@@ -103,6 +102,15 @@ PlacementSearch::Outcome PlacementSearch::run(const Order& order, Bytes capacity
     return search(all, {0, -1});
 }
 
+// A node takes from nanoseconds to milliseconds, so its work says when to ask.
+bool PlacementSearch::told_to_stop() {
+    if (work_ < Pace::steps_per_tick) {
+        return false;
+    }
+    work_ = 0;
+    return progress_->tick(0);
+}
+
 // Remembers what capacity would have been enough.
 bool PlacementSearch::fits(Bytes top) {
     if (top <= capacity_) {
@@ -135,7 +143,8 @@ bool PlacementSearch::add_candidates(const Range& range, Position after) {
 }
 
 PlacementSearch::Outcome PlacementSearch::search(const Range& range, Position after) {
-    if (++nodes_ > most_nodes_ || (nodes_ % nodes_per_tick == 0 && progress_->tick(0))) {
+    work_ += range.end - range.begin;
+    if (++nodes_ > most_nodes_ || told_to_stop()) {
         return Outcome::stopped;
     }
     const std::size_t before = candidates_.size();
@@ -165,7 +174,7 @@ bool PlacementSearch::skip(const Candidate& candidate) {
     if (least == gone || part_.fixed[at(b)] != free_offset) {
         return false;
     }
-    least = part_.fixings.empty() ? align_up(least, part_.alignment[at(b)]) : lowest_offset(part_, b, least, placed_);
+    least = part_.fixings.empty() ? align_up(least, part_.alignment[at(b)]) : lowest_offset(part_, b, least);
     if (least <= lowest_[at(b)]) {
         return true;
     }
@@ -233,6 +242,7 @@ void PlacementSearch::undo(const Mark& mark) {
 }
 
 bool PlacementSearch::lift_overlapping(BufferId b, Bytes top) {
+    work_ += static_cast<std::int64_t>(overlaps_[b].size() * (1 + part_.obstacles.size() / 4));
     for (const BufferId other : overlaps_[b]) {
         if (rest_[at(other)] >= top) { // placed ones too
             continue;
@@ -240,8 +250,8 @@ bool PlacementSearch::lift_overlapping(BufferId b, Bytes top) {
         if (part_.fixed[at(other)] != free_offset) {
             return false;
         }
-        const Bytes now = part_.fixings.empty() ? align_up(top, part_.alignment[at(other)])
-                                                : lowest_offset(part_, other, top, placed_);
+        const Bytes now =
+            part_.fixings.empty() ? align_up(top, part_.alignment[at(other)]) : lowest_offset(part_, other, top);
         offset_changes_.push_back({other, rest_[at(other)], lowest_[at(other)]});
         rest_[at(other)] = now;
         if (lowest_[at(other)] < now) {
@@ -255,6 +265,7 @@ bool PlacementSearch::lift_overlapping(BufferId b, Bytes top) {
 }
 
 bool PlacementSearch::lift_floors(SectionId first, SectionId last, Bytes offset) {
+    work_ += last - first;
     const SectionId hot = hot_;
     if (hot >= first && hot < last && !lift_floor(hot, offset)) {
         return false;
@@ -273,6 +284,7 @@ bool PlacementSearch::lift_floor(SectionId s, Bytes offset) {
     if (lowest_[at(witness_[at(s)])] == old) {
         return old == gone || fits(std::max(old, offset) + left_[at(s)]);
     }
+    work_ += static_cast<std::int64_t>(members_[s].size());
     Bytes least = gone;
     BufferId witness = witness_[at(s)];
     for (const BufferId b : members_[s]) {

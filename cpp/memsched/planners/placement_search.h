@@ -78,6 +78,7 @@ class PlacementSearch {
     bool lift_floor(SectionId s, Bytes offset);
     bool skip(const Candidate& candidate);
     bool fits(Bytes top);
+    bool told_to_stop();
     Mark here() const;
     void undo(const Mark& mark);
 
@@ -88,6 +89,7 @@ class PlacementSearch {
     SectionId hot_ = 0; // the section that failed last is looked at first
     Bytes capacity_ = 0, next_ = 0;
     std::int64_t nodes_ = 0, most_nodes_ = 0;
+    std::int64_t work_ = 0; // since it last asked whether to stop
 
     // by buffer
     std::vector<Bytes> rest_;   // where it would rest on what is placed, or `gone` once it is placed itself

@@ -26,11 +26,12 @@ class Waiting {
     }
 
     // -1 where none lies in [first, last).
-    BufferId best(SectionId first, SectionId last) const {
+    BufferId best(SectionId first, SectionId last, Pace& pace) const {
         const auto from = std::lower_bound(part_.first.begin(), part_.first.end(), first) - part_.first.begin();
         const auto to = std::lower_bound(part_.first.begin(), part_.first.end(), last) - part_.first.begin();
-        Found found{none, -1};
+        Found found{none, -1, 0};
         look(1, 0, leaves_, static_cast<std::size_t>(from), static_cast<std::size_t>(to), last, found);
+        pace.spend(16 * found.steps);
         return found.b;
     }
 
@@ -49,6 +50,7 @@ class Waiting {
     struct Found {
         std::int32_t rank;
         BufferId b;
+        std::int64_t steps; // that it took
     };
 
     void join(std::size_t node) {
@@ -58,11 +60,12 @@ class Waiting {
 
     void look(std::size_t node, std::size_t low, std::size_t high, std::size_t from, std::size_t to, SectionId last,
               Found& found) const {
+        ++found.steps;
         if (low >= to || high <= from || nodes_[node].rank >= found.rank || nodes_[node].last > last) {
             return;
         }
         if (node >= leaves_) {
-            found = {nodes_[node].rank, static_cast<BufferId>(low)};
+            found = {nodes_[node].rank, static_cast<BufferId>(low), found.steps};
             return;
         }
         const std::size_t middle = (low + high) / 2;
@@ -159,13 +162,13 @@ class Valleys {
 
 } // namespace
 
-Offsets skyline_by_valleys(const Part& part, const Ranks& ranks) {
+Offsets skyline_by_valleys(const Part& part, const Ranks& ranks, Pace& pace) {
     Waiting waiting(part, ranks);
     Valleys valleys(part.sections());
     Offsets offsets(part.size(), 0);
     for (std::size_t left = part.size(); left > 0;) {
         const SectionId first = valleys.lowest();
-        const BufferId b = waiting.best(first, valleys.last(first));
+        const BufferId b = waiting.best(first, valleys.last(first), pace);
         if (b < 0) {
             valleys.fill(first);
             continue;

@@ -1,0 +1,86 @@
+"""Time limits are kept, in seconds of the processor: by at most 20 % and 0.2 s more, from ten buffers to 50,000."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+import memsched as ms
+from memsched import Buffer, place, validate_placement
+
+
+def spent(work: Callable[[], object]) -> float:
+    """Seconds of the processor."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def kept(limit: float, work: Callable[[], object]) -> None:
+    assert spent(work) <= 1.2 * limit + 0.2
+
+
+def training_step(count: int) -> list[Buffer]:
+    chance, ops = random.Random(1), count // 3
+    buffers = []
+    for k in range(ops):
+        size = 256 * chance.randint(1, 4000)
+        buffers.append(Buffer(k, 2 * ops - k, size - 100, 512))
+        buffers.append(Buffer(2 * ops - k - 1, 2 * ops - k + 1, size, 512))
+        buffers.append(Buffer(k, k + 1, 256 * chance.randint(1, 2000), 512))
+    return buffers
+
+
+def scattered(count: int) -> list[Buffer]:
+    """Long lives and all kinds of alignments."""
+    chance, span = random.Random(2), max(10, count // 4)
+    starts = [chance.randrange(span) for _ in range(count)]
+    return [
+        Buffer(start, start + chance.randrange(2, 3 + span // 8), chance.randint(50, 9999), chance.choice([1, 2, 64]))
+        for start in starts
+    ]
+
+
+def on_inputs(count: int) -> list[Buffer]:
+    """Half of them packed from 0, each with an end of its own."""
+    chance, low, buffers = random.Random(3), 0, []
+    for _ in range(count // 2):
+        buffers.append(Buffer(0, chance.randrange(1, count), size := chance.randint(1, 100), offset=low))
+        low += size
+    for _ in range(count // 2):
+        buffers.append(Buffer(start := chance.randrange(count), start + chance.randrange(1, count), low))
+    return buffers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [training_step, scattered, on_inputs])
+@pytest.mark.parametrize("count", [10, 2_900, 10_000, 50_000])
+def test_place_keeps_its_limit(make: Callable[[int], list[Buffer]], count: int) -> None:
+    buffers = make(count)
+    for limit in (0.0, 0.5):
+        for method in ("search", "greedy"):
+
+            def work(limit: float = limit, method: str = method) -> None:
+                found = place(buffers, time_limit=limit, method=method)
+                assert found.height >= found.lower_bound > 0
+
+            kept(limit, work)
+
+
+@pytest.mark.slow
+def test_a_capacity_keeps_its_limit_too() -> None:
+    buffers = scattered(50_000)
+
+    def refused() -> None:
+        with pytest.raises(ms.InfeasibleError, match="need at least"):
+            place(buffers, 10**6, time_limit=0.2)
+
+    kept(0.2, refused)
+
+
+def test_no_time_at_all_leaves_a_legal_pile() -> None:
+    buffers = on_inputs(3_000)
+    validate_placement(buffers, place(buffers, time_limit=0).offsets)
