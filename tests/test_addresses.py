@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
@@ -203,3 +203,33 @@ def test_what_cannot_be_placed() -> None:
 def test_bad_options_of_olla(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ms.InvalidInputError, match=sentence):
         ms.olla(WORKED["diamond"].graph, 200, **options)  # type: ignore[arg-type]
+
+
+def rounds_with_inputs(batch: int) -> ms.GraphFamily:
+    """Inputs of which the last begins lower in the smaller rounds, where others are gone."""
+
+    def make(size: int) -> ms.Graph:
+        choices = [{"alg": "a", "time": 1.0, "workspace": 0}, {"alg": "b", "time": 0.0, "workspace": 2 * size}]
+        inputs = [tensor("x", 3 * size, "input"), tensor("y", 3 * size, "input"), tensor("z", 1 + 5 * size, "input")]
+        ops = [op("A", ["z"], ["a"], 2.5, kind="conv"), op("B", ["z"], ["b"], 1.0, kind="conv", choices=choices)]
+        return ms.Graph([*inputs, tensor("a", 2), tensor("b", 3 * size)], ops, batch=size)
+
+    return ms.GraphFamily(make, batch)
+
+
+@given(st.integers(2, 7), st.data())
+@example(5, 42)
+def test_addresses_hold_in_the_smaller_rounds_too(batch: int, data: st.DataObject | int) -> None:
+    family = rounds_with_inputs(batch)
+    least = ms.min_memory(family, "modnn")
+    memory = data if isinstance(data, int) else data.draw(st.integers(least, max(least, ms.peak_memory(family))))
+    result = ms.modnn(family, memory, 1.0, rounds="search")
+    for placement in (None, ms.place(result)):
+        try:
+            placed = ms.with_addresses(result, placement)
+        except ms.InfeasibleError:
+            assert placement is not None  # its own addresses fit
+            continue
+        assert placed.placement is not None
+        assert placed.placement.height <= memory
+        ms.validate(family, placed.schedule, placed.device)

@@ -86,7 +86,7 @@ def place(
     """
     alignment = checks.count("alignment", alignment, 1, 2**40)
     if isinstance(buffers, Result):
-        buffers = buffers_of(buffers.schedule, _full_graph(buffers), alignment)
+        buffers = _buffers_of_plan(buffers, _full_graph(buffers), alignment)
     elif isinstance(buffers, Timeline):
         blocks = buffers.blocks
         if len(blocks[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
@@ -146,7 +146,7 @@ def with_addresses(
     graph = _full_graph(result)
     if placement is None:
         placement = _within_budget(result, graph, time_limit, alignment)
-    if not _is_of(placement, buffers_of(result.schedule, graph)):
+    if not any(_is_of(placement, of(result, graph)) for of in (_buffers_of_plan, _buffers_of_list)):
         raise InvalidInputError("the placement is not one of this result; make it by memsched.place(result)")
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     if placement.height > room:
@@ -165,7 +165,7 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
         They need more than the budget.
     """
     room = min(result.schedule.budget, result.device.memory) - graph.resident
-    buffers = buffers_of(result.schedule, graph, alignment)
+    buffers = _buffers_of_plan(result, graph, alignment)
     try:
         calm = place_buffers(_until_back(result, buffers), room, time_limit=_calm_seconds(time_limit))
     except InfeasibleError:
@@ -175,6 +175,9 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     try:
         return place_buffers(buffers, room, time_limit=time_limit)
     except InfeasibleError as error:
+        own = placement_of(result.schedule, graph)
+        if own is not None and own.height <= room and _is_of(own, _buffers_of_list(result, graph, alignment)):
+            return own
         raise _too_high(result, error.min_memory + graph.resident, room + graph.resident) from None
 
 
@@ -184,13 +187,14 @@ def _calm_seconds(time_limit: float | None) -> float:
 
 
 def _is_of(placement: Placement, buffers: list[Buffer]) -> bool:
-    """Whether these are the buffers that were placed, inputs and weights where they must be."""
+    """Whether these are the buffers that were placed, aligned, and inputs and weights where they must be."""
 
     def facts(one: Buffer) -> tuple[float, float, int]:
         return one.start, one.end, one.size
 
     return [facts(one) for one in placement.buffers] == [facts(one) for one in buffers] and all(
-        one.offset is None or one.offset == offset for one, offset in zip(buffers, placement.offsets, strict=True)
+        offset == one.offset if one.offset is not None else offset % one.alignment == 0
+        for one, offset in zip(buffers, placement.offsets, strict=True)
     )
 
 
@@ -233,6 +237,25 @@ def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
 def buffers_of(schedule: Schedule, graph: Graph, alignment: int = 1) -> list[Buffer]:
     """What a schedule holds from step to step; inputs and weights at the offsets that contiguous schedules have."""
     return _as_buffers(_core.residency(graph, schedule), graph, alignment)
+
+
+def _buffers_of_list(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:
+    return buffers_of(result.schedule, graph, alignment)
+
+
+def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:
+    """The same, such that addresses hold in the rounds of smaller batches, too.
+
+    There all is smaller, but inputs are packed from 0, so each may begin lower, where an earlier one ends in the full
+    batch, and never beyond its own end. So while a later one is held, all before it count as held.
+    """
+    buffers = buffers_of(result.schedule, graph, alignment)
+    if len({batch for batch, _ in result.schedule.rounds}) > 1:
+        end: float = 0
+        for k in reversed([k for k, one in enumerate(buffers) if one.offset is not None]):
+            end = max(end, buffers[k].end)
+            buffers[k] = dataclasses.replace(buffers[k], end=end)
+    return buffers
 
 
 def _as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buffer]:

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t most_searched = 3000;       // buffers of a part: the search recurses by buffer
 constexpr std::int64_t most_members = 50'000'000; // its tables
 constexpr std::size_t most_quadratic = 40'000;    // buffers of a part for rules that take O(n^2)
-constexpr std::int64_t first_steps = 50'000'000; // of the first rule, however little time there is
+constexpr std::int64_t first_steps = 50'000'000;  // of the first rule, however little time there is
 constexpr std::int64_t tries_per_round = 40;
 constexpr std::int64_t passes_per_turn = 256;
 constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
