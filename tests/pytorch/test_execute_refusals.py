@@ -54,11 +54,11 @@ def test_a_changed_model_is_refused(planner: str) -> None:
     p = own(mlp())
     with installed(p, tight(p, planner)):
         p.model[2].eval()
-        with pytest.raises(MemschedError, match="parts of it went to eval mode"):
+        with pytest.raises(MemschedError, match="'2' went to eval mode"):
             p.model(*p.args)
         p.model.train()
         p.model[0].weight.requires_grad_(False)
-        with pytest.raises(MemschedError, match="frozen"):
+        with pytest.raises(MemschedError, match=r"'0.weight' was .*True.* and is .*False"):
             p.model(*p.args)
         p.model[0].weight.requires_grad_(True)
         with (
@@ -67,7 +67,7 @@ def test_a_changed_model_is_refused(planner: str) -> None:
         ):
             p.model(*p.args)
         p.model.to(torch.float64)
-        with pytest.raises(MemschedError, match="another dtype"):
+        with pytest.raises(MemschedError, match=r"'0.weight' was .*float32.* and is .*float64"):
             p.model(p.args[0])
         p.model.to(torch.float32)
         assert differences(plain_step_of(p), train_step(p)) == []

@@ -18,6 +18,9 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.torch.premises import Premises
+from memsched.torch.process_state import contained
+from memsched.torch.witness import Witness, hooks_lost
 
 
 class CaptureError(MemschedError):
@@ -72,6 +75,8 @@ class Program:
     autocast : Autocast
     device : torch.device
         Where the module and its inputs were.
+    premises : Premises
+        What must still hold of the model where the program is run.
     """
 
     graph_module: fx.GraphModule
@@ -79,6 +84,7 @@ class Program:
     outputs: pytree.TreeSpec
     autocast: Autocast
     device: torch.device
+    premises: Premises
 
 
 def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Program:
@@ -98,14 +104,19 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     Raises
     ------
     CaptureError
-        torch.export cannot record it, for example because what it does depends on values of tensors.
+        torch.export cannot record it, for example because what it does depends on values of tensors; or a part of
+        it would be lost: a custom autograd.Function's own backward, a hook, an attribute that the forward sets.
     InvalidInputError
         The module is not in training mode, or module and inputs are spread over several devices.
     """
     if not model.training:
         raise InvalidInputError("the model is in eval mode; call model.train() before it is captured for training")
     device = only_device(model, args, kwargs or {})
-    with _in_silence(), torch.enable_grad():
+    hook = hooks_lost(model)
+    if hook is not None:
+        raise CaptureError(f"{type(model).__name__} has {hook}, which would not run at every step")
+    premises = Premises(model)
+    with _in_silence(), contained(model), torch.enable_grad():
         exported = _export(model, tuple(args), dict(kwargs or {}))
         module = exported.module(check_guards=False)
     for part in module.modules():
@@ -119,19 +130,44 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         outputs=exported.call_spec.out_spec,
         autocast=Autocast.ambient(device.type),
         device=device,
+        premises=premises,
     )
 
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
     """Preferably what the model computes in training. Some models can be recorded only as they are for a compiler."""
+    witness = Witness(model)
     for setting in (_as_in_training(model, args, kwargs), contextlib.nullcontext()):
         try:
-            with setting:
-                return torch.export.export(model, args, kwargs, strict=False)
+            with contained(model), setting, witness.watching():
+                exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # the model's own code runs in there, so anything may be raised
             reason = error
+        else:
+            if witness.lost is not None:
+                raise CaptureError(f"a plan of operations for {type(model).__name__} would lose {witness.lost}")
+            return exported
     message = f"torch.export cannot capture {type(model).__name__}: {type(reason).__name__}: {_reason(reason)}"
     raise CaptureError(message) from reason
+
+
+@contextlib.contextmanager
+def without_data(model: torch.nn.Module) -> Iterator[None]:
+    """The operations of a model run here on tensors without data, which some of them refuse.
+
+    Raises
+    ------
+    CaptureError
+        An operation did, for example because the shape of its result depends on values.
+    """
+    with contained(model):
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            message = f"the operations of {type(model).__name__} cannot be followed: {type(error).__name__}"
+            raise CaptureError(f"{message}: {_reason(error)}") from error
 
 
 @contextlib.contextmanager

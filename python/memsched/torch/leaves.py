@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,8 @@ class Leaf:
         floating = self.dtype is not None and getattr(torch, self.dtype).is_floating_point
         sized = zip(self.strides, self.shape, strict=True)
         strides = tuple(stride for stride, size in sized if size > 1) if floating else ()
-        return self.dtype, self.shape, strides, self.needs_grad, self.value
+        plain = (type(self.value), repr(self.value) if isinstance(self.value, float | complex) else self.value)
+        return self.dtype, self.shape, strides, self.needs_grad, plain
 
     def example(self, device: torch.device) -> Any:
         """Such a leaf, filled with zeros."""
@@ -127,3 +129,26 @@ class Leaf:
         dtype_named("dtype of an input", document["dtype"])
         needs_grad = checks.flag("needs_grad of an input", document["needs_grad"])
         return cls(dtype=document["dtype"], shape=shape, strides=strides, needs_grad=needs_grad)
+
+
+def distinct(leaves: Iterable[Any]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+    """The tensors among some values, each object once, and of each tensor leaf which one it is.
+
+    Models look at that: attention projects once where query, key and value are one tensor.
+
+    Examples
+    --------
+    >>> x, y = torch.ones(2), torch.ones(2)
+    >>> distinct([x, 3, y, x])[1]
+    (0, 1, 0)
+    """
+    tensors: list[torch.Tensor] = []
+    places: dict[int, int] = {}
+    which = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in places:
+                places[id(leaf)] = len(tensors)
+                tensors.append(leaf)
+            which.append(places[id(leaf)])
+    return tensors, tuple(which)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -22,11 +25,48 @@ def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Gives modules their attributes back: some keep tensors, tables or lists of weights that a forward replaces."""
-    before = [(module, dict(vars(module))) for module in model.modules()]
+    """Gives modules their attributes back: some keep tensors, tables or lists of weights that a forward replaces.
+
+    What containers, generators and tensors among the attributes hold is put back, too; but not that of parameters and
+    buffers.
+    """
+    held = _Held(model)
     try:
         yield
     finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)
+        held.put_back()
+
+
+class _Held:
+    """What the attributes of modules hold."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._tensors: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        for module in model.modules():
+            self._note(vars(module))
+
+    def _note(self, value: Any) -> None:
+        if isinstance(value, torch.Generator):
+            self._generators.append((value, value.get_state()))
+        elif isinstance(value, torch.Tensor):
+            if id(value) not in self._own and id(value) not in self._tensors and not isinstance(value, FakeTensor):
+                self._tensors[id(value)] = value, value._version, value.detach().clone()
+        elif isinstance(value, dict | list | set | deque | tuple) and id(value) not in self._containers:
+            if not isinstance(value, tuple):
+                self._containers[id(value)] = value, dict(value) if isinstance(value, dict) else list(value)
+            for inner in list(value.values() if isinstance(value, dict) else value):
+                self._note(inner)
+
+    def put_back(self) -> None:
+        for container, content in self._containers.values():
+            container.clear()
+            (container.extend if isinstance(container, list | deque) else container.update)(content)
+        for generator, state in self._generators:
+            generator.set_state(state)
+        with torch.no_grad():
+            for tensor, version, content in self._tensors.values():
+                if tensor._version != version:
+                    tensor.copy_(content)

@@ -10,13 +10,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.torch.capture import Autocast
+from memsched.torch.capture import Autocast, CaptureError
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.nesting import nesting
 from memsched.torch.run import Run
 from memsched.torch.script import Script
-from memsched.torch.stages import StagedModel, training_signature
+from memsched.torch.stages import StagedModel, stage
 from memsched.torch.stand_in import StandIn, waiting_for_backward
 
 
@@ -37,7 +37,8 @@ class PlannedForward(StandIn):
         self.staged, self.script, self.lanes = staged, script, lanes
 
     def _step(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._check_model(model)
+        self._check_run()
+        self._check_model(model, args, kwargs)
         leaves = self._check_inputs(args, kwargs)
         state = self.staged.fetch_state(model)
         run = Run(self.staged, self.script, state, leaves, self.lanes, self._host, self.observe())
@@ -56,12 +57,23 @@ class PlannedForward(StandIn):
             raise
         return outputs
 
-    def _check_model(self, model: torch.nn.Module) -> None:
-        if training_signature(model) != self.staged.signature:
-            raise MemschedError(
-                "the model has changed since it was planned: parts of it went to eval mode, or parameters were frozen "
-                "or unfrozen or got another dtype; call remove() and plan it again"
-            )
+    def _check_model(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What was captured must still be what the model computes. Where in doubt, it is captured again to compare."""
+        changed = self.staged.premises.changed()
+        if changed is not None:
+            leaves = self._check_inputs(args, kwargs)
+            args, kwargs = pytree.tree_unflatten(leaves, self.staged.inputs)
+            try:
+                same = self.staged.same_program(stage(model, args, kwargs))
+            except (CaptureError, InvalidInputError):
+                same = False
+            if not same:
+                raise MemschedError(
+                    f"the model has changed since it was planned: {changed}; call remove() and plan it again"
+                )
+            self.staged.premises.accept()
+
+    def _check_run(self) -> None:
         ambient = Autocast.ambient(self.staged.device.type)
         if ambient != self.staged.autocast:
             raise MemschedError(
@@ -95,6 +107,11 @@ class PlannedForward(StandIn):
                     else "plan for this input too, drop a smaller last batch (drop_last=True), or call remove() before"
                 )
                 raise InvalidInputError(f"input {name!r} is {found}, and the plan is for {expected}; {remedy}")
+        if distinct(leaves)[1] != self.staged.which:
+            raise InvalidInputError(
+                "some inputs are one tensor here and were several when the model was planned, or the other way; pass "
+                "them alike"
+            )
         return leaves
 
 

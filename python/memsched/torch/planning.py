@@ -9,10 +9,11 @@ import torch
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.torch.capture import CaptureError
+from memsched.torch.capture import CaptureError, without_data
 from memsched.torch.hooked.plan import plan_with_hooks
 from memsched.torch.link import measure_link
 from memsched.torch.machines import machine
+from memsched.torch.process_state import contained
 from memsched.torch.resident import Resident, loss_bytes, optimizer_bytes, resident_of
 from memsched.torch.roofline import describe
 from memsched.torch.scratch import kernel_scratch
@@ -37,6 +38,7 @@ def plan(
     host_memory: str | int | None = None,
     reserve: str | int | None = None,
     time_limit: float | None = None,
+    verify: bool = True,
 ) -> TorchPlan:
     """Plan a training step of a model so that the process fits a budget of device memory.
 
@@ -69,6 +71,11 @@ def plan(
         on the CPU.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
+    verify : bool
+        Run one planned step and one plain step on the given inputs, and compare outputs, gradients, buffers and random
+        numbers before the plan is returned; what differs is planned with hooks, with a warning. The model is left as it
+        was. On CUDA, what a plain step saves waits on the host where it would not fit the budget; where it does not fit
+        even so, a warning says that nothing was compared.
 
     Returns
     -------
@@ -96,24 +103,50 @@ def plan(
         raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")
     if "forward" in model.__dict__:
         raise MemschedError("the model has a plan already, or another forward of its own; call remove() on it first")
-    try:
-        staged = stage(model, args, kwargs)
-    except CaptureError as error:
-        return plan_with_hooks(
-            model,
-            args,
-            kwargs,
-            reason=str(error),
-            budget=budget,
-            device=device,
-            planner=planner,
-            optimizer=optimizer,
-            loss=loss,
-            host_memory=host_memory,
-            reserve=reserve,
-            time_limit=time_limit,
-        )
-    found = measure_bytes(staged, model, args, kwargs, on_device=True)
+    options: dict[str, Any] = {
+        "budget": budget,
+        "device": device,
+        "planner": planner,
+        "optimizer": optimizer,
+        "loss": loss,
+        "host_memory": host_memory,
+        "reserve": reserve,
+        "time_limit": time_limit,
+    }
+    with contained(model):
+        try:
+            made = _plan_stages(model, args, kwargs, **options)
+            different = made.check(model, args, kwargs) if verify else None
+        except CaptureError as error:
+            reason = str(error)
+        else:
+            if different is None:
+                return made
+            reason = (
+                f"a planned step of {type(model).__name__} changes the {different}: its forward depends on what a "
+                "capture does not see"
+            )
+        return plan_with_hooks(model, args, kwargs, reason=reason, verify=verify, **options)
+
+
+def _plan_stages(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    budget: str | int,
+    device: str,
+    planner: str,
+    optimizer: torch.optim.Optimizer | int | None,
+    loss: Callable[[Any], torch.Tensor] | None,
+    host_memory: str | int | None,
+    reserve: str | int | None,
+    time_limit: float | None,
+) -> TorchPlan:
+    """The plan of a model that can be captured."""
+    staged = stage(model, args, kwargs)
+    with without_data(model):
+        found = measure_bytes(staged, model, args, kwargs, on_device=True)
     if device == "here":
         times = measure_times(staged, model, args, kwargs)
         link = measure_link(staged.device)
@@ -135,6 +168,7 @@ def plan(
         resident=resident,
         inputs=staged.inputs,
         leaves=staged.leaves,
+        which=staged.which,
         autocast=staged.autocast,
         device=staged.device,
         times=source,

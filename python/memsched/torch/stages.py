@@ -12,10 +12,11 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from memsched.torch.capture import Autocast, CaptureError, Program, capture
+from memsched.torch.capture import Autocast, CaptureError, Program, capture, without_data
 from memsched.torch.facts import Facts, attribute, facts, fake_copy, fake_mode
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic
+from memsched.torch.premises import Premises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,11 @@ class Stage:
     outputs: tuple[int, ...]
     random: bool
 
+    def said(self) -> tuple[Any, ...]:
+        """All that it computes, as text and names."""
+        inner = [part.code for part in self.module.modules() if isinstance(part, fx.GraphModule)]
+        return inner, self.entry, self.exit, self.environment, self.state, self.exports, self.outputs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedModel:
@@ -86,12 +92,16 @@ class StagedModel:
     leaves : tuple of Leaf
         What each leaf of the inputs is like.
     results : tuple
-        Of each leaf of the result: None where a stage computes it, else ("environment", name), ("state", name) or
-        ("constant", value).
-    signature : tuple
-        What the capture depends on besides the inputs (`training_signature`).
+        Of each leaf of the result: ("computed", position) where a stage computes it, for the first leaf that is this
+        tensor; else ("environment", name), ("state", name) or ("constant", value).
+    premises : Premises
+        What the capture depends on besides the inputs.
+    which : tuple of int
+        Of each leaf of the inputs that is a tensor, which of the distinct tensors it is.
     operations : tuple of str
         A short hash of the operations of each stage.
+    kinds : tuple
+        What the state was like: name, dtype, shape, strides, and whether it needs a gradient.
     constants : dict
         Tensors of the program that are not state of the model, by name.
     autocast : Autocast
@@ -103,9 +113,11 @@ class StagedModel:
     outputs: pytree.TreeSpec
     input_names: tuple[str, ...]
     leaves: tuple[Leaf, ...]
-    results: tuple[tuple[str, Any] | None, ...]
-    signature: tuple[Any, ...]
+    results: tuple[tuple[str, Any], ...]
+    premises: Premises
+    which: tuple[int, ...]
     operations: tuple[str, ...]
+    kinds: tuple[Any, ...]
     constants: dict[str, torch.Tensor]
     autocast: Autocast
     device: torch.device
@@ -113,8 +125,19 @@ class StagedModel:
     def fetch_state(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """The present parameters, buffers and constants by name: `.to()` and others replace them between steps."""
         names = dict.fromkeys(ref.name for stage in self.stages for ref in stage.state)
-        names.update(dict.fromkeys(result[1] for result in self.results if result and result[0] == "state"))
+        names.update(dict.fromkeys(result[1] for result in self.results if result[0] == "state"))
         return {name: self.constants[name] if name in self.constants else attribute(model, name) for name in names}
+
+    def same_program(self, other: StagedModel) -> bool:
+        """Whether another capture for the same inputs computes the same from the same state."""
+        mine, theirs = ([stage.said() for stage in one.stages] for one in (self, other))
+        return (
+            mine == theirs
+            and self.kinds == other.kinds
+            and repr((self.inputs, self.outputs, self.results)) == repr((other.inputs, other.outputs, other.results))
+            and list(self.constants) == list(other.constants)
+            and all(map(_same_tensor, self.constants.values(), other.constants.values()))
+        )
 
     def result(
         self, computed: Mapping[int, Any], environment: Mapping[str, Any], state: Mapping[str, torch.Tensor]
@@ -128,15 +151,8 @@ class StagedModel:
         environment, state
             Where the other leaves come from.
         """
-        sources: dict[str, Mapping[Any, Any]] = {"environment": environment, "state": state}
-        leaves = [
-            computed[position]
-            if source is None
-            else sources[source[0]][source[1]]
-            if source[0] in sources
-            else source[1]
-            for position, source in enumerate(self.results)
-        ]
+        sources: dict[str, Mapping[Any, Any]] = {"computed": computed, "environment": environment, "state": state}
+        leaves = [sources[kind][key] if kind in sources else key for kind, key in self.results]
         return pytree.tree_unflatten(leaves, self.outputs)
 
 
@@ -177,7 +193,17 @@ def stage(
     >>> [stage.name for stage in stage(model, (torch.ones(2, 8),)).stages]
     ['0', '1', '2']
     """
-    program = capture(model, args, kwargs)
+    with without_data(model):
+        return _staged(model, capture(model, args, kwargs), args, kwargs, rewrite)
+
+
+def _staged(
+    model: torch.nn.Module,
+    program: Program,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    rewrite: Callable[[fx.GraphModule], object] | None,
+) -> StagedModel:
     if rewrite is not None:
         rewrite(program.graph_module)
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
@@ -185,6 +211,7 @@ def stage(
     flat = [fake_copy(fake, leaf) for leaf in leaves]
     graph = program.graph_module.graph
     known = facts(program, fake, flat)
+    _refuse_objects(program.graph_module)
     _refuse_writes(graph, known)
     if share_concatenations(graph, known):
         known = facts(program, fake, flat)
@@ -196,31 +223,41 @@ def stage(
     shared = _shared_state(cuts)
     stages = tuple(_build(program, cut, known, returned, shared) for cut in cuts)
     constants = _constants(model, program, stages)
+    results = tuple(_result(leaf, returned.index(leaf)) for leaf in returned)
+    names = dict.fromkeys(ref.name for stage in stages for ref in stage.state)
+    names |= dict.fromkeys(name for kind, name in results if kind == "state")
+    state = ((name, constants[name] if name in constants else attribute(model, name)) for name in names)
     return StagedModel(
         stages=stages,
         inputs=program.inputs,
         outputs=program.outputs,
         input_names=tuple(node.name for node in graph.nodes if node.op == "placeholder"),
         leaves=tuple(Leaf.of(leaf) for leaf in leaves),
-        results=tuple(_result(leaf) for leaf in returned),
-        signature=training_signature(model),
+        results=results,
+        premises=program.premises,
+        which=distinct(leaves)[1],
         operations=tuple(_hash_of(cut) for cut in cuts),
+        kinds=tuple((name, t.dtype, t.shape, t.stride(), t.requires_grad) for name, t in state),
         constants=constants,
         autocast=program.autocast,
         device=program.device,
     )
 
 
-def training_signature(model: torch.nn.Module) -> tuple[Any, ...]:
-    """What a capture depends on besides the inputs: the mode of every module, and what kind each parameter is of."""
-    return (
-        *(module.training for module in model.modules()),
-        *((name, parameter.requires_grad, parameter.dtype) for name, parameter in model.named_parameters()),
-    )
+def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b))
 
 
 def _hash_of(cut: Cut) -> str:
     return hashlib.sha256("\n".join(str(node.target) for node in cut.nodes).encode()).hexdigest()[:12]
+
+
+def _refuse_objects(module: fx.GraphModule) -> None:
+    """State that is no tensor, such as a generator of random numbers: a repeated run would find it changed."""
+    for node in module.graph.nodes:
+        value = attribute(module, str(node.target)) if node.op == "get_attr" else None
+        if value is not None and not isinstance(value, torch.Tensor | fx.GraphModule):
+            raise CaptureError(f"the model computes with a {type(value).__name__}, which changes as it is used")
 
 
 def _refuse_writes(graph: fx.Graph, known: dict[fx.Node, Facts]) -> None:
@@ -256,12 +293,12 @@ def _refuse_shared_writes(cuts: Sequence[Cut], known: dict[fx.Node, Facts]) -> N
             raise CaptureError(f"the model's buffer {names[storage]!r} is changed in one stage and used in another")
 
 
-def _result(leaf: Any) -> tuple[str, Any] | None:
+def _result(leaf: Any, position: int) -> tuple[str, Any]:
     if not isinstance(leaf, fx.Node):
         return ("constant", leaf)
     if leaf.op == "placeholder":
         return ("environment", leaf.name)
-    return ("state", str(leaf.target)) if leaf.op == "get_attr" else None
+    return ("state", str(leaf.target)) if leaf.op == "get_attr" else ("computed", position)
 
 
 def _shared_state(cuts: Sequence[Cut]) -> frozenset[str]:
@@ -298,7 +335,8 @@ def _build(
     for node in cut.nodes:
         values[node] = graph.node_copy(node, lambda read, node=node: values.get(read) or arguments.of(read, node))
     own = set(cut.nodes)
-    outputs = [position for position, leaf in enumerate(returned) if isinstance(leaf, fx.Node) and leaf in own]
+    first = {leaf: position for position, leaf in reversed(list(enumerate(returned))) if isinstance(leaf, fx.Node)}
+    outputs = sorted(position for leaf, position in first.items() if leaf in own)
     leaving = [cut.exit] if cut.exit else []
     graph.output(tuple(values[node] for node in [*leaving, *cut.exports, *(returned[p] for p in outputs)]))
     graph.lint()

@@ -16,8 +16,10 @@ from memsched import checks
 from memsched._core import Chain, Timeline
 from memsched.documents import Document, Source, check_keys, read_document, write_document
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.problem import peak_memory
 from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
+from memsched.torch.check import difference, standing_in
 from memsched.torch.choose_lanes import lanes_on, trial_lanes
 from memsched.torch.lanes import Lanes
 from memsched.torch.leaves import Leaf, dtype_named
@@ -53,6 +55,8 @@ class TorchPlan:
         How (args, kwargs) nest.
     leaves : tuple of Leaf
         What each leaf of the inputs is like.
+    which : tuple of int
+        Of each leaf that is a tensor, which of the distinct tensors it is.
     autocast : Autocast
     device : torch.device
         Where the model was.
@@ -64,6 +68,7 @@ class TorchPlan:
 
     KIND = "stages"
     KEYS: tuple[str, ...] = _KEYS
+    REPEATS = True  # a forward may run twice, so that it is known what it does
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class TorchPlan:
         autocast: Autocast,
         device: torch.device,
         times: str,
+        which: tuple[int, ...],
         operations: tuple[str, ...] = (),
         captured: tuple[torch.nn.Module, StagedModel] | None = None,
     ) -> None:
@@ -84,6 +90,7 @@ class TorchPlan:
         self._captured: weakref.WeakKeyDictionary[torch.nn.Module, StagedModel] = weakref.WeakKeyDictionary()
         if captured is not None:
             self._captured[captured[0]] = captured[1]
+        self.which = which
         self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -203,12 +210,11 @@ class TorchPlan:
             Naming the first tensor that differs, or the bytes that exceed the budget.
         """
         device = self.device
-        original = type(model).forward.__get__(model)
-        with untouched(model, device):
-            expected = trial_step(model, original, args, kwargs, device)
+        with untouched(model, device, (args, kwargs)), standing_in(model, None):
+            expected = trial_step(model, model, args, kwargs, device)
         if device.type == "cuda":  # some of its kernels add in any order
-            with untouched(model, device):
-                expected = expected.without_noise(trial_step(model, original, args, kwargs, device))
+            with untouched(model, device, (args, kwargs)), standing_in(model, None):
+                expected = expected.without_noise(trial_step(model, model, args, kwargs, device))
         measured = None
         for name, lanes in trial_lanes(device).items():
             found, recorder = self._trial(model, args, kwargs, lanes, counting=True)
@@ -255,8 +261,13 @@ class TorchPlan:
         meter = Meter() if counting and self.device.type != "cuda" else None
         recorder = StepRecorder(planned.script, lanes, meter, self.device)
         planned.observe = lambda: recorder
-        with untouched(model, self.device), meter or contextlib.nullcontext():
-            step = trial_step(model, planned, args, kwargs, self.device)
+        guarded = counting or not self.REPEATS  # a step that is captured writes to no parameter and no input
+        with (
+            untouched(model, self.device, (args, kwargs), guarded=guarded),
+            standing_in(model, planned),
+            meter or contextlib.nullcontext(),
+        ):
+            step = trial_step(model, model, args, kwargs, self.device)
         return step, recorder
 
     def _uncounted(self) -> int:
@@ -266,7 +277,9 @@ class TorchPlan:
 
     def _planned(self, model: torch.nn.Module, lanes: Lanes) -> PlannedForward:
         staged = self._captured.get(model)
-        if staged is None or staged.device != self.device:
+        stale = staged is None or staged.device != self.device
+        # In eval mode nothing is planned; every training step looks again.
+        if staged is None or stale or (model.training and staged.premises.changed() is not None):
             staged = self._captured[model] = self._restage(model)
         return PlannedForward(model, staged, self._script(), lanes)
 
@@ -275,7 +288,7 @@ class TorchPlan:
 
     def _restage(self, model: torch.nn.Module) -> StagedModel:
         """Capture the model for the inputs of the plan, and see that it is the model of the plan."""
-        args, kwargs = pytree.tree_unflatten([leaf.example(self.device) for leaf in self.leaves], self.inputs)
+        args, kwargs = pytree.tree_unflatten(self._examples(), self.inputs)
         with self.autocast.context():
             staged = stage(model, args, kwargs)
         found = measure_bytes(staged, model, args, kwargs, on_device=True).stages
@@ -292,6 +305,34 @@ class TorchPlan:
             )
         return staged
 
+    def _examples(self) -> list[Any]:
+        """Leaves of inputs like those of the plan; those that were one tensor are."""
+        examples, made, which = [], dict[int, Any](), iter(self.which)
+        for leaf in self.leaves:
+            if leaf.dtype is None:
+                examples.append(leaf.value)
+            else:
+                number = next(which)
+                examples.append(made.setdefault(number, leaf.example(self.device)))
+        return examples
+
+    def check(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> str | None:
+        """One step of a model as planned against a plain one: the first thing that differs, in words, or None.
+
+        A part of `verify`: copies happen at any time, bytes are not counted, and where the plain step does not fit the
+        device, what it saves waits on the host.
+        """
+        problem = self.result.problem
+        return difference(
+            model,
+            self._planned(model, lanes_on(self.device)),
+            args,
+            kwargs,
+            self.device,
+            plain_fits=self.device.type != "cuda" or peak_memory(problem) <= self.result.schedule.budget,
+            own=not self.REPEATS,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON document, memsched-torch-plan/1."""
         return {
@@ -300,7 +341,7 @@ class TorchPlan:
             "result": self.result.to_json(),
             "resident": self.resident.parts(),
             "inputs": nesting_to_json(self.inputs),
-            "leaves": [leaf.to_json() for leaf in self.leaves],
+            "leaves": _leaves_to_json(self.leaves, self.which),
             "autocast": {
                 "device_type": self.autocast.device_type,
                 "enabled": self.autocast.enabled,
@@ -368,6 +409,7 @@ class TorchPlan:
             "resident": Resident(**resident),
             "inputs": inputs,
             "leaves": leaves,
+            "which": _which(document["leaves"]),
             "autocast": Autocast(
                 device_type=checks.text("device_type of the plan's autocast", autocast["device_type"]),
                 enabled=checks.flag("enabled of the plan's autocast", autocast["enabled"]),
@@ -377,3 +419,28 @@ class TorchPlan:
             "times": checks.text("times of the plan", document["times"]),
             "operations": tuple(checks.text("an operation of the plan", one) for one in document["operations"]),
         }
+
+
+def _leaves_to_json(leaves: tuple[Leaf, ...], which: tuple[int, ...]) -> list[dict[str, Any]]:
+    """One object a leaf; `same_as` names an earlier leaf that is the same tensor."""
+    documents, numbers, first = [], iter(which), dict[int, int]()
+    for position, leaf in enumerate(leaves):
+        document = leaf.to_json()
+        if leaf.dtype is not None:
+            same = first.setdefault(next(numbers), position)
+            if same != position:
+                document["same_as"] = same
+        documents.append(document)
+    return documents
+
+
+def _which(documents: list[dict[str, Any]]) -> tuple[int, ...]:
+    """Of each leaf that is a tensor, which of the distinct tensors it is."""
+    numbers: dict[int, int] = {}
+    for position, document in enumerate(documents):
+        if "value" not in document:
+            same = document.get("same_as", position)
+            if same != position and (checks.count("same_as of an input", same, 0, position) not in numbers):
+                raise InvalidInputError(f"same_as of an input is {same}, which is no tensor among the inputs before it")
+            numbers[position] = numbers.get(same, len(set(numbers.values())))
+    return tuple(numbers.values())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import MemschedError
-from memsched.torch.random_state import random_state, set_random_state
+from memsched.torch.lanes import as_bytes
+from memsched.torch.process_state import contained
+from memsched.torch.random_state import random_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +31,15 @@ class Step:
         After the step.
     random : list of Tensor
         The states of the generators after the step.
+    form : list
+        How the result nests; of each leaf whether it is a tensor that needs a gradient, or what it is.
     """
 
     outputs: list[torch.Tensor | None]
     gradients: dict[str, torch.Tensor | None]
     buffers: dict[str, torch.Tensor]
     random: list[torch.Tensor]
+    form: list[Any] = field(default_factory=list)
 
     def without_noise(self, again: Step) -> Step:
         """The step less what another run of the same step computed otherwise."""
@@ -42,21 +48,83 @@ class Step:
             gradients={name: g for name, g in self.gradients.items() if _identical(g, again.gradients[name])},
             buffers={name: b for name, b in self.buffers.items() if _identical(b, again.buffers[name])},
             random=self.random,
+            form=self.form,
         )
 
 
 @contextlib.contextmanager
-def untouched(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """Puts the model's buffers and the generators back at the end."""
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    states = random_state(device)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
-        set_random_state(device, states)
+def untouched(
+    model: torch.nn.Module, device: torch.device, inputs: Any = (), *, guarded: bool = True
+) -> Iterator[WriteGuard]:
+    """Puts model, inputs, generators and the state of the process back at the end.
+
+    Parameters
+    ----------
+    model, device
+    inputs
+        Their tensors are put back, too.
+    guarded : bool
+        Parameters and inputs that are written to in place are put back; it costs a little time at every operation.
+        Else it is known that they are not written to.
+    """
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    data = [(parameter, parameter.data) for parameter in model.parameters()]
+    guard = WriteGuard([*model.parameters(), *pytree.tree_leaves(inputs)])
+    with contained(model), guard if guarded else contextlib.nullcontext():
+        try:
+            yield guard
+        finally:
+            guard.put_back()
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            for parameter, own in data:
+                if parameter.data_ptr() != own.data_ptr():
+                    parameter.data = own
+
+
+class WriteGuard(TorchDispatchMode):
+    """Copies what is about to be changed in place, so that it can be put back.
+
+    Parameters
+    ----------
+    values
+        The tensors among them are guarded.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        super().__init__()
+        strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+        self._guarded = {t.untyped_storage()._cdata: t.untyped_storage() for t in strided}
+        self._before: dict[int, torch.Tensor] = {}
+
+    @property
+    def wrote(self) -> bool:
+        """Whether anything was changed."""
+        return bool(self._before)
+
+    def put_back(self) -> None:
+        """As it was."""
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            for key, before in self._before.items():
+                as_bytes(self._guarded[key]).copy_(before)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for k, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[k] if k < len(args) else kwargs.get(argument.name)
+                for tensor in pytree.tree_leaves(value):
+                    self._keep(tensor)
+        return func(*args, **kwargs)
+
+    def _keep(self, tensor: Any) -> None:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            return
+        key = tensor.untyped_storage()._cdata
+        if key in self._guarded and key not in self._before:
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                self._before[key] = as_bytes(self._guarded[key]).to("cpu", copy=True)
 
 
 def trial_step(
@@ -73,7 +141,8 @@ def trial_step(
     MemschedError
         No result needs a gradient.
     """
-    outputs = [leaf for leaf in pytree.tree_leaves(forward(*args, **(kwargs or {}))) if isinstance(leaf, torch.Tensor)]
+    results, nest = pytree.tree_flatten(forward(*args, **(kwargs or {})))
+    outputs = [leaf for leaf in results if isinstance(leaf, torch.Tensor)]
     differentiable = [value for value in outputs if value.requires_grad]
     if not differentiable:
         raise MemschedError("no result of the model needs a gradient; there is no training step to try")
@@ -82,13 +151,24 @@ def trial_step(
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     sources = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     sources |= {f"input {k}": leaf for k, leaf in enumerate(leaves) if leaf.requires_grad}
-    found = torch.autograd.grad(differentiable, list(sources.values()), arriving, allow_unused=True)
+    try:
+        found = torch.autograd.grad(differentiable, list(sources.values()), arriving, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise MemschedError(f"the model's backward cannot be tried: {error}") from error
     return Step(
         outputs=[value.detach() for value in outputs],
         gradients=dict(zip(sources, found, strict=True)),
         buffers={name: buffer.detach().clone() for name, buffer in model.named_buffers()},
         random=random_state(device),
+        form=[nest, *(leaf.requires_grad if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in results)],
     )
+
+
+def _plain(leaf: Any) -> Any:
+    """What is no tensor, to compare; an object of no known kind counts by its type."""
+    return type(leaf), repr(leaf) if isinstance(leaf, bool | int | float | complex | str | None) else None
 
 
 def first_difference(expected: Step, found: Step) -> str | None:
@@ -99,6 +179,8 @@ def first_difference(expected: Step, found: Step) -> str | None:
         ("buffer", dict(expected.buffers), dict(found.buffers)),
         ("random number generator", _numbered(expected.random), _numbered(found.random)),
     ]
+    if expected.form != found.form:
+        return "way in which the result nests, what of it needs a gradient, or what of it is no tensor"
     for what, wanted, got in groups:
         for name, tensor in wanted.items():
             if not _identical(tensor, got.get(name)):
@@ -114,6 +196,8 @@ def _identical(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     """Equal bit for bit; NaN equals the same NaN."""
     if a is None or b is None:
         return a is b
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return False
+    if a.layout is not torch.strided:
+        return _identical(a.to_dense(), b.to_dense())
     return bool(torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8)))

@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError
-from memsched.torch.capture import Autocast, CaptureError, only_device
+from memsched.torch.capture import Autocast, CaptureError, only_device, without_data
 from memsched.torch.facts import fake_copy, fake_mode
-from memsched.torch.graph_step.inputs import distinct, own_inputs, replaced
+from memsched.torch.graph_step.inputs import own_inputs, replaced
 from memsched.torch.graph_step.kernels import laid_out
 from memsched.torch.graph_step.layers import PLACE
 from memsched.torch.graph_step.order import Turns
@@ -23,7 +23,8 @@ from memsched.torch.graph_step.program import START, Block, Operation, Program, 
 from memsched.torch.graph_step.rewrite import drop_unread, is_random, name_statistics, read_less
 from memsched.torch.graph_step.trace import Loss, Trace, trace
 from memsched.torch.graph_step.watch import Watched
-from memsched.torch.stages import training_signature
+from memsched.torch.leaves import distinct
+from memsched.torch.premises import Premises
 
 
 def capture_step(model: nn.Module, args: Sequence[Any], loss: Loss, *, weight: float | None = None) -> Program:
@@ -61,20 +62,22 @@ def capture_step(model: nn.Module, args: Sequence[Any], loss: Loss, *, weight: f
     leaves = pytree.tree_leaves(tuple(args))
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
         raise InvalidInputError("an input needs a gradient, which a planned step does not give; pass x.detach()")
+    premises = Premises(model, loss)
     fake = fake_mode([*model.parameters(), *model.buffers(), *leaves])
     given = replaced(tuple(args), lambda tensors: own_inputs([fake_copy(fake, tensor) for tensor in tensors]))
     inputs = distinct(pytree.tree_leaves(given))[0]
     autocast = Autocast.ambient(device.type)
-    traced = trace(model, fake, given, loss, autocast=autocast, weight=weight)
-    values = [*(fake_copy(fake, t.detach()) for t in (*model.parameters(), *model.buffers())), *inputs]
-    traced = _settled(traced, fake, values, device)
-    sizes = [tensor.shape[0] for tensor in inputs if tensor.dim()]
-    return _Builder(traced, Watched(traced.module, fake, values, device)).program(
-        autocast=autocast,
-        device=device,
-        signature=training_signature(model),
-        batch=max(1, sizes[0]) if sizes else 1,
-    )
+    with without_data(model):
+        traced = trace(model, fake, given, loss, autocast=autocast, weight=weight)
+        values = [*(fake_copy(fake, t.detach()) for t in (*model.parameters(), *model.buffers())), *inputs]
+        traced = _settled(traced, fake, values, device)
+        sizes = [tensor.shape[0] for tensor in inputs if tensor.dim()]
+        return _Builder(traced, Watched(traced.module, fake, values, device)).program(
+            autocast=autocast,
+            device=device,
+            premises=premises,
+            batch=max(1, sizes[0]) if sizes else 1,
+        )
 
 
 def _settled(traced: Trace, fake: FakeTensorMode, values: list[torch.Tensor], device: torch.device) -> Trace:

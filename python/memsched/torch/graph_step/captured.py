@@ -18,11 +18,11 @@ from memsched.torch.choose_lanes import lanes_on
 from memsched.torch.facts import fake_copy, fake_mode, tensors_of
 from memsched.torch.graph_step.as_graph import as_graph, op_names
 from memsched.torch.graph_step.capture_step import capture_step
-from memsched.torch.graph_step.inputs import distinct, replaced
+from memsched.torch.graph_step.inputs import replaced
 from memsched.torch.graph_step.op_times import measure_operations, model_operations, with_real_bytes
 from memsched.torch.graph_step.program import Program
 from memsched.torch.graph_step.trace import Loss
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.machines import Machine
 from memsched.torch.stage_times import has_no_data
 

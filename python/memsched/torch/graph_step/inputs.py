@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-
-def distinct(leaves: Iterable[Any]) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-    """The tensors among some values, each object once, and of each tensor leaf which one it is.
-
-    Models look at that: attention projects once where query, key and value are one tensor.
-
-    Examples
-    --------
-    >>> x, y = torch.ones(2), torch.ones(2)
-    >>> distinct([x, 3, y, x])[1]
-    (0, 1, 0)
-    """
-    tensors: list[torch.Tensor] = []
-    places: dict[int, int] = {}
-    which = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            if id(leaf) not in places:
-                places[id(leaf)] = len(tensors)
-                tensors.append(leaf)
-            which.append(places[id(leaf)])
-    return tensors, tuple(which)
+from memsched.torch.leaves import distinct
 
 
 def replaced(args: Any, change: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]) -> Any:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from memsched import checks
 from memsched._core import Chain, Device
 from memsched.compare import plan as plan_problem
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.planners.registry import PLANNERS
-from memsched.problem import Problem
+from memsched.problem import Problem, peak_memory
 from memsched.result import Result
 from memsched.torch.capture import Autocast, only_device
+from memsched.torch.check import saving_on_host
 from memsched.torch.choose_lanes import lanes_on, trial_lanes
 from memsched.torch.graph_step.captured import CapturedStep
 from memsched.torch.graph_step.describe import describe_step
@@ -26,6 +29,7 @@ from memsched.torch.machines import machine
 from memsched.torch.random_state import random_state
 from memsched.torch.roofline import describe
 from memsched.torch.solve import default_host_memory
+from memsched.torch.stage_times import has_no_data
 from memsched.torch.trial import Step, first_difference, untouched
 from memsched.units import parse_bandwidth, parse_memory
 
@@ -101,7 +105,7 @@ class StepPlan:
         MemschedError
             Naming the first tensor that differs.
         """
-        model, device = self._captured.model, self._captured.program.device
+        device = self._captured.program.device
         runners = {name: self._runner_on(lanes) for name, lanes in trial_lanes(device).items()}
         expected = self._trial(lambda: self._plain_step(args))
         if device.type == "cuda":  # some of its kernels add in any order
@@ -109,10 +113,36 @@ class StepPlan:
         for name, runner in runners.items():
             different = first_difference(expected, self._trial(functools.partial(runner.step, *args)))
             if different is not None:
-                raise MemschedError(
-                    f"the planned step of {type(model).__name__} changes the {different} (copies {name}): either the "
-                    "forward depends on what is no tensor, such as Python's random, or this is a bug to report"
-                )
+                raise self._lie(f"{different} (copies {name})")
+
+    def check(self, *args: Any) -> None:
+        """A part of `verify`: one planned step against a plain one, copies at any time.
+
+        On CUDA, where the plain step does not fit the budget, what it saves waits on the host.
+
+        Raises
+        ------
+        MemschedError
+            Naming the first tensor that differs.
+        """
+        cuda = self._captured.program.device.type == "cuda"
+        full = cuda and peak_memory(self.problem) > self.result.schedule.budget
+        with saving_on_host() if full else contextlib.nullcontext():
+            expected = self._trial(lambda: self._plain_step(args))
+        found = self._trial(lambda: self._runner.step(*args))
+        different = first_difference(expected, found)
+        if different is not None and cuda:
+            with saving_on_host() if full else contextlib.nullcontext():
+                expected = expected.without_noise(self._trial(lambda: self._plain_step(args)))
+            different = first_difference(expected, found)
+        if different is not None:
+            raise self._lie(different)
+
+    def _lie(self, different: str) -> MemschedError:
+        return MemschedError(
+            f"the planned step of {type(self._captured.model).__name__} changes the {different}: either the forward "
+            "depends on what is no tensor, such as a file or the time, or this is a bug to report"
+        )
 
     def _runner_on(self, lanes: Lanes) -> StepRunner:
         result = self.result
@@ -172,6 +202,7 @@ def plan_step(
     bandwidth: str | float | None = None,
     rounds: bool = False,
     time_limit: float | None = None,
+    verify: bool = True,
 ) -> StepPlan:
     """Fit the training step of a model into a memory budget, operation by operation.
 
@@ -207,6 +238,10 @@ def plan_step(
         The batch may be split.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
+    verify : bool
+        Run one planned step and one plain step on the given inputs, and compare loss, gradients, buffers and random
+        numbers before the plan is returned. The model is left as it was. On CUDA, what the plain step saves waits on
+        the host where it would not fit the budget.
 
     Returns
     -------
@@ -220,6 +255,8 @@ def plan_step(
         The step cannot be traced, for example because it depends on values of tensors.
     InvalidInputError
         The model is in eval mode or spread over devices, or an option cannot be right.
+    MemschedError
+        A planned step does not compute what a plain one does.
 
     Examples
     --------
@@ -261,7 +298,11 @@ def plan_step(
     )
     result = plan_problem(problem, device=target, planner=planner, time_limit=limit)
     name = torch.cuda.get_device_name(here) if here.type == "cuda" else "this CPU"
-    return StepPlan(captured, result, f"measured on {name}" if chip is None else describe(chip))
+    made = StepPlan(captured, result, f"measured on {name}" if chip is None else describe(chip))
+    tensors = [leaf for leaf in pytree.tree_leaves(tuple(args)) if isinstance(leaf, torch.Tensor)]
+    if verify and not any(map(has_no_data, [*model.parameters(), *model.buffers(), *tensors])):
+        made.check(*args)
+    return made
 
 
 def _check_call(model: object, args: object, loss: object, rounds: object) -> None:

@@ -11,6 +11,7 @@ from torch import fx
 from memsched.torch.capture import Autocast
 from memsched.torch.facts import attribute
 from memsched.torch.graph_step.layers import PLACE, Place
+from memsched.torch.premises import Premises
 
 Role = Literal["input", "activation", "gradient", "result", "scratch"]
 START = Place(path="", layer=0, backward=False)
@@ -112,8 +113,8 @@ class Program:
         Bytes of parameters, buffers, constants and results.
     autocast : Autocast
     device : torch.device
-    signature : tuple
-        What the capture depends on besides the inputs.
+    premises : Premises
+        What the trace depends on besides the inputs.
     batch : int
     """
 
@@ -130,7 +131,7 @@ class Program:
     resident: int
     autocast: Autocast
     device: torch.device
-    signature: tuple[Any, ...]
+    premises: Premises
     batch: int
 
     def constant(self, source: Source) -> torch.Tensor:

@@ -15,15 +15,14 @@ from memsched.family import GraphFamily
 from memsched.torch.capture import Autocast
 from memsched.torch.graph_step.captured import CapturedStep
 from memsched.torch.graph_step.gradients import Gradients
-from memsched.torch.graph_step.inputs import distinct, own_inputs
+from memsched.torch.graph_step.inputs import own_inputs
 from memsched.torch.graph_step.interpret import Pass
 from memsched.torch.graph_step.resolve import resolve
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.nesting import nesting
 from memsched.torch.run import Observer
 from memsched.torch.script import Script
-from memsched.torch.stages import training_signature
 from memsched.validate import validate
 
 
@@ -141,11 +140,9 @@ class StepRunner:
 
     def _check_model(self) -> None:
         program = self.captured.program
-        if training_signature(self.captured.model) != program.signature:
-            raise MemschedError(
-                "the model has changed since it was planned: parts of it went to eval mode, or parameters were frozen "
-                "or unfrozen or got another dtype; plan it again"
-            )
+        changed = program.premises.changed()
+        if changed is not None:
+            raise MemschedError(f"the model has changed since it was planned: {changed}; plan it again")
         for name, parameter in self.captured.model.named_parameters():
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
                 raise MemschedError(

@@ -17,9 +17,12 @@ from torch.utils import _pytree as pytree
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import Autocast, CaptureError
 from memsched.torch.facts import fake_copy
-from memsched.torch.graph_step.inputs import distinct, replaced
+from memsched.torch.graph_step.inputs import replaced
 from memsched.torch.graph_step.layers import PLACE, Locator
-from memsched.torch.module_state import named_places, unchanged
+from memsched.torch.leaves import distinct
+from memsched.torch.module_state import named_places
+from memsched.torch.premises import Premises
+from memsched.torch.process_state import contained, python_generators
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -117,14 +120,21 @@ class _Step:
             with locator:
                 return self.run(locator, list(values))
 
+        premises, generators = Premises(self.model), python_generators()
         try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(unchanged(self.model))
-                stack.enter_context(_quiet())
-                stack.enter_context(locator.hooks())
-                stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-                stack.enter_context(self.fake)
-                return make_fx(step)(*self.values(leaf=True))
+            with contained(self.model):
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(_quiet())
+                    stack.enter_context(locator.hooks())
+                    stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+                    stack.enter_context(self.fake)
+                    recorded = make_fx(step)(*self.values(leaf=True))
+                changed = premises.changed()
+                if changed is not None:
+                    raise CaptureError(f"the step sets what others may read, and a planned one would not: {changed}")
+                if python_generators() != generators:
+                    raise CaptureError("the step draws random numbers from Python's random or NumPy: use PyTorch's")
+                return recorded
         except MemschedError:
             raise
         except Exception as error:  # the model's own code runs in there, so anything may be raised

@@ -10,16 +10,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched.documents import Document
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.planners.registry import planner_named
 from memsched.torch.capture import Autocast, only_device
 from memsched.torch.hooked.chain import Flow, Stages
 from memsched.torch.hooked.forward import HookedForward
 from memsched.torch.hooked.record import RecordedStep, record_step
 from memsched.torch.lanes import Lanes
-from memsched.torch.leaves import Leaf
+from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.link import measure_link
 from memsched.torch.machines import machine
+from memsched.torch.process_state import contained
 from memsched.torch.resident import Resident, count_loss, optimizer_bytes
 from memsched.torch.roofline import Roofline, describe
 from memsched.torch.solve import solve
@@ -46,6 +47,7 @@ class HookedPlan(TorchPlan):
     """
 
     KIND = "hooks"
+    REPEATS = False
     KEYS = (*TorchPlan.KEYS, "flow", "reason")
 
     def __init__(self, *, flow: Flow, reason: str, **plan: Any) -> None:
@@ -116,6 +118,7 @@ def plan_with_hooks(
     host_memory: str | int | None = None,
     reserve: str | int | None = None,
     time_limit: float | None = None,
+    verify: bool = True,
 ) -> HookedPlan:
     """Plan a training step of a model from one step that is run and recorded. Warns that nothing is recomputed.
 
@@ -128,7 +131,7 @@ def plan_with_hooks(
         Why the model is not planned as others are: a sentence for the warning and the report.
     planner : str
         "auto" or a planner that does not recompute.
-    model, args, kwargs, budget, device, optimizer, loss, host_memory, reserve, time_limit
+    model, args, kwargs, budget, device, optimizer, loss, host_memory, reserve, time_limit, verify
         As `memsched.torch.plan` takes them. With the name of a machine for `device` the times are modelled; the bytes
         are those of this device's kernels.
 
@@ -157,15 +160,11 @@ def plan_with_hooks(
     where = only_device(model, args, kwargs or {})
     leaves, inputs = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
     planner = _offloading(planner, reason)
-    if device == "here":
-        step, source = (
-            record_step(model, args, kwargs, where),
-            f"measured on {'this CPU' if where.type == 'cpu' else torch.cuda.get_device_name(where)}",
-        )
-        link = measure_link(where)
-    else:
-        chip, link = machine(device)
-        step, source = record_step(model, args, kwargs, where, Roofline(chip)), describe(chip)
+    chip, link = (None, None) if device == "here" else machine(device)
+    step = _recorded(model, args, kwargs, where, Roofline(chip) if chip is not None else None, reason)
+    link = measure_link(where) if link is None else link
+    here = "this CPU" if where.type == "cpu" else torch.cuda.get_device_name(where)
+    source = f"measured on {here}" if chip is None else describe(chip)
     stages = Stages(step)
     resident = Resident(
         parameters=distinct_bytes(list(model.parameters())),
@@ -193,17 +192,45 @@ def plan_with_hooks(
         f"{type(model).__name__} is planned with saved-tensor hooks, which offload and cannot recompute: {reason}",
         stacklevel=3,
     )
-    return HookedPlan(
+    plan = HookedPlan(
         flow=stages.flow,
         reason=reason,
         result=result,
         resident=resident,
         inputs=inputs,
         leaves=tuple(Leaf.of(leaf) for leaf in leaves),
+        which=distinct(leaves)[1],
         autocast=autocast,
         device=where,
         times=source,
     )
+    different = plan.check(model, args, kwargs) if verify else None
+    if different is not None:
+        raise MemschedError(
+            f"a step of {type(model).__name__} with hooks for saved tensors changes the {different}; the model cannot "
+            "be planned, and this is a bug to report"
+        )
+    return plan
+
+
+def _recorded(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    device: torch.device,
+    clock: Roofline | None,
+    reason: str,
+) -> RecordedStep:
+    with contained(model):
+        try:
+            return record_step(model, args, kwargs, device, clock)
+        except (MemschedError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # the model's own code runs in there, so anything may be raised
+            raise MemschedError(
+                f"{type(model).__name__} cannot be planned: {reason}; and with hooks for saved tensors its step fails: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def _loss_bytes(
@@ -216,7 +243,7 @@ def _loss_bytes(
     """Bytes that a loss needs beside the model's results and their gradients."""
     if loss is None:
         return 0
-    with untouched(model, device):
+    with untouched(model, device, (args, kwargs)):
         with torch.no_grad():
             result = type(model).forward(model, *args, **(kwargs or {}))
         return count_loss(loss, result, device)

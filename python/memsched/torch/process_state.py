@@ -1,0 +1,108 @@
+"""The state of the process that running a model's code may leave behind, put back as it was.
+
+What fails half-way may leave PyTorch inside of vmap, under a mode or with another dispatch: then all that runs later in
+the process goes wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
+
+from memsched.torch.module_state import unchanged
+
+_DEVICES = ("cpu", "cuda")
+
+
+@contextlib.contextmanager
+def contained(model: nn.Module) -> Iterator[None]:
+    """Whatever runs here, and however it ends: generators, modes, settings and the model's attributes are as before."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(unchanged(model))
+        include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        stack.enter_context(torch._C._ForceDispatchKeyGuard(include, exclude))
+        stack.callback(_setter_of_generators())
+        stack.callback(_setter_of_autocast())
+        stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        stack.callback(torch._C._set_fwd_grad_enabled, torch._C._is_fwd_grad_enabled())
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        stack.callback(_leave_modes, *_modes())
+        stack.callback(setattr, eager_transforms, "JVP_NESTING", eager_transforms.JVP_NESTING)
+        yield
+
+
+def python_generators() -> dict[str, Any]:
+    """The states of the generators that are not PyTorch's: Python's, and NumPy's old one where it is used."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    if "numpy" in sys.modules:
+        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy.random"] = (name, keys.tobytes(), *rest)
+    return states
+
+
+def set_python_generators(states: dict[str, Any]) -> None:
+    """Put them into states that `python_generators` gave."""
+    random.setstate(states["random"])
+    if "numpy.random" in states:
+        numpy = sys.modules["numpy"]
+        name, keys, *rest = states["numpy.random"]
+        numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
+
+
+def _setter_of_generators() -> Callable[[], None]:
+    python, cpu = python_generators(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+
+    def put_back() -> None:
+        set_python_generators(python)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+    return put_back
+
+
+def _setter_of_autocast() -> Callable[[], None]:
+    known = [(name, torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _DEVICES]
+    cache = torch.is_autocast_cache_enabled()
+
+    def put_back() -> None:
+        for name, enabled, dtype in known:
+            torch.set_autocast_enabled(name, enabled)
+            torch.set_autocast_dtype(name, dtype)
+        torch.set_autocast_cache_enabled(cache)
+
+    return put_back
+
+
+def _modes() -> tuple[bool, int, int, int]:
+    """Whether forward AD is on; how deep the process is in vmap and the like, in modes of dispatch and of functions."""
+    return (
+        forward_ad._current_level >= 0,
+        torch._C._functorch.get_dynamic_layer_stack_depth(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(),
+    )
+
+
+def _leave_modes(dual: bool, layers: int, dispatch: int, function: int) -> None:
+    """Leave those that were entered since."""
+    if not dual:  # operations of a captured graph enter it beside Python's count, and there is one level at most
+        forward_ad._current_level = -1
+        with contextlib.suppress(RuntimeError):
+            torch._C._enter_dual_level()
+        torch._C._exit_dual_level(level=0)
+    if torch._C._functorch.get_dynamic_layer_stack_depth() > layers:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(layers)
+    while torch._C._len_torch_dispatch_stack() > dispatch:
+        torch._C._pop_torch_dispatch_stack(None)
+    while torch._C._len_torch_function_stack() > function:
+        torch._C._pop_torch_function_stack()

@@ -1,0 +1,154 @@
+"""What a captured list of operations would lose of a forward without a word, by name.
+
+A capture sees operations. It does not see that a custom function has a backward of its own, that a hook waits for the
+gradient of an activation, that a hook of a module only looks, or that an attribute is set for others to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
+
+from memsched.torch.premises import Premises
+from memsched.torch.process_state import python_generators
+
+_HOOKS = {
+    "_forward_hooks": "a forward hook",
+    "_forward_pre_hooks": "a forward pre-hook",
+    "_backward_hooks": "a backward hook",
+    "_backward_pre_hooks": "a backward pre-hook",
+}
+_ON_TENSORS = ("register_hook", "register_post_accumulate_grad_hook", "retain_grad")
+_HARMLESS = (save_on_cpu, checkpoint._checkpoint_hook)  # what they save comes back as it was
+
+
+def hooks_lost(model: nn.Module) -> str | None:
+    """The first hook of a submodule, or of all modules, in words. Those of the model itself run around any forward."""
+    everywhere = vars(torch.nn.modules.module)
+    for name, what in _HOOKS.items():
+        if everywhere.get(f"_global{name}"):
+            return f"{what} on all modules ({_called(everywhere[f'_global{name}'])})"
+    for path, module in model.named_modules():
+        for name, what in _HOOKS.items():
+            if path and vars(module).get(name):
+                return f"{what} on {path!r} ({_called(vars(module)[name])})"
+    return None
+
+
+def _called(hooks: dict[Any, Any]) -> str:
+    hook = next(iter(hooks.values()))
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
+
+
+class Witness:
+    """Watches one forward of a model.
+
+    Attributes
+    ----------
+    lost : str or None
+        The first thing that a capture of this forward would lose, in words.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.lost: str | None = None
+        self._premises: Premises | None = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """The forward runs meanwhile, without the hooks of the model itself, which run around any forward."""
+        self.lost = None
+        generators = python_generators()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._own_hooks_aside())
+            for name in _ON_TENSORS:
+                stack.enter_context(self._seeing(torch.Tensor, name, f"Tensor.{name}() in its forward"))
+            for owner, name in ((torch.autograd.graph, "register_multi_grad_hook"), (torch.autograd, "grad")):
+                stack.enter_context(self._seeing(owner, name, f"{owner.__name__}.{name}() in its forward"))
+            stack.enter_context(self._seeing_packers())
+            yield
+        different = [name for name, state in python_generators().items() if state != generators[name]]
+        if different:
+            self._note(f"the random numbers that its forward draws from Python's {different[0]}")
+
+    def _note(self, what: str) -> None:
+        self.lost = self.lost or what
+
+    @contextlib.contextmanager
+    def _own_hooks_aside(self) -> Iterator[None]:
+        attributes = vars(self._model)
+        before = {name: held for name, held in attributes.items() if "_hooks" in name and isinstance(held, dict)}
+        forward = attributes.pop("forward", None)  # that of a plan
+        attributes.update({name: OrderedDict() for name in before})
+        self._model.register_forward_pre_hook(self._begin)
+        self._model.register_forward_hook(self._look, with_kwargs=True)
+        try:
+            yield
+        finally:
+            attributes.update(before)
+            if forward is not None:
+                attributes["forward"] = forward
+
+    @contextlib.contextmanager
+    def _seeing(self, owner: Any, name: str, what: str) -> Iterator[None]:
+        """Notes calls of a function."""
+        function: Callable[..., Any] = getattr(owner, name)
+
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            self._note(what)
+            return function(*args, **kwargs)
+
+        own = name in vars(owner)
+        setattr(owner, name, seen)
+        try:
+            yield
+        finally:
+            setattr(owner, name, function) if own else delattr(owner, name)
+
+    @contextlib.contextmanager
+    def _seeing_packers(self) -> Iterator[None]:
+        enter = saved_tensors_hooks.__enter__
+
+        def seen(hooks: saved_tensors_hooks) -> None:
+            if not isinstance(hooks, _HARMLESS):
+                self._note(f"{type(hooks).__name__} in its forward: what is saved may come back changed")
+            enter(hooks)
+
+        saved_tensors_hooks.__enter__ = seen
+        try:
+            yield
+        finally:
+            saved_tensors_hooks.__enter__ = enter
+
+    def _begin(self, model: nn.Module, args: Any) -> None:
+        self._premises = Premises(model)  # of the parameters without data that stand in for its own
+
+    def _look(self, model: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        """What the forward has changed, and autograd's graph of its result."""
+        changed = self._premises.changed() if self._premises is not None else None
+        if changed is not None:
+            self._note(f"what its forward sets, and others may read: {changed}")
+        known = {id(tensor) for tensor in (*model.parameters(), *pytree.tree_leaves((args, kwargs)))}
+        leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        waiting = [leaf.grad_fn for leaf in leaves if leaf.grad_fn is not None]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                cls = node._forward_cls
+                advice = "; use_reentrant=False keeps it" if cls is checkpoint.CheckpointFunction else ""
+                self._note(f"the backward of the autograd.Function {cls.__module__}.{cls.__qualname__}{advice}")
+            variable = getattr(node, "variable", None)
+            if variable is not None and id(variable) not in known:
+                self._note(f"the gradient of a {tuple(variable.shape)} tensor that is no parameter of it")
+            following = [after for after, _ in node.next_functions if after is not None and after not in seen]
+            seen.update(following)
+            waiting += following
