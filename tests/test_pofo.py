@@ -139,15 +139,39 @@ def test_the_minimum_is_exact(case: tuple[ms.Chain, Instance], beta: float) -> N
         assert ms.pofo(chain, max(1, least), beta).peak_memory <= least
 
 
-@given(chains(max_stages=7, paper_form=True, integer_times=True), st.floats(0, 1), st.sampled_from([1, 2, 3, inf]))
+@given(
+    chains(max_stages=7, paper_form=True, integer_times=True),
+    st.floats(0, 1),
+    st.sampled_from([0.25, 1 / 3, 0.5, 1, 1.5, 2, 3, inf]),
+)
 def test_the_estimate_bounds_the_simulation(chain: ms.Chain, share: float, beta: float) -> None:
-    """Where nothing is rounded, and one activation is all that a stage saves."""
+    """Where nothing is rounded, sizes nor beta x times, and one activation is all that a stage saves."""
     least, peak = max(1, ms.min_memory(chain, "pofo")), ms.peak_memory(chain)
     memory = int(least + share * max(0, peak - least))
-    if memory <= 200:
+    whole = beta == inf or all((beta * time).is_integer() for time in (*chain.forward_time, *chain.backward_time))
+    if memory <= 200 and whole:
         result = ms.pofo(chain, memory, beta, labels="exact", slots=memory)
         assert result.estimate is not None
         assert result.estimate <= result.makespan * (1 + TINY)
+
+
+@given(case=layers(max_layers=4), memory=st.integers(1, 50), beta=st.sampled_from([0.25, 1 / 3, 0.5, 0.7, 1.5]))
+def test_rounding_what_travels_never_gives_less_than_the_best_of_the_class(
+    case: tuple[ms.Chain, Instance], memory: int, beta: float
+) -> None:
+    chain, instance = case
+    expected = least_time(at(instance, memory, beta))
+    if expected is not None and memory < ms.peak_memory(chain):
+        result = ms.pofo(chain, memory, beta, labels="exact", slots=memory)
+        assert result.estimate is not None
+        assert result.estimate >= expected * (1 - TINY)
+
+
+def test_where_the_link_moves_parts_of_slots_the_estimate_is_no_bound() -> None:
+    """docs/algorithms.md gives these figures; 10 is the best of the class."""
+    chain = ms.Chain([1, 1], [1, 1], [1, 1, 1], [1, 1, 1])
+    result = ms.pofo(chain, 4, 0.25, labels="exact", slots=4)
+    assert (result.estimate, result.makespan) == (12, 10)
 
 
 @given(chains(max_stages=8, max_bytes=60), devices(memory=1), st.integers(1, 60), st.floats(0, 1))

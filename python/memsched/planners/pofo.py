@@ -207,9 +207,12 @@ def pofo(
     Returns
     -------
     Result
-        `estimate` is the value in the continuous model, in seconds, with sizes rounded up to slots. With exact labels
-        on slots that round nothing it bounds the makespan where saved == activation[1:]. None where M is so
-        close to the minimum that no slots are fine enough, and a plan that just fits is returned.
+        `estimate` is the value in the continuous model, in seconds, with what is held and what is still to travel
+        rounded up to slots: no less than the best of the class. So it is no bound on the makespan, which may be less.
+        Only with exact labels where nothing is rounded (every size and, in both directions, beta x every time is a
+        whole number of slots) is it the best of the class, and then no more than the makespan where saved ==
+        activation[1:] and M is below the peak. None where M is so close to the minimum that no slots are fine enough,
+        and a plan that just fits is returned.
 
     Raises
     ------
