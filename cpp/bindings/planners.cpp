@@ -45,19 +45,20 @@ void bind_sets(py::module_& module) {
     module.def(
         "offload_search",
         [](const Graph& graph, const Device& device, Bytes budget, const Flags& starts, Seconds lower_bound, double gap,
-           std::uint64_t seed, std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
-           const py::object& progress) {
+           std::uint64_t seed, std::optional<std::uint64_t> moves, std::optional<double> time_limit,
+           const py::object& planner, const py::object& chunk, const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
             const std::string planner_text = dump_json(planner, "planner");
             const Chunk cut = to_chunk(chunk);
             const std::span<const std::uint8_t> flags(starts.data(), static_cast<std::size_t>(starts.size()));
+            OffloadOptions options{lower_bound, gap, seed};
+            options.most = moves.value_or(options.most);
             const py::gil_scoped_release free;
-            const OffloadSolution best =
-                offload_search(graph, device, budget, flags, {lower_bound, gap, seed}, ticker.progress());
+            const OffloadSolution best = offload_search(graph, device, budget, flags, options, ticker.progress());
             return std::pair(name_schedule(graph, budget, best.steps, planner_text, cut), best.evaluations);
         },
         py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("starts"), py::arg("lower_bound"),
-        py::arg("gap"), py::arg("seed"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"),
+        py::arg("gap"), py::arg("seed"), py::arg("moves"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"),
         py::arg("progress") = py::none());
 }
 

@@ -804,6 +804,7 @@ def offload_search(
     lower_bound: float,
     gap: float,
     seed: int,
+    moves: int | None,
     time_limit: float | None,
     planner: _Document | None,
     chunk: _Number | str | None,

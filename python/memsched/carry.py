@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from memsched._core import Device, Schedule
 from memsched.planners.base import measured
-from memsched.planners.registry import PLANNERS
 from memsched.result import Result
 
 
@@ -18,7 +18,7 @@ def carried(plan: Result, device: Device) -> Result:
     """
     began = time.perf_counter()
     schedule = Schedule.from_json({**plan.schedule.to_json(), "budget": device.memory})
-    return measured(
+    result = measured(
         plan.planner,
         {"planned_for": plan.device.to_json(), **plan.params},
         plan.problem,
@@ -26,5 +26,6 @@ def carried(plan: Result, device: Device) -> Result:
         device,
         began,
         estimate=plan.estimate,
-        recomputes=PLANNERS[plan.planner].recomputes,
+        recomputes=plan.bound_on == "all",
     )
+    return dataclasses.replace(result, placement=plan.placement)

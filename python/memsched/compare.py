@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from memsched import checks
-from memsched._core import Device
-from memsched.bounds import bound_of
+from memsched._core import Chain, Device
+from memsched.bounds import bound_of, graph_bound
+from memsched.carry import carried
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.ladder import below, size_of
 from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
-SEARCH = 1.0  # seconds in which auto improves plans that by default stop where their papers do
-AUTO: dict[str, dict[str, object]] = {
-    "pofo": {"time_limit": SEARCH},
-    "pooch": {"time_limit": SEARCH},
-    "modnn": {"rounds": "search"},
-}
+SEARCH = 1.0  # seconds in which auto improves PoocH's plan, which by default stops where its paper does
+MOVES = 300_000  # of auto's walks around the plans of a chain, times stages; about 0.1 s ..
+MOST_MOVES = 8192  # .. or less,
+MOVES_A_STAGE = 512  # on short chains
+SHORT = 24  # stages, or half the ops: here auto tries all rungs, whatever its time limit
+AUTO: dict[str, dict[str, object]] = {"pooch": {"time_limit": SEARCH}, "modnn": {"rounds": "search"}}
 
 
 def compare(
@@ -110,23 +115,34 @@ def plan(
         Instead of M and beta, which override its memory and bandwidth.
     planner : str
         A planner's name, or "auto": all that are listed for such a problem, with POFO's or PoocH's plan improved by a
-        search. On ties auto takes the one registered first.
+        search, for this device and for smaller ones, whose plans run here, too. On ties auto takes the one registered
+        first. params["planned_for"] is the smaller device, if it is one's plan.
     chunk : None, int or "storage"
         Of a chain, how tensors travel: whole, or in pieces.
     time_limit : float, optional
-        Seconds for each planner that takes a limit; the searches of auto stop after one second by default.
+        Seconds for each planner that takes a limit. By default auto's searches on chains stop after a number of moves,
+        so that its plan does not depend on the machine, and PoocH's after one second. Of more than 24 stages no smaller
+        device is tried after so many seconds.
 
     Returns
     -------
     Result
-        With "auto" never worse than any planner's with its default options, and `lower_bound` holds for all plans,
-        those that recompute included (of a family, in the same rounds); with a name it holds for that planner's.
+        With "auto" never worse than any planner's for this device with its default options, but for offload's search
+        of a second, and `lower_bound` holds for all plans, those that recompute included (of a family, in the same
+        rounds); with a name it holds for that planner's.
 
     Raises
     ------
     InfeasibleError
         No planner has a plan; `.min_memory` is the least that any needs.
     InvalidInputError
+
+    Notes
+    -----
+    On a ladder of devices more never gives a slower plan: of two devices with the same duplex and latency, the one with
+    at least the memory, the bandwidth and the host memory has a plan that is no slower, if each of the three is on the
+    ladder for the smaller device, or the same for both. docs/algorithms.md says which are on it, and why this is not
+    promised in between. It holds for chains, without a time_limit or with 0, and for graphs of up to 48 ops with 0.
 
     Examples
     --------
@@ -141,19 +157,65 @@ def plan(
     given = {"chunk": chunk, "time_limit": time_limit}
     if auto:
         _check_common(problem, chunk, time_limit)
-        found = {
-            name: _outcome(PLANNERS[name], problem, device, {**AUTO.get(name, {}), **_set(given)})
-            for name in planners_of(problem)
-        }
-    else:
-        found = compare(problem, device=device, planners=[planner], chunk=chunk, time_limit=time_limit)
+        return _bounded(_best_of_ladder(problem, device, _set(given)))
+    found = compare(problem, device=device, planners=[planner], chunk=chunk, time_limit=time_limit)
+    return _best(found)
+
+
+def _best(found: Mapping[str, Result | MemschedError]) -> Result:
+    """The fastest plan; where there is none the error of the planner that needs least."""
     results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
     if results:
-        best = min(results, key=lambda result: result.makespan)
-        return _bounded(best) if auto else best
+        return min(results, key=lambda result: result.makespan)
     infeasible = [outcome for outcome in found.values() if isinstance(outcome, InfeasibleError)]
     errors = [outcome for outcome in found.values() if isinstance(outcome, MemschedError)]
     raise min(infeasible, key=lambda error: error.min_memory) if infeasible else errors[0]
+
+
+def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) -> Result:
+    """The fastest of all planners' plans for the device, and for the rungs below it."""
+    names, began = planners_of(problem), time.perf_counter()
+    fixed = _walks(problem) | {name: value for name, value in given.items() if name != "time_limit"}
+    found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
+    plans = [one for one in found.values() if isinstance(one, Result)]
+    seconds = None if size_of(problem) <= SHORT else checks.time_limit(given.get("time_limit"))
+    for rung in below(problem, device, partial(_least_makespan, plans)):
+        if seconds is not None and time.perf_counter() - began > seconds:
+            break
+        same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
+        rest = graph_bound(graph_of(problem), rung)
+        for name in names:
+            hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
+            if hopeful and (same_link or PLANNERS[name].uses_link):
+                one = _outcome(PLANNERS[name], problem, rung, _auto(name, fixed, timed=False))
+                if isinstance(one, Result):
+                    plans[:] = [min((*plans, carried(one, device)), key=_makespan)]
+    return min(plans, key=_makespan) if plans else _best(found)
+
+
+def _makespan(plan: Result) -> float:
+    return plan.makespan
+
+
+def _least_makespan(plans: list[Result]) -> float:
+    return min(map(_makespan, plans), default=math.inf)
+
+
+def _walks(problem: Problem) -> dict[str, object]:
+    """Limits of walks in moves: so what they find for a rung does not depend on the machine, nor on time_limit."""
+    if not isinstance(problem, Chain):
+        return {}
+    return {"moves": max(1, min(MOST_MOVES, MOVES // problem.n, MOVES_A_STAGE * problem.n))}
+
+
+def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
+    """The options of one planner; a time limit takes the place of the limit in moves."""
+    own = {**AUTO.get(name, {}), **options}
+    if not timed:
+        own.pop("time_limit", None)
+    if own.get("time_limit") is not None:
+        own.pop("moves", None)
+    return own
 
 
 def _check_common(problem: Problem, chunk: ChunkLike, time_limit: float | None) -> None:

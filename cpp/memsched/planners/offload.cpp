@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t slice = 32;          // moves between two looks at the clock
 constexpr std::size_t slices_a_turn = 128; // of one walk before the other has its turn
+constexpr std::size_t turns = 8;           // of both walks, at least, where the moves are limited
 constexpr std::size_t patience =
     200; // moves without progress, per movable tensor, before the set walk starts elsewhere
 
@@ -22,8 +23,9 @@ class Search {
     Search(const Graph& graph, const Device& device, Bytes budget, const OffloadOptions& options,
            const Progress& progress)
         : builder_(graph, std::min(budget, device.memory) - graph.resident()), simulator_(graph, device, budget),
-          target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)), progress_(progress), random_(options.seed),
-          sets_(graph, builder_, simulator_, random_) {
+          target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)), most_(options.most),
+          slices_(std::clamp<std::uint64_t>(options.most / (turns * slice), 1, slices_a_turn)), progress_(progress),
+          random_(options.seed), sets_(graph, builder_, simulator_, random_) {
         best_.makespan = Simulator::illegal;
     }
 
@@ -43,6 +45,7 @@ class Search {
         sets_.restart(set_, set_makespan_);
         adopt_set();
         std::size_t idle_turns = 0;
+        stopped_ = most_ == 0;
         while (!builder_.movable().empty() && best_.makespan > target_ && !stopped_) {
             const bool progress = turn(sets_);
             idle_turns = progress ? 0 : idle_turns + 1;
@@ -53,7 +56,7 @@ class Search {
                 turn(steps_);
             }
             keep_steps();
-            if (idle_turns * slices_a_turn * slice > patience * builder_.movable().size()) {
+            if (idle_turns * slices_ * slice > patience * builder_.movable().size()) {
                 idle_turns = 0;
                 restart_elsewhere();
             }
@@ -66,10 +69,11 @@ class Search {
   private:
     template <class Walk> bool turn(Walk& walk) {
         bool better = false;
-        for (std::size_t s = 0; s < slices_a_turn && walk.makespan() > target_ && !stopped_; ++s) {
+        for (std::size_t s = 0; s < slices_ && walk.makespan() > target_ && !stopped_; ++s) {
             better |= walk.run(slice, target_);
             best_.evaluations += slice;
-            stopped_ = progress_.tick(0);
+            moves_ += slice;
+            stopped_ = progress_.tick(0) || moves_ >= most_;
         }
         return better;
     }
@@ -103,6 +107,8 @@ class Search {
     OffloadSteps builder_;
     Simulator simulator_;
     Seconds target_;
+    std::uint64_t most_, moves_ = 0;
+    std::size_t slices_; // of one walk before the other has its turn
     const Progress& progress_;
     std::mt19937_64 random_;
     SetWalk sets_;

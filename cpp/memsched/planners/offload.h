@@ -6,15 +6,17 @@
 #include "memsched/progress.h"
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 namespace memsched {
 
 struct OffloadOptions {
-    Seconds lower_bound = 0; // stop when this is reached ..
-    double gap = 0;          // .. within this ratio
-    std::uint64_t seed = 0;  // of the random walk
+    Seconds lower_bound = 0;                                        // stop when this is reached ..
+    double gap = 0;                                                 // .. within this ratio
+    std::uint64_t seed = 0;                                         // of the random walk
+    std::uint64_t most = std::numeric_limits<std::uint64_t>::max(); // moves, but for the last slice of them
 };
 
 struct OffloadSolution {

@@ -74,6 +74,7 @@ def offload(
     device: Device | None = None,
     chunk: ChunkLike = None,
     time_limit: float = 1.0,
+    moves: int | None = None,
     gap: float = 0.0,
     seed: int = 0,
     progress: Progress = None,
@@ -98,6 +99,8 @@ def offload(
     time_limit : float
         Seconds in all, but for the starting sets, which are always made and take as long as greedy and dynprog do. More
         time never gives a worse plan; how far a given time reaches depends on the machine.
+    moves : int, optional
+        Most moves of the walk, instead of time_limit: then the plan does not depend on the machine.
     gap : float
         Stop at a proven (makespan - bound) / bound of this size.
     seed : int
@@ -125,6 +128,8 @@ def offload(
     (6.0, True)
     """
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    if moves is not None:
+        moves = checks.count("moves", moves, 0, 2**63 - 1)
     gap = checks.non_negative("gap", gap, "units")
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
@@ -132,7 +137,7 @@ def offload(
     starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, progress)
     if not np.isfinite(task.makespans(np.array(starts))).any():
         raise task.host_error("offload")
-    left = max(0.0, time_limit - (time.perf_counter() - task.started))
+    left = max(0.0, time_limit - (time.perf_counter() - task.started)) if moves is None else None
     planner = {"name": "offload", "seed": seed}
     schedule, evaluations = _core.offload_search(
         task.graph,
@@ -142,10 +147,12 @@ def offload(
         bound,
         gap,
         seed,
+        moves,
         left,
         planner,
         chunk,
         progress,
     )
-    params = {"chunk": chunk, "time_limit": time_limit, "seed": seed, "evaluations": evaluations}
+    limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
+    params = {"chunk": chunk, **limit, "seed": seed, "evaluations": evaluations}
     return task.result("offload", params, schedule)

@@ -46,6 +46,7 @@ def _finished(
     best: Attempt,
     beam: int | None,
     time_limit: float,
+    moves: int | None,
     seed: int,
     params: dict[str, Any],
     progress: Progress = None,
@@ -54,8 +55,8 @@ def _finished(
     planner = {"name": "pofo", "labels": best.labels, "slots": best.slots, "beam": beam}
     states = best.plan.states if best.plan else 0
     params = {**params, "labels_used": best.labels, "slots_used": best.slots, "states": states}
-    if time_limit > 0 and best.run.travels.any():
-        schedule, params["evaluations"] = best.run.searched(planner, time_limit, seed, progress)
+    if (time_limit > 0 or moves) and best.run.travels.any():
+        schedule, params["evaluations"] = best.run.searched(planner, time_limit, moves, seed, progress)
     else:
         schedule = best.run.schedule(planner)
         schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
@@ -159,6 +160,7 @@ def pofo(
     beam: int | None = None,
     chunk: ChunkLike = None,
     time_limit: float = 0.0,
+    moves: int | None = None,
     seed: int = 0,
     threads: int = 0,
     progress: Progress = None,
@@ -197,6 +199,8 @@ def pofo(
     time_limit : float
         Seconds in all for a search for better transfers on the simulator, around the same runs; 0 keeps those of the
         model.
+    moves : int, optional
+        Most moves of that search, instead of time_limit: then the plan does not depend on the machine.
     seed : int
         Of that search.
     threads : int
@@ -247,11 +251,14 @@ def pofo(
     threads = checks.count("threads", threads, 0, 1024)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    if moves is not None:
+        moves = checks.count("moves", moves, 0, 2**63 - 1)
     task = start("pofo", chain, M, beta, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
     tables = Tables(threads=threads, progress=progress)
     best = pofo_attempt(task, labels=labels, slots=slots, beam=beam, tables=tables)
-    params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, "time_limit": time_limit}
-    return _finished(best, beam, time_limit, seed, params, progress)
+    limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
+    params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, **limit}
+    return _finished(best, beam, time_limit, moves, seed, params, progress)
 
 
 def pofo_with_table(
@@ -268,4 +275,4 @@ def pofo_with_table(
     task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
     tables = Tables(threads=threads, progress=progress, shared=table)
     best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
-    return _finished(best, None, time_limit, 0, {"labels": "auto", "chunk": chunk}, progress)
+    return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)

@@ -100,9 +100,12 @@ class RecomputeTask:
         return self.unrolled.rolled(self.task.graph, made)
 
     def searched(
-        self, planner: dict[str, Any], time_limit: float, seed: int, progress: Progress
+        self, planner: dict[str, Any], time_limit: float, moves: int | None, seed: int, progress: Progress
     ) -> tuple[Schedule, int]:
-        """The schedule after a search for better transfers around the same runs, and how many it tried."""
+        """The schedule after a search for better transfers around the same runs, and how many it tried.
+
+        It ends after so many seconds since the task was started, or, where that is given, after so many moves.
+        """
         device = self.task.device
         bound = graph_bound(self.unrolled.graph, device)
         made, evaluations = _core.offload_search(
@@ -113,7 +116,8 @@ class RecomputeTask:
             bound,
             0.0,
             seed,
-            max(0.0, time_limit - (time.perf_counter() - self.task.started)),
+            moves,
+            max(0.0, time_limit - (time.perf_counter() - self.task.started)) if moves is None else None,
             planner,
             self.task.chunk,
             progress,

@@ -47,6 +47,8 @@ class Planner:
         One line for lists.
     recomputes : bool
         Whether its plans may run an op more than once.
+    reorders : bool
+        Whether its plans may run the ops in another order than the graph's.
     uses_link : bool
         Whether its plans depend on the link; if not, one plan serves all links of a memory.
     with_table : callable or None
@@ -58,9 +60,15 @@ class Planner:
     summary: str
     problems: tuple[str, ...] = ("chain",)
     recomputes: bool = False
+    reorders: bool = False
     uses_link: bool = True
     with_table: Callable[..., Result] | None = None
     min_memory_on: Callable[[Chain, Device, ChunkLike], int] | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether only the bound that holds for all plans, `recompute_bound`, holds for its plans."""
+        return self.recomputes or self.reorders
 
 
 def _tflms_min_memory(problem: Problem) -> int:
@@ -129,6 +137,7 @@ PLANNERS: dict[str, Planner] = {
         min_memory=olla.least_memory,
         summary="the order and the addresses that hold the least, nothing moves",
         problems=("graph",),
+        reorders=True,
     ),
     "pooch": _graph_planner(
         pooch, need_of_swapping_all, "classes of feature maps: keep, swap or recompute", recomputes=True

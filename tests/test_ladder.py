@@ -1,0 +1,139 @@
+"""More memory, a faster link and more host memory do not give a slower plan: the rungs that `plan` tries, too."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched import ladder
+from memsched.carry import carried
+from memsched.testing import chains, graphs
+
+
+def every_rung(chain: ms.Chain, device: ms.Device) -> list[ms.Device]:
+    return list(ladder.below(chain, device, lambda: math.inf))
+
+
+def no_better(one: ms.Device, other: ms.Device) -> bool:
+    """Whether `other` has as much of everything."""
+    host = math.inf if other.host_memory is None else other.host_memory
+    return (
+        one.memory <= other.memory
+        and one.d2h <= other.d2h
+        and one.h2d <= other.h2d
+        and (math.inf if one.host_memory is None else one.host_memory) <= host
+        and (one.duplex, one.latency) == (other.duplex, other.latency)
+    )
+
+
+@given(
+    chains(max_stages=5),
+    st.integers(1, 120),
+    st.sampled_from([0.0, 0.4, 1.0, 3.0, math.inf]),
+    st.none() | st.integers(1, 40),
+    st.booleans(),
+)
+def test_a_rung_below_a_rung_is_a_rung(
+    chain: ms.Chain, memory: int, beta: float, host: int | None, duplex: bool
+) -> None:
+    device = ms.Device(memory, bandwidth=beta, host_memory=host, duplex=duplex)
+    rungs = every_rung(chain, device)
+    keys = {(one.memory, one.d2h, one.h2d, one.host_memory) for one in rungs}
+    assert len(keys) == len(rungs)
+    assert (device.memory, device.d2h, device.h2d, device.host_memory) not in keys
+    assert all(no_better(one, device) for one in rungs)
+    for rung in rungs[:: max(1, len(rungs) // 5)]:
+        below = {(one.memory, one.d2h, one.h2d, one.host_memory) for one in every_rung(chain, rung)}
+        assert below <= keys
+
+
+@settings(max_examples=10)
+@given(
+    chains(max_stages=4, max_bytes=5),
+    st.floats(0, 1),
+    st.sampled_from([0.25, 1.0, 2.5]),
+    st.none() | st.integers(4, 30),
+    st.data(),
+)
+def test_nothing_more_gives_a_slower_plan(
+    chain: ms.Chain, share: float, beta: float, host: int | None, data: st.DataObject
+) -> None:
+    low, high = max(1, ms.min_memory(chain, "pofo")), ms.peak_memory(chain)
+    memory = int(low + share * max(0, high - low))
+    device = ms.Device(memory, bandwidth=beta, host_memory=host)
+    try:
+        best = ms.plan(chain, device=device)
+    except ms.InfeasibleError:
+        return
+    assert ms.validate(best).peak_memory <= memory
+    again = ms.plan(chain, device=device)
+    assert (again.planner, again.schedule, again.makespan) == (best.planner, best.schedule, best.makespan)
+    rungs = every_rung(chain, device)
+    if rungs:
+        rung = data.draw(st.sampled_from(rungs))
+        try:
+            less = ms.plan(chain, device=rung)
+        except ms.InfeasibleError:
+            return
+        assert best.makespan <= less.makespan
+        kept = carried(less, device)
+        assert kept.makespan <= less.makespan
+        assert ms.validate(kept).peak_memory <= memory
+
+
+@pytest.mark.parametrize("limit", [None, 0.0])
+def test_resnet34_where_the_planners_own_plans_get_slower(limit: float | None) -> None:
+    """At the second memory every planner's own plan is 2 % slower than POFO's at the first."""
+    chain = ms.profiles.load("resnet34-224-b32")
+    less, more = (ms.plan(chain, memory, 12.2e9, time_limit=limit) for memory in (749_233_760, 810_212_448))
+    assert ms.pofo(chain, more.device.memory, 12.2e9).makespan > less.makespan * 1.02
+    assert more.makespan <= less.makespan
+    assert more.params["planned_for"]["memory"] < more.device.memory
+    assert ms.validate(more).peak_memory <= more.device.memory
+
+
+def test_rungs_that_cannot_matter_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the plan meets the bound nothing below it is planned."""
+    chain = ms.profiles.load("resnet34-224-b32")
+    device = ms.Device(1_100_000_000, bandwidth=12.2e9)
+    best = ms.plan(chain, device=device)
+    assert best.optimal
+    assert list(ladder.below(chain, device, lambda: best.makespan)) == []
+
+    def unused(*_: object) -> None:
+        raise AssertionError("a plan was carried")
+
+    monkeypatch.setattr(sys.modules["memsched.compare"], "carried", unused)
+    assert ms.plan(chain, device=device).makespan == best.makespan
+
+
+@given(chains(max_stages=6), st.integers(1, 60), st.floats(0, 1), st.sampled_from([0.5, 3.0]))
+def test_walks_limited_in_moves_do_not_depend_on_time(chain: ms.Chain, moves: int, share: float, beta: float) -> None:
+    low, high = max(1, ms.min_memory(chain), ms.min_memory(chain, "pofo")), ms.peak_memory(chain)
+    memory = int(low + share * max(0, high - low))
+    for planner in (ms.offload, ms.pofo):
+        one, again, more = (planner(chain, memory, beta, moves=most) for most in (moves, moves, 0))
+        assert one.schedule == again.schedule
+        assert one.makespan <= more.makespan
+
+
+@settings(max_examples=25)
+@given(graphs(max_layers=3, max_bytes=5), st.floats(0, 1), st.sampled_from([0.5, 2.0]), st.data())
+def test_graphs_have_a_ladder_too(graph: ms.Graph, share: float, beta: float, data: st.DataObject) -> None:
+    low, high = max(1, ms.min_memory(graph)), ms.peak_memory(graph)
+    device = ms.Device(int(low + share * max(0, high - low)), bandwidth=beta)
+    rungs = list(ladder.below(graph, device, lambda: math.inf))
+    try:
+        best = ms.plan(graph, device=device, time_limit=0.0)
+        less = ms.plan(graph, device=data.draw(st.sampled_from(rungs)), time_limit=0.0)
+    except ms.InfeasibleError:
+        return
+    assert best.makespan <= less.makespan
+    assert ms.validate(best).peak_memory <= device.memory
+    kept = carried(less, device)
+    assert kept.lower_bound <= kept.makespan <= less.makespan
