@@ -71,3 +71,16 @@ def test_a_bad_option_is_one_error_and_no_planner_runs(
             call(CHAIN, **{"M": 24, "beta": 2.0, **options})
         with pytest.raises(ms.InvalidInputError, match="it must be a Chain or a Graph"):
             call("chain", 24, 2.0)  # type: ignore[operator]
+
+
+def test_that_no_planner_found_a_plan_is_not_called_a_proof() -> None:
+    """Recomputation would do without a link, as rotor shows on the chain; the planners of graphs do not know how."""
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    graph, memory = ms.to_graph(chain), 20
+    assert ms.rotor(chain, memory).peak_memory <= memory
+    least = ms.min_memory(graph)
+    with pytest.raises(ms.InfeasibleError, match=f"proven only below {least}, which one op alone needs") as caught:
+        ms.plan(graph, memory, 0.0, time_limit=0.0)
+    assert ms.plan(graph, caught.value.min_memory, 0.0, time_limit=0.0).peak_memory <= caught.value.min_memory
+    with pytest.raises(ms.InfeasibleError, match=f"in {least - 1} bytes .one op alone needs {least}"):
+        ms.plan(graph, least - 1, 1.0, time_limit=0.0)

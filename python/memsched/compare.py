@@ -15,7 +15,7 @@ from memsched.carry import carried
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.ladder import below, size_of
 from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
-from memsched.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.problem import ChunkLike, Problem, graph_of, least_memory, make_device
 from memsched.result import Result
 
 SEARCH = 1.0  # seconds in which auto improves PoocH's plan, which by default stops where its paper does
@@ -134,7 +134,9 @@ def plan(
     Raises
     ------
     InfeasibleError
-        No planner has a plan; `.min_memory` is the least that any needs.
+        No planner found a plan; `.min_memory` is the least that any needs. Whether that proves that there is none, or
+        only that no planner knows one, the message says: with too little host memory, or without a link, a plan of a
+        graph may exist all the same.
     InvalidInputError
 
     Notes
@@ -190,7 +192,28 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
                 one = _outcome(PLANNERS[name], problem, rung, _auto(name, fixed, timed=False))
                 if isinstance(one, Result):
                     plans[:] = [min((*plans, carried(one, device)), key=_makespan)]
-    return min(plans, key=_makespan) if plans else _best(found)
+    if plans:
+        return min(plans, key=_makespan)
+    raise _none_found(problem, device, found)
+
+
+def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
+    """What to raise where no planner has a plan, which proves only below the need of one op that there is none."""
+    infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
+    if not infeasible:
+        return next(one for one in found.values() if isinstance(one, MemschedError))
+    name = min(infeasible, key=lambda one: infeasible[one].min_memory)
+    nearest, least = infeasible[name], least_memory(problem)
+    said = (
+        f"one op alone needs {least}"
+        if device.memory < least
+        else f"that there is none is proven only below {least}, which one op alone needs"
+    )
+    return InfeasibleError(
+        f"no planner found a plan for '{problem.name}' in {device.memory} bytes ({said}); the one that comes nearest: "
+        f"{nearest}",
+        nearest.min_memory,
+    )
 
 
 def _makespan(plan: Result) -> float:
