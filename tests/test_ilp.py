@@ -55,7 +55,7 @@ def no_shortcuts(*, joint: bool = False) -> Iterator[None]:
 
     module = sys.modules["memsched.ilp.order"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "beam_order", lambda net: list(range(net.count)))
+        patch.setattr(module, "beam_order", lambda net, until: list(range(net.count)))
         patch.setattr(module, "probed_bound", lambda net, low, *_: low)
         for name in ("memsched.ilp.order", "memsched.ilp.joint"):
             patch.setattr(sys.modules[name], "probe", lambda net, *_: net.reach)

@@ -84,3 +84,31 @@ def test_a_capacity_keeps_its_limit_too() -> None:
 def test_no_time_at_all_leaves_a_legal_pile() -> None:
     buffers = on_inputs(3_000)
     validate_placement(buffers, place(buffers, time_limit=0).offsets)
+
+
+def wide_graph(count: int) -> ms.Graph:
+    """Ops of which most may run in any order."""
+    chance = random.Random(4)
+    tensors = [{"name": f"t{k}", "size": chance.randint(1, 9), "role": "activation"} for k in range(count)]
+    choices = [{"alg": "a", "time": 1.0, "workspace": 0}]
+    ops = [
+        {
+            "name": f"o{k}",
+            "phase": "fwd",
+            "kind": "op",
+            "layer": 0,
+            "reads": [f"t{j}" for j in {chance.randrange(k) for _ in range(2)}] if k else [],
+            "writes": [f"t{k}"],
+            "choices": choices,
+        }
+        for k in range(count)
+    ]
+    return ms.Graph(tensors, ops)
+
+
+@pytest.mark.slow
+def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
+    pytest.importorskip("highspy")
+    graph = wide_graph(400)
+    ms.order(wide_graph(3), method="ilp", time_limit=0.1)  # HiGHS is imported once
+    kept(1.0, lambda: ms.order(graph, method="ilp", time_limit=1.0))

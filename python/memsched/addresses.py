@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -164,6 +165,7 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     InfeasibleError
         They need more than the budget.
     """
+    begin = time.perf_counter()
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     buffers = _buffers_of_plan(result, graph, alignment)
     try:
@@ -173,7 +175,9 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     else:
         return dataclasses.replace(calm, buffers=tuple(buffers), lower_bound=min(_load(buffers), calm.height))
     try:
-        return place_buffers(buffers, room, time_limit=time_limit)
+        spent = time.perf_counter() - begin
+        rest = None if time_limit is None else max(0.0, time_limit - spent)
+        return place_buffers(buffers, room, time_limit=rest)
     except InfeasibleError as error:
         own = placement_of(result.schedule, graph)
         if own is not None and own.height <= room and _is_of(own, _buffers_of_list(result, graph, alignment)):
@@ -209,13 +213,13 @@ def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:
 def _until_back(result: Result, buffers: list[Buffer]) -> list[Buffer]:
     """The buffers, each until the last step that begins before its bytes have come back."""
     begins, ends = result.timeline.start, result.timeline.end
-    longer = []
-    for buffer in buffers:
-        last = int(buffer.end)
-        waiting = np.flatnonzero(begins[last:] < ends[last - 1])
-        end = last + int(waiting[-1]) + 1 if len(waiting) else last
-        longer.append(dataclasses.replace(buffer, end=end))
-    return longer
+    first = np.minimum.accumulate(begins[::-1])[::-1]  # from a step on, the earliest begin
+    last = [int(buffer.end) for buffer in buffers]
+    waiting = np.searchsorted(first, ends[np.array(last, dtype=np.int64) - 1]).tolist()
+    return [
+        dataclasses.replace(buffer, end=max(end, until))
+        for buffer, end, until in zip(buffers, last, waiting, strict=True)
+    ]
 
 
 def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +56,15 @@ class Outcome:
     infeasible: bool
 
 
-class Model:
-    """Minimise the sum of cost times variable."""
+class TimeUpError(Exception):
+    """A program that is not even written when the time is up."""
 
-    def __init__(self) -> None:
+
+class Model:
+    """Minimise the sum of cost times variable. Writing one can take long: after `until` it ends in TimeUpError."""
+
+    def __init__(self, until: float | None = None) -> None:
+        self.until = until  # a time of the monotonic clock
         self.lower: list[float] = []
         self.upper: list[float] = []
         self.cost: list[float] = []
@@ -74,7 +80,12 @@ class Model:
 
     def row(self, low: float, high: float, terms: Terms) -> None:
         """low <= terms <= high."""
+        self._check_time()
         self.rows.append((low, high, terms))
+
+    def _check_time(self) -> None:
+        if self.until is not None and time.monotonic() > self.until:
+            raise TimeUpError
 
     def solve(self, *, time_limit: float | None, gap: float) -> Outcome:
         """With one thread, until the bound is within `gap` of the best or time is up."""
@@ -117,6 +128,7 @@ class Model:
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         merged = []
         for _, _, terms in self.rows:
+            self._check_time()
             row: dict[int, float] = {}
             for column, factor in terms:
                 row[column] = row.get(column, 0.0) + factor

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from memsched._core import Graph
 from memsched.ilp.anchors import control_edges_of
-from memsched.ilp.model import Model, Scale, load
+from memsched.ilp.model import Model, Scale, TimeUpError, load
 from memsched.ilp.net import Net, Reach, is_topological, net_of
 from memsched.ilp.spans import Plan
-from memsched.ilp.start import beam_order, probe, probed_bound
+from memsched.ilp.start import beam_order, is_up, probe, probed_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +89,25 @@ def order_ilp(
 
 def exact_order(net: Net, until: float | None) -> OrderSolution:
     """The order of least peak; `until` is a time of the monotonic clock."""
-    best = beam_order(net)
+    best = beam_order(net, until)
     peak, bound = net.peak(best), net.bound(net.reach)
+    if is_up(until):
+        return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
     scale = _scale(net, peak)
     bound = probed_bound(net, bound, peak, scale.unit, until)
     better = peak - scale.unit
     reach = None if bound == peak else probe(net, better, until)
     if reach is None:
         return OrderSolution(order=best, peak_memory=peak, lower_bound=peak)
-    model = Model()
+    model = Model(until)
     low, high = scale.down(bound - net.always), scale.down(better - net.always)
     top = model.variable(low, high, cost=1.0, integer=scale.whole)
-    plan = Plan(model, net, reach, alone=True)
-    plan.limit(scale, top)
-    outcome = model.solve(time_limit=left(until), gap=gap(scale))
+    try:
+        plan = Plan(model, net, reach, alone=True)
+        plan.limit(scale, top)
+        outcome = model.solve(time_limit=left(until), gap=gap(scale))
+    except TimeUpError:
+        return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
     reached = high + scale.down(scale.unit) if outcome.infeasible else outcome.bound
     if outcome.values is not None:
         found = plan.order(outcome.values)

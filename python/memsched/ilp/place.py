@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from memsched.errors import InfeasibleError
 from memsched.ilp.blocks import Lifetime, check_fixed, greedy, height, is_live, load, meet, overlap, settle, step
-from memsched.ilp.model import Model, Scale
+from memsched.ilp.model import Model, Scale, TimeUpError
 from memsched.ilp.model import load as load_highs
 from memsched.ilp.order import gap, left
 from memsched.ilp.pyramid import pyramid
@@ -80,12 +80,21 @@ def place_ilp(
 def _lowest(blocks: Sequence[Lifetime], until: float | None) -> tuple[list[int], int]:
     """(offsets, lower bound)"""
     best = greedy(blocks)
-    top, bound = height(blocks, best), load(blocks)
-    if top == bound:
+    bound = load(blocks)
+    if height(blocks, best) == bound:
         return best, bound
+    try:
+        return _by_program(blocks, best, bound, until)
+    except TimeUpError:
+        return best, bound
+
+
+def _by_program(blocks: Sequence[Lifetime], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
+    """The same, where a placement and a bound are known."""
+    top = height(blocks, best)
     unit, plain = step(blocks)
     scale = Scale.of([unit], top)
-    model = Model()
+    model = Model(until)
     limit = top - unit
     highest = model.variable(scale.down(bound), scale.down(limit), cost=1.0, integer=scale.whole)
     live = [k for k, one in enumerate(blocks) if is_live(one)]

@@ -11,8 +11,12 @@ SMALL = 64
 NARROW = 16  # and above
 
 
-def beam_order(net: Net) -> list[int]:
-    """The best of the listed order and what a beam over sets of ops finds, ranked by peak and then by bytes alive."""
+def beam_order(net: Net, until: float | None) -> list[int]:
+    """The best of the listed order and what a beam over sets of ops finds, ranked by peak and then by bytes alive.
+
+    When the time is up before the beam is through, the listed order.
+    """
+    listed = list(range(net.count))
     width = WIDTH if net.count <= SMALL else NARROW
     made = [sum(item.size for item in net.items if item.source == op) for op in range(net.count)]
     read = [[item for item in net.items if op in item.readers and not item.kept] for op in range(net.count)]
@@ -22,6 +26,8 @@ def beam_order(net: Net) -> list[int]:
     for _ in range(net.count):
         found: dict[int, tuple[int, int, int, tuple[int, ...]]] = {}
         for peak, alive, done, order in beam:
+            if is_up(until):
+                return listed
             for op in range(net.count):
                 if done >> op & 1 or net.reach.before[op] & ~done:
                     continue
@@ -32,16 +38,19 @@ def beam_order(net: Net) -> list[int]:
                 if grown not in found or state < found[grown]:
                     found[grown] = state
         beam = sorted(found.values())[:width]
-    listed = list(range(net.count))
     best = list(beam[0][3])
     return best if net.peak(best) < net.peak(listed) else listed
+
+
+def is_up(until: float | None) -> bool:
+    return until is not None and time.monotonic() > until
 
 
 def probed_bound(net: Net, low: int, high: int, unit: int, until: float | None) -> int:
     """The least limit from `low` to `high`, in units, of which `probe` does not say that it is too low."""
     steps = (high - low) // unit
     above, most = 0, steps  # that many units above `low` are a bound
-    while above < most:
+    while above < most and not is_up(until):
         middle = (above + most) // 2
         if probe(net, low + middle * unit, until) is None:
             above = middle + 1
@@ -64,9 +73,9 @@ def probe(net: Net, limit: int, until: float | None) -> Reach | None:
         changed = False
         made, wanted = net.masks(reach)
         for u in range(net.count):
-            if until is not None and time.monotonic() > until:
-                return reach
             for v in range(u + 1, net.count):
+                if is_up(until):
+                    return reach
                 if (reach.before[u] | reach.after[u]) >> v & 1:
                     continue
                 ways = [_fits(net, reach, made, wanted, edge, limit) for edge in ((u, v), (v, u))]
