@@ -147,7 +147,7 @@ def test_a_longer_search_is_no_worse(case: tuple[ms.Graph, ms.Device], share: fl
     graph, device = case
     memory = between("pooch", graph, share)
     paper = ms.pooch(graph, memory, device=device)
-    longer = ms.pooch(graph, memory, device=device, time_limit=0.02, seed=seed)
+    longer = ms.pooch(graph, memory, device=device, search=0.02, seed=seed)
     check(longer, memory)
     assert longer.makespan <= paper.makespan * (1 + TINY)
 
@@ -155,7 +155,7 @@ def test_a_longer_search_is_no_worse(case: tuple[ms.Graph, ms.Device], share: fl
 def test_a_longer_search_finds_better_classes_of_resnet50() -> None:
     graph = ms.profiles.analytic("resnet50", 640).graph
     device = ms.Device(16 * 10**9, 16e9, duplex=True)
-    paper, longer = (ms.pooch(graph, device=device, time_limit=seconds) for seconds in (0, 0.3))
+    paper, longer = (ms.pooch(graph, device=device, search=seconds) for seconds in (0, 0.3))
     assert longer.makespan < 0.97 * paper.makespan
     assert longer.params["evaluations"] > paper.params["evaluations"]
 

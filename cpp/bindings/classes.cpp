@@ -44,15 +44,17 @@ FetchRule rule_of(const std::string& kind, int layers, bool convolutions, bool s
     return {known, layers, convolutions, soft};
 }
 
-// The paper's search, and for so many seconds more what lies beyond it.
+// The paper's search, for so many seconds, and for so many more what lies beyond it; with a limit, until then.
 std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device& device, Bytes limit, bool recompute,
-                                                const PoochOptions& options, int threads, double more_seconds,
+                                                const PoochOptions& options, int threads,
+                                                std::optional<double> time_limit, double more_seconds,
                                                 std::uint64_t seed, const std::string& planner,
                                                 const py::object& progress) {
+    const auto begin = std::chrono::steady_clock::now();
     const FixedChoices fixed = fix_choices(graph, limit);
     std::optional<PoochSolution> found;
     {
-        const PythonProgress ticker(std::nullopt, progress);
+        const PythonProgress ticker(time_limit, progress);
         const py::gil_scoped_release free;
         Workers workers(threads);
         found = pooch(fixed.graph, device, device.memory, recompute, options, workers, ticker.progress());
@@ -62,7 +64,11 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
     }
     const bool stays = std::all_of(found->pooch.classes.begin(), found->pooch.classes.end(),
                                    [](MapClass one) { return one == MapClass::keep; });
-    if (more_seconds > 0 && !stays) {
+    if (time_limit) {
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+        more_seconds = std::max(0.0, *time_limit - taken.count());
+    }
+    if (recompute && more_seconds > 0 && !stays) {
         const PythonProgress ticker(more_seconds, progress);
         const py::gil_scoped_release free;
         found->pooch = improve_classes(fixed.graph, device, device.memory, std::move(found->pooch), seed,
@@ -86,22 +92,25 @@ void bind_searches(py::module_& module) {
     module.def(
         "pooch",
         [](const Graph& graph, const Device& device, Bytes limit, bool recompute, int tree, int beam, bool fill,
-           int threads, double more_seconds, std::uint64_t seed, const py::object& planner,
-           const py::object& progress) {
+           int threads, std::optional<double> time_limit, double more_seconds, std::uint64_t seed,
+           const py::object& planner, const py::object& progress) {
             const std::string text = dump_json(planner, "planner");
-            return searched(graph, device, limit, recompute, {tree, beam, fill}, threads, more_seconds, seed, text,
-                            progress);
+            return searched(graph, device, limit, recompute, {tree, beam, fill}, threads, time_limit, more_seconds,
+                            seed, text, progress);
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("recompute"), py::arg("tree"),
-        py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("more_seconds"), py::arg("seed"),
-        py::arg("planner"), py::arg("progress") = py::none(), "The schedule, and how many plans were timed.");
+        py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("time_limit"), py::arg("more_seconds"),
+        py::arg("seed"), py::arg("planner"), py::arg("progress") = py::none(),
+        "The schedule, and how many plans were timed.");
     module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner) {
             const std::string text = dump_json(planner, "planner");
+            const PythonProgress ticker(std::nullopt, py::none());
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
-            return schedule_of(graph, fixed, device.memory, superneurons(fixed.graph, device, device.memory), text);
+            const ClassSolution found = superneurons(fixed.graph, device, device.memory, ticker.progress());
+            return schedule_of(graph, fixed, device.memory, found, text);
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("planner"));
     module.def(

@@ -1,5 +1,6 @@
 // rotor and POFO, and graphs whose recomputation is explicit.
 #include "memsched/planners/least_memory.h"
+#include "memsched/planners/merged_chain.h"
 #include "memsched/planners/pofo.h"
 #include "memsched/unroll.h"
 #include "support.h"
@@ -11,10 +12,12 @@ template <class T> using Column = py::array_t<T, py::array::c_style | py::array:
 
 // A chain's table, kept with what it refers to.
 struct RematTable {
-    RematTable(const Chain& source, Bytes capacity, int slots, int threads, const Progress& progress)
-        : chain(source), workers(threads), table(chain, capacity, slots, workers, progress) {}
+    RematTable(const Chain& chain, Bytes capacity, int slots, int threads, int layers, const Progress& progress)
+        : source(chain), merged(source, layers), workers(threads),
+          table(merged.chain, capacity, slots, workers, progress) {}
 
-    RematChain chain;
+    RematChain source;
+    MergedChain merged;
     Workers workers;
     SegmentTable table;
 };
@@ -39,13 +42,18 @@ RematPlan plan_of(const RematChain& chain, const std::vector<RematOp>& sequence,
     return plan;
 }
 
-RematPlan plan_of(const RematChain& chain, const PofoPlan& found) {
-    RematPlan plan = plan_of(chain, found.sequence, found.time);
+// `merged`: whose layers the plan is of.
+RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const PofoPlan& found) {
+    RematPlan plan = plan_of(chain, merged.layers(found.sequence), found.time);
     plan.states = found.states;
     for (const PofoBlock& block : found.blocks) {
-        if (block.offloaded) {
-            plan.offloaded.push_back(block.first - 1);
-            plan.saved.push_back(block.input_saved ? 1 : 0);
+        if (block.offloaded) { // the output of the layers before, or all that they save
+            const int last = merged.ends[RematChain::at(block.first - 1)];
+            const int first = block.input_saved ? merged.ends[RematChain::at(block.first - 2)] + 1 : last;
+            for (int k = first; k <= last; ++k) {
+                plan.offloaded.push_back(k);
+                plan.saved.push_back(block.input_saved ? 1 : 0);
+            }
         }
     }
     return plan;
@@ -53,7 +61,7 @@ RematPlan plan_of(const RematChain& chain, const PofoPlan& found) {
 
 std::optional<RematPlan> rotor_plan(const RematTable& self, Bytes capacity) {
     const auto found = rotor(self.table, capacity);
-    return found ? std::optional(plan_of(self.chain, found->sequence, found->time)) : std::nullopt;
+    return found ? std::optional(plan_of(self.source, self.merged.layers(found->sequence), found->time)) : std::nullopt;
 }
 
 std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options, const Progress& progress) {
@@ -61,14 +69,17 @@ std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options,
     if (!found) {
         return std::nullopt;
     }
-    return plan_of(self.chain, *found);
+    return plan_of(self.source, self.merged, *found);
 }
 
 // Plans that fit although slots say no.
-RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked) {
+RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked, const py::object& progress) {
+    const PythonProgress ticker(std::nullopt, progress);
+    const py::gil_scoped_release free;
     const RematChain remat(chain);
-    const LeastMemory least(remat);
-    return linked ? plan_of(remat, least.pofo_plan(capacity)) : plan_of(remat, least.rotor_sequence(capacity), 0);
+    const LeastMemory least(remat, ticker.progress());
+    return linked ? plan_of(remat, MergedChain(remat, remat.layers), least.pofo_plan(capacity))
+                  : plan_of(remat, least.rotor_sequence(capacity), 0);
 }
 
 std::vector<Run> runs_of(const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
@@ -107,49 +118,60 @@ void bind_plan(py::module_& module) {
 
 void bind_remat(py::module_& module) {
     bind_plan(module);
+    module.attr("most_table_layers") = most_table_layers;
     py::class_<RematTable>(module, "RematTable", "C_A at Delta = 0 for all parts of a chain: one table, many budgets.")
-        .def(py::init([](const Chain& chain, Bytes capacity, int slots, int threads, const py::object& progress) {
-                 const PythonProgress ticker(std::nullopt, progress);
+        .def(py::init([](const Chain& chain, Bytes capacity, int slots, int threads, int layers,
+                         std::optional<double> time_limit, const py::object& progress) {
+                 const PythonProgress ticker(time_limit, progress);
                  const py::gil_scoped_release free;
-                 return std::make_unique<RematTable>(chain, capacity, slots, threads, ticker.progress());
+                 return std::make_unique<RematTable>(chain, capacity, slots, threads, layers, ticker.progress());
              }),
              py::arg("chain"), py::arg("capacity"), py::arg("slots"), py::arg("threads"),
+             py::arg("layers") = most_table_layers, py::arg("time_limit") = py::none(),
              py::arg("progress") = py::none())
+        .def_property_readonly(
+            "complete", [](const RematTable& self) { return self.table.complete(); },
+            "Whether the time sufficed; no plan can be asked for otherwise.")
+        .def_property_readonly(
+            "layers", [](const RematTable& self) { return self.merged.chain.layers; },
+            "Stages and the loss, or as many groups of neighbours as were asked for.")
         .def_property_readonly("slots", [](const RematTable& self) { return self.table.slots(); })
         .def_property_readonly(
             "width", [](const RematTable& self) { return self.table.width(); }, "Bytes a slot.")
         .def(
             "time",
             [](const RematTable& self, int first, int last, int free) {
-                if (first < 1 || last < first || last > self.chain.layers || free < 0 || free > self.table.slots()) {
+                if (first < 1 || last < first || last > self.merged.chain.layers || free < 0 ||
+                    free > self.table.slots()) {
                     throw std::invalid_argument("no such cell");
                 }
-                return self.chain.ideal(first, last) + static_cast<Seconds>(self.table.extra(first, last, free));
+                return self.merged.chain.ideal(first, last) + static_cast<Seconds>(self.table.extra(first, last, free));
             },
             py::arg("first"), py::arg("last"), py::arg("free"), "One cell, in seconds; for tests.")
         .def("rotor", &rotor_plan, py::call_guard<py::gil_scoped_release>(), py::arg("capacity"))
         .def(
             "pofo",
             [](RematTable& self, Bytes capacity, const Device& device, bool exact, int beam,
-               const py::object& progress) {
-                const PythonProgress ticker(std::nullopt, progress);
+               std::optional<double> time_limit, const py::object& progress) {
+                const PythonProgress ticker(time_limit, progress);
                 const py::gil_scoped_release free;
                 const PofoOptions options{capacity, device.d2h, device.h2d, device.host_memory, exact, beam};
                 return pofo_plan(self, options, ticker.progress());
             },
             py::arg("capacity"), py::arg("device"), py::arg("exact"), py::arg("beam"),
-            py::arg("progress") = py::none());
+            py::arg("time_limit") = py::none(), py::arg("progress") = py::none());
     module.def(
         "least_memory",
         [](const Chain& chain) {
+            const PythonProgress ticker(std::nullopt, py::none());
+            const py::gil_scoped_release free;
             const RematChain remat(chain);
-            const LeastMemory least(remat);
+            const LeastMemory least(remat, ticker.progress());
             return std::pair(least.rotor(), least.pofo());
         },
-        py::call_guard<py::gil_scoped_release>(), py::arg("chain"),
-        "(rotor, pofo on a device with a link) in bytes, resident excluded.");
-    module.def("least_memory_plan", &least_plan, py::call_guard<py::gil_scoped_release>(), py::arg("chain"),
-               py::arg("capacity"), py::arg("linked"),
+        py::arg("chain"), "(rotor, pofo on a device with a link) in bytes, resident excluded.");
+    module.def("least_memory_plan", &least_plan, py::arg("chain"), py::arg("capacity"), py::arg("linked"),
+               py::arg("progress") = py::none(),
                "A plan that fits into any capacity from the least on, with no claim on its time.");
     module.def(
         "peak_of_runs",

@@ -11,23 +11,6 @@ namespace {
 
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
 
-// before[p][q]: op q must have run before op p can.
-std::vector<std::vector<bool>> precedence(const Graph& graph) {
-    std::vector<std::vector<bool>> before(graph.ops().size(), std::vector<bool>(graph.ops().size(), false));
-    for (std::size_t p = 0; p < before.size(); ++p) {
-        for (const TensorId t : graph.ops()[p].reads) {
-            if (const OpId writer = graph.writer(t); writer >= 0) {
-                const auto& above = before[static_cast<std::size_t>(writer)];
-                for (std::size_t q = 0; q < p; ++q) {
-                    before[p][q] = before[p][q] || above[q];
-                }
-                before[p][static_cast<std::size_t>(writer)] = true;
-            }
-        }
-    }
-    return before;
-}
-
 // What running ops again brings back, the cheapest byte first.
 class Rerun {
   public:
@@ -89,8 +72,8 @@ Seconds cheapest(const Instant& p, const Device& device) {
 class Instants {
   public:
     Instants(const Graph& graph, Bytes capacity)
-        : graph_(graph), lifetimes_(graph), before_(precedence(graph)), capacity_(capacity),
-          readers_(graph.tensors().size()), again_(graph.ops().size()) {
+        : graph_(graph), lifetimes_(graph), capacity_(capacity), readers_(graph.tensors().size()),
+          again_(graph.ops().size()) {
         for (std::size_t q = 0; q < graph.ops().size(); ++q) {
             time_.push_back(fastest(graph.ops()[q]).time);
             total_ += time_.back();
@@ -103,6 +86,7 @@ class Instants {
     Seconds total() const { return total_; }
 
     Instant at(std::size_t p) {
+        find_neighbours(p);
         Instant instant;
         instant.total = total_;
         instant.missing = static_cast<double>(lifetimes_.need[p] - capacity_);
@@ -120,25 +104,47 @@ class Instants {
         }
         for (std::size_t q = 0; q < time_.size(); ++q) {
             instant.rerun.add(time_[q], again_[q]);
-            instant.before += before_[p][q] ? time_[q] : 0;
-            instant.after += q == p || before_[q][p] ? time_[q] : 0;
+            instant.before += before_[q] ? time_[q] : 0;
+            instant.after += q == p || after_[q] ? time_[q] : 0;
         }
         instant.rerun.sort();
         return instant;
     }
 
   private:
+    // The listed order is topological, so one walk in each direction finds all.
+    void find_neighbours(std::size_t p) {
+        const std::size_t ops = graph_.ops().size();
+        before_.assign(ops, false);
+        after_.assign(ops, false);
+        const auto writers = [&](std::size_t q, const auto& each) {
+            for (const TensorId t : graph_.ops()[q].reads) {
+                if (const OpId writer = graph_.writer(t); writer >= 0) {
+                    each(static_cast<std::size_t>(writer));
+                }
+            }
+        };
+        for (std::size_t q = p + 1; q-- > 0;) {
+            if (q == p || before_[q]) {
+                writers(q, [&](std::size_t writer) { before_[writer] = true; });
+            }
+        }
+        for (std::size_t q = p + 1; q < ops; ++q) {
+            writers(q, [&](std::size_t writer) { after_[q] = after_[q] || writer == p || after_[writer]; });
+        }
+    }
+
     // Whether p does not touch tensor t, but ops before p have written it and ops after p read it.
     bool beside(std::size_t p, std::size_t t) const {
         const OpId writer = graph_.writer(static_cast<TensorId>(t));
-        return (writer < 0 || before_[p][static_cast<std::size_t>(writer)]) &&
+        return (writer < 0 || before_[static_cast<std::size_t>(writer)]) &&
                std::find(readers_[t].begin(), readers_[t].end(), p) == readers_[t].end() &&
-               std::any_of(readers_[t].begin(), readers_[t].end(), [&](std::size_t q) { return before_[q][p]; });
+               std::any_of(readers_[t].begin(), readers_[t].end(), [&](std::size_t q) { return after_[q]; });
     }
 
     const Graph& graph_;
     Lifetimes lifetimes_;
-    std::vector<std::vector<bool>> before_;
+    std::vector<bool> before_, after_; // the ops that must run before p, and after it
     Bytes capacity_;
     std::vector<std::vector<std::size_t>> readers_;
     std::vector<Seconds> time_;

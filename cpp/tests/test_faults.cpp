@@ -92,14 +92,14 @@ std::vector<Case> cases() {
         {"recompute_bound", [graph, device] { return recompute_bound(*graph, device, device.memory); }},
         {"least memory",
          [chain] {
-             const LeastMemory found(*chain);
+             const LeastMemory found(*chain, {});
              return static_cast<double>(found.rotor() + found.pofo()) +
                     static_cast<double>(found.rotor_sequence(found.rotor()).size());
          }},
         {"rotor and pofo",
          [chain] {
              Workers workers(3);
-             const Bytes capacity = LeastMemory(*chain).pofo() + 8;
+             const Bytes capacity = LeastMemory(*chain, {}).pofo() + 8;
              const SegmentTable table(*chain, capacity, 40, workers, {});
              const auto alone = rotor(table, capacity);
              const auto found = pofo(table, {capacity, 1.5, 2.0, {}, true, 7}, workers, {});
@@ -124,7 +124,7 @@ std::vector<Case> cases() {
              const auto found = pooch(*graph, plenty, plenty.memory, true, {4, 2, true}, workers, {});
              return found ? found->pooch.makespan : 0;
          }},
-        {"superneurons", [graph, plenty] { return superneurons(*graph, plenty, plenty.memory).makespan; }},
+        {"superneurons", [graph, plenty] { return superneurons(*graph, plenty, plenty.memory, {}).makespan; }},
         {"swap_all", [graph, plenty] { return swap_all(*graph, plenty, plenty.memory, true).makespan; }},
         {"vdnn_sync", [graph, plenty] { return vdnn_sync(*graph, plenty, plenty.memory).makespan; }},
         {"modnn", [graph, plenty] { return modnn(*graph, plenty, plenty.memory, {}, {}).makespan; }},

@@ -154,7 +154,7 @@ TEST_CASE("the searches only get better, whoever shares the work") {
             found.push_back(searched->pooch.classes);
         }
         CHECK(found[0] == found[1]);
-        const auto alone = superneurons(graph, device, device.memory);
+        const auto alone = superneurons(graph, device, device.memory, {});
         CHECK(alone.makespan > 0);
     }
 }

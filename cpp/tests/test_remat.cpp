@@ -3,12 +3,14 @@
 #include "memsched/errors.h"
 #include "memsched/lifetimes.h"
 #include "memsched/planners/least_memory.h"
+#include "memsched/planners/merged_chain.h"
 #include "memsched/planners/pofo.h"
 #include "memsched/unroll.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 
 using namespace memsched;
 using namespace memsched::testing;
@@ -38,7 +40,7 @@ TEST_CASE("rotor's sequences fit, and take the time of the table") {
         const Chain source = random_chain(dice, dice.roll(1, 7));
         const RematChain chain(source);
         const Graph graph = to_graph(source);
-        const LeastMemory least(chain);
+        const LeastMemory least(chain, {});
         const Bytes capacity = least.rotor() + dice.roll(0, 20);
         CHECK(peak(graph, chain, least.rotor_sequence(capacity)) <= capacity + graph.resident());
         const SegmentTable table(chain, std::max<Bytes>(1, capacity), dice.roll(1, 40), workers, Progress{});
@@ -62,7 +64,7 @@ TEST_CASE("POFO does not depend on the number of threads, nor exceeds its bounds
     for (int round = 0; round < 60; ++round) {
         const Chain source = random_chain(dice, dice.roll(1, 7));
         const RematChain chain(source);
-        const Bytes capacity = std::max<Bytes>(1, LeastMemory(chain).pofo() + dice.roll(0, 20));
+        const Bytes capacity = std::max<Bytes>(1, LeastMemory(chain, {}).pofo() + dice.roll(0, 20));
         const int slots = dice.roll(1, 30);
         const SegmentTable table(chain, capacity, slots, one, Progress{});
         for (const bool exact : {false, true}) {
@@ -76,7 +78,8 @@ TEST_CASE("POFO does not depend on the number of threads, nor exceeds its bounds
                 CHECK(alone->time >= chain.ideal(1, chain.layers) * (1 - 1e-9));
             }
         }
-        CHECK(LeastMemory(chain).pofo_plan(capacity).sequence.size() >= static_cast<std::size_t>(2 * source.n() + 1));
+        CHECK(LeastMemory(chain, {}).pofo_plan(capacity).sequence.size() >=
+              static_cast<std::size_t>(2 * source.n() + 1));
     }
 }
 
@@ -104,4 +107,54 @@ TEST_CASE("workers do every index once") {
         workers.each(count, [&](int index, int) { ++seen[static_cast<std::size_t>(index)]; });
         CHECK(std::count(seen.begin(), seen.end(), 1) == count);
     }
+}
+
+TEST_CASE("least memories without a table suffice, and are seldom more") {
+    Dice dice(4);
+    int same = 0;
+    for (int round = 0; round < 500; ++round) {
+        const Chain source = random_chain(dice, dice.roll(1, 9));
+        const RematChain chain(source);
+        const Graph graph = to_graph(source);
+        const LeastMemory exact(chain, {}), quick(chain, {}, 0);
+        CHECK(quick.rotor() >= exact.rotor());
+        CHECK(quick.pofo() >= exact.pofo());
+        same += quick.rotor() == exact.rotor() && quick.pofo() == exact.pofo() ? 1 : 0;
+        for (const Bytes more : {0, 3, 20}) {
+            CHECK(peak(graph, chain, quick.rotor_sequence(quick.rotor() + more)) <=
+                  quick.rotor() + more + graph.resident());
+            CHECK(quick.pofo_plan(quick.pofo() + more).blocks.back().last == chain.layers);
+        }
+    }
+    CHECK(same > 250);
+}
+
+TEST_CASE("a plan of groups fits and takes the time that it says, layer by layer") {
+    Dice dice(5);
+    Workers workers(1);
+    int planned = 0;
+    for (int round = 0; round < 500; ++round) {
+        const Chain source = random_chain(dice, dice.roll(2, 12));
+        const RematChain chain(source);
+        const Graph graph = to_graph(source);
+        const MergedChain groups(chain, dice.roll(2, chain.layers));
+        CHECK(groups.ends.front() == 0);
+        CHECK(groups.ends.back() == chain.layers);
+        CHECK(std::is_sorted(groups.ends.begin(), groups.ends.end(), std::less_equal<>()));
+        const Bytes capacity = std::max<Bytes>(1, LeastMemory(groups.chain, {}).rotor() + dice.roll(0, 20));
+        const SegmentTable table(groups.chain, capacity, static_cast<int>(capacity), workers, Progress{});
+        const auto plan = rotor(table, capacity);
+        if (!plan) {
+            continue;
+        }
+        ++planned;
+        const auto sequence = groups.layers(plan->sequence);
+        CHECK(peak(graph, chain, sequence) <= capacity + graph.resident());
+        Seconds time = 0;
+        for (const Run& run : runs_of(chain, sequence)) {
+            time += graph.op(run.op).choices[0].time;
+        }
+        CHECK(time == doctest::Approx(plan->time));
+    }
+    CHECK(planned > 400);
 }

@@ -39,6 +39,7 @@ __all__: list[str] = [
     "load",
     "modnn",
     "modnn_min_memory",
+    "most_table_layers",
     "movable_tensors",
     "need_of_fastest",
     "offload_search",
@@ -653,6 +654,8 @@ class RematTable:
         capacity: int,
         slots: int,
         threads: int,
+        layers: int = 400,
+        time_limit: float | None = None,
         progress: typing.Callable[[float], object] | None = None,
     ) -> None: ...
     def pofo(
@@ -661,12 +664,25 @@ class RematTable:
         device: Device,
         exact: bool,
         beam: int,
+        time_limit: float | None = None,
         progress: typing.Callable[[float], object] | None = None,
     ) -> RematPlan | None: ...
     def rotor(self, capacity: int) -> RematPlan | None: ...
     def time(self, first: int, last: int, free: int) -> float:
         """
         One cell, in seconds; for tests.
+        """
+
+    @property
+    def complete(self) -> bool:
+        """
+        Whether the time sufficed; no plan can be asked for otherwise.
+        """
+
+    @property
+    def layers(self) -> int:
+        """
+        Stages and the loss, or as many groups of neighbours as were asked for.
         """
 
     @property
@@ -758,7 +774,9 @@ def least_memory(chain: Chain) -> tuple[int, int]:
     (rotor, pofo on a device with a link) in bytes, resident excluded.
     """
 
-def least_memory_plan(chain: Chain, capacity: int, linked: bool) -> RematPlan:
+def least_memory_plan(
+    chain: Chain, capacity: int, linked: bool, progress: typing.Callable[[float], object] | None = None
+) -> RematPlan:
     """
     A plan that fits into any capacity from the least on, with no claim on its time.
     """
@@ -885,6 +903,7 @@ def pooch(
     beam: int,
     fill: bool,
     threads: int,
+    time_limit: float | None,
     more_seconds: float,
     seed: int,
     planner: _Document | None,
@@ -949,3 +968,4 @@ def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.
     """
 
 __version__: str
+most_table_layers: int = 400

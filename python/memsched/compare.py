@@ -23,7 +23,7 @@ MOVES = 300_000  # of auto's walks around the plans of a chain, times stages; ab
 MOST_MOVES = 8192  # .. or less,
 MOVES_A_STAGE = 512  # on short chains
 SHORT = 24  # stages, or half the ops: here auto tries all rungs, whatever its time limit
-AUTO: dict[str, dict[str, object]] = {"pooch": {"time_limit": SEARCH}, "modnn": {"rounds": "search"}}
+AUTO: dict[str, dict[str, object]] = {"pooch": {"search": SEARCH}, "modnn": {"rounds": "search"}}
 
 
 def compare(
@@ -189,7 +189,10 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
             if hopeful and (same_link or PLANNERS[name].uses_link):
-                one = _outcome(PLANNERS[name], problem, rung, _auto(name, fixed, timed=False))
+                own = _auto(name, fixed, timed=False)
+                if seconds is not None:
+                    own = _auto(name, fixed | {"time_limit": max(0.01, seconds - (time.perf_counter() - began))})
+                one = _outcome(PLANNERS[name], problem, rung, own)
                 if isinstance(one, Result):
                     plans[:] = [min((*plans, carried(one, device)), key=_makespan)]
     if plans:
@@ -236,6 +239,7 @@ def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[
     own = {**AUTO.get(name, {}), **options}
     if not timed:
         own.pop("time_limit", None)
+        own.pop("search", None)
     if own.get("time_limit") is not None:
         own.pop("moves", None)
     return own

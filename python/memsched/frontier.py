@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from memsched import _core, checks
-from memsched._core import Chain, Device, RematTable
+from memsched._core import Chain, Device
 from memsched.carry import carried
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.fluid import Progress
+from memsched.planners.recompute import make_table, most_slots
 from memsched.planners.registry import least_on, planner_named, takes
 from memsched.problem import ChunkLike, graph_of, make_device, peak_memory
 from memsched.result import Result
 
-CELLS = 60_000_000  # floats of the shared table, 240 MB
 MOST_SLOTS = 4000
 
 
@@ -144,10 +144,9 @@ def frontier(
         slots = checks.count("slots", slots, 1, 1_000_000)
     run = found.plan
     if found.with_table is not None:
-        cells = (chain.n + 1) * (chain.n + 2) // 2
         capacity = max(1, min(memories[-1], peak_memory(chain)) - chain.resident)
-        count = slots or min(MOST_SLOTS, max(1, CELLS // cells))
-        table = RematTable(chain, capacity, count, checks.count("threads", threads, 0, 1024))
+        count = slots or min(MOST_SLOTS, most_slots(chain))
+        table = make_table(chain, capacity, count, threads=checks.count("threads", threads, 0, 1024))
         run = partial(found.with_table, table=table)
     options = takes(run, {"chunk": chunk, "time_limit": time_limit})
     results: list[Result | None] = []

@@ -178,14 +178,15 @@ class ForwardPhase {
         : chain_(table.chain()), table_(table), options_(options), bound_(bound), workers_(workers),
           expansions_(expansions), front_(table, options, beam), progress_(progress) {}
 
-    // A plan faster than `limit`, if there is one.
+    // A plan faster than `limit`, if there is one and progress lets it be found.
     std::optional<PofoPlan> run(Seconds limit) {
         front_.start();
         for (int i = 1; i < chain_.layers; ++i) {
             for (const bool all : {false, true}) {
-                expand(i, all, front_.take(i, all, bound_, limit), limit);
+                if (!expand(i, all, front_.take(i, all, bound_, limit), limit)) {
+                    return std::nullopt;
+                }
             }
-            progress_.tick(static_cast<double>(i) / chain_.layers);
         }
         std::int32_t last = -1;
         for (const bool all : {false, true}) {
@@ -201,24 +202,33 @@ class ForwardPhase {
     }
 
   private:
-    // Each thread takes a range of the states; what follows is collected in their order.
-    void expand(int i, bool all, const std::vector<std::int32_t>& ids, Seconds limit) {
+    // Each thread takes a range of the states; what follows is collected in their order. False when told to stop.
+    bool expand(int i, bool all, const std::vector<std::int32_t>& ids, Seconds limit) {
         constexpr std::size_t share = 16;
         const std::size_t parts = (ids.size() + share - 1) / share;
-        std::vector<std::vector<PofoLabel>> next(parts);
-        workers_.each(static_cast<int>(parts), [&](int part, int worker) {
-            const std::size_t begin = static_cast<std::size_t>(part) * share;
-            for (std::size_t at = begin; at < std::min(begin + share, ids.size()); ++at) {
-                expansions_[static_cast<std::size_t>(worker)].run(i, all, ids[at], front_.label(ids[at]), limit,
-                                                                  next[static_cast<std::size_t>(part)]);
+        const auto round = static_cast<std::size_t>(4 * workers_.threads()); // between rounds others are heard
+        std::vector<std::vector<PofoLabel>> next(round);
+        for (std::size_t from = 0; from < parts; from += round) {
+            if (progress_.tick(static_cast<double>(i) / chain_.layers)) {
+                return false;
             }
-        });
-        for (const auto& labels : next) {
-            for (const PofoLabel& label : labels) {
-                front_.add(label.block.last + 1, label.block.all, label);
+            workers_.each(static_cast<int>(std::min(round, parts - from)), [&](int part, int worker) {
+                const auto into = static_cast<std::size_t>(part);
+                const std::size_t begin = (from + into) * share;
+                for (std::size_t at = begin; at < std::min(begin + share, ids.size()); ++at) {
+                    expansions_[static_cast<std::size_t>(worker)].run(i, all, ids[at], front_.label(ids[at]), limit,
+                                                                      next[into]);
+                }
+            });
+            for (auto& labels : next) {
+                for (const PofoLabel& label : labels) {
+                    front_.add(label.block.last + 1, label.block.all, label);
+                }
+                labels.clear();
             }
         }
         states_ += ids.size();
+        return true;
     }
 
     PofoPlan plan(std::int32_t last, Seconds time) {
@@ -272,14 +282,17 @@ constexpr int scouts = 10, sharp_scouts = 30;
 
 std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
                              const Progress& progress) {
-    PofoBound bound(table, options, workers);
-    std::vector<Expansion> expansions;
-    for (int worker = 0; worker < workers.threads(); ++worker) {
-        expansions.emplace_back(table, options, bound);
-    }
     std::optional<PofoPlan> best;
     if (auto recomputing = rotor(table, options.capacity)) { // without the link; its loss is not part of a block
         best = PofoPlan{std::move(recomputing->sequence), {}, recomputing->time, 0};
+    }
+    PofoBound bound(table, options, workers, progress);
+    if (!bound.complete()) {
+        return best;
+    }
+    std::vector<Expansion> expansions;
+    for (int worker = 0; worker < workers.threads(); ++worker) {
+        expansions.emplace_back(table, options, bound);
     }
     const auto search = [&](int beam) {
         const Seconds limit = best ? best->time * (1 - 1e-12) : never;
@@ -291,6 +304,9 @@ std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& optio
     search(scouts);
     if (options.exact && options.linked()) {
         bound.sharpen(best ? best->time : never, workers, progress);
+        if (!bound.complete()) {
+            return best;
+        }
         search(sharp_scouts);
     }
     search(options.exact ? 0 : options.beam);

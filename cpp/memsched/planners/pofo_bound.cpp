@@ -24,7 +24,7 @@ MEMSCHED_CLONES void relax(float* __restrict out, const float* __restrict extra,
 
 } // namespace
 
-PofoBound::PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers)
+PofoBound::PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress)
     : table_(table), chain_(table.chain()), options_(options), stride_(static_cast<std::size_t>(table.slots()) + 1) {
     values_.assign(static_cast<std::size_t>(pairs) * 2 * static_cast<std::size_t>(chain_.layers + 2) * stride_, never);
     for (int pair = 0; pair < pairs; ++pair) {
@@ -32,7 +32,14 @@ PofoBound::PofoBound(const SegmentTable& table, const PofoOptions& options, Work
         weights_[static_cast<std::size_t>(pair)] = {1 - out, options.linked() ? out / options.d2h : 0,
                                                     options.linked() ? in / options.h2d : 0};
     }
-    workers.each(pairs, [&](int pair, int) { fill(pair); });
+    const int round = std::min(pairs, workers.threads()); // between rounds others are heard
+    for (int from = 0; from < pairs; from += round) {
+        if (progress.tick(0)) {
+            complete_ = false;
+            return;
+        }
+        workers.each(std::min(round, pairs - from), [&](int pair, int) { fill(from + pair); });
+    }
 }
 
 // Backward from the loss. Sizes are rounded down, so that states of real sizes are bounded too.

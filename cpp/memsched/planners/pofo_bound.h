@@ -14,7 +14,10 @@ namespace memsched {
 // slots for each pair of weights. Those of PofoPhaseBound are better, and dearer.
 class PofoBound {
   public:
-    PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers);
+    PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress);
+
+    // Whether progress let it be made; of no use otherwise.
+    bool complete() const { return complete_ && (!phases_ || phases_->complete()); }
 
     static constexpr int pairs = 16;
 
@@ -67,6 +70,7 @@ class PofoBound {
     PofoOptions options_;
     std::array<Weights, pairs> weights_;
     std::size_t stride_;
+    bool complete_ = true;
     std::vector<float> values_;
     std::optional<PofoPhaseBound> phases_;
 };

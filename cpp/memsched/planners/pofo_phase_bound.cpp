@@ -80,7 +80,10 @@ PofoPhaseBound::PofoPhaseBound(const SegmentTable& table, const PofoOptions& opt
                 fill(static_cast<Phase>(task / 2), {i, all, chain_.input(i, all), last});
             }
         });
-        progress.tick(1 - static_cast<double>(i) / chain_.layers);
+        if (progress.tick(1 - static_cast<double>(i) / chain_.layers)) {
+            complete_ = false;
+            return;
+        }
     }
 }
 

@@ -26,6 +26,9 @@ class PofoPhaseBound {
     PofoPhaseBound(const SegmentTable& table, const PofoOptions& options, Seconds limit, Workers& workers,
                    const Progress& progress);
 
+    // Whether progress let it be made; of no use otherwise.
+    bool complete() const { return complete_; }
+
     // At least so many seconds remain from a state before layer `layer`, whose input is (not) all that was saved;
     // `free` slots are not held. `arriving` need not be rounded to slots where the cost of the state is a bound itself.
     Seconds remaining(int layer, bool all, int free, const PofoState& state) const;
@@ -56,6 +59,7 @@ class PofoPhaseBound {
     PofoOptions options_;
     int slots_;          // of options.capacity
     std::size_t stride_; // cells of a layer
+    bool complete_ = true;
     std::vector<float> values_;
 };
 

@@ -38,6 +38,7 @@ SegmentTable::SegmentTable(const RematChain& chain, Bytes capacity, int slots, W
     const int n = chain.layers;
     const auto cells = static_cast<std::size_t>(n) * static_cast<std::size_t>(n + 1) / 2;
     values_.assign(cells * stride_, never);
+    progress.tick(0);
     least_.assign(cells, slots_ + 1);
     for (std::size_t k = 0; k < checkpoint_.size(); ++k) {
         checkpoint_[k] = covering(chain.activation[k]);
@@ -52,7 +53,10 @@ SegmentTable::SegmentTable(const RematChain& chain, Bytes capacity, int slots, W
     }
     for (int length = 0; length < n; ++length) {
         workers.each(n - length, [&](int index, int) { fill(index + 1, index + 1 + length); });
-        progress.tick(static_cast<double>(length) / n);
+        if (progress.tick(static_cast<double>(length) / n) && length + 1 < n) {
+            complete_ = false;
+            return;
+        }
     }
 }
 

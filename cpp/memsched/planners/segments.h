@@ -25,13 +25,15 @@ struct SegmentChoice {
 // number of threads.
 class SegmentTable {
   public:
-    // capacity: bytes, resident excluded, cut into about `slots` slots. Keeps a reference to chain.
+    // capacity: bytes, resident excluded, cut into about `slots` slots. Keeps a reference to chain. Where progress says
+    // stop, the table is not complete, and of no use.
     SegmentTable(const RematChain& chain, Bytes capacity, int slots, Workers& workers, const Progress& progress);
 
     const RematChain& chain() const { return chain_; }
     Bytes width() const { return width_; }
     int slots() const { return slots_; }
     Bytes capacity() const { return capacity_; }
+    bool complete() const { return complete_; }
 
     // Whole slots in so many bytes, and slots that hold them.
     int fitting(Bytes bytes) const {
@@ -65,6 +67,7 @@ class SegmentTable {
     Bytes capacity_, width_;
     int slots_;
     std::size_t stride_;
+    bool complete_ = true;
     std::vector<float> values_;
     std::vector<int> least_;
     std::vector<Bytes> checkpoint_;            // a^k in slots

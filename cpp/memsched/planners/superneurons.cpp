@@ -4,10 +4,9 @@
 
 namespace memsched {
 
-ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget) {
+ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget, const Progress& progress) {
     Workers alone(1);
-    const Progress unheard;
-    ClassSearch search(graph, device, budget, alone, unheard);
+    ClassSearch search(graph, device, budget, alone, progress);
     const std::vector<TensorId>& maps = search.maps();
     ClassSolution found{std::vector<MapClass>(maps.size(), MapClass::keep), {FetchRule::Kind::layers}, 0};
     found.rule.convolutions = true;
@@ -17,6 +16,7 @@ ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budge
         const bool convolution = graph.op(graph.writer(maps[m])).kind == "conv";
         found.classes[m] = convolution ? MapClass::swap : MapClass::recompute;
         fits = search.makespan(found.classes, on_demand) < Simulator::illegal;
+        progress.tick(static_cast<double>(m) / static_cast<double>(maps.size()));
     }
     found.makespan = fits ? search.makespan(found.classes, found.rule) : Simulator::illegal;
     return found;

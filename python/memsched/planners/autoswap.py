@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from memsched import _core, checks
 from memsched._core import Device
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress
-from memsched.planners.base import ChainTask, SetTask
+from memsched.planners.base import LEAST_TIME, ChainTask, SetTask
 from memsched.planners.bayes import minimise
 from memsched.planners.graph_base import WORKSPACE_LIMIT
 from memsched.planners.graph_sets import start_sets
@@ -160,6 +161,7 @@ def autoswap(
     workspace_limit: int = WORKSPACE_LIMIT,
     evaluations: int = 40,
     seed: int = 0,
+    time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
     """Offload the activations with the largest weighted sum of four scores; weights by Bayesian optimisation.
@@ -191,6 +193,8 @@ def autoswap(
         Weights to try; fewer are tried when the lower bound is met.
     seed : int
         Of the Bayesian optimisation.
+    time_limit : float, optional
+        Seconds after which no more weights are tried; 0 or None for no limit.
     progress : callable, optional
         Called with a fraction from 0 to 1 before each evaluation.
 
@@ -220,6 +224,7 @@ def autoswap(
     """
     evaluations = checks.count("evaluations", evaluations, 1, 1000)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
+    time_limit = checks.time_limit(time_limit) or None
     task = start_sets("autoswap", problem, M, beta, device, chunk, workspace_limit)
     params = {"chunk": chunk, "seed": seed}
     if task.excess <= 0:
@@ -235,7 +240,10 @@ def autoswap(
         return simulated[chosen.tobytes()]
 
     target = graph_bound(task.graph, task.device) * (1 + 1e-12)
-    search = minimise(makespan, STARTS, evaluations=evaluations, seed=seed, target=target, progress=progress)
+    until = math.inf if time_limit is None else task.started + max(time_limit, LEAST_TIME)
+    search = minimise(
+        makespan, STARTS, evaluations=evaluations, seed=seed, target=target, until=until, progress=progress
+    )
     best = search.points[search.best]
     weights = best.tolist()
     schedule = task.schedule(task.tensors(select(blocks, best)), {"name": "autoswap", "weights": weights})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,15 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.addresses import placement_of
 from memsched.bounds import bound_of
-from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError
 from memsched.family import GraphFamily
 from memsched.fluid import Flags
 from memsched.memo import once_an_object
 from memsched.problem import ChunkLike, Problem, graph_of, make_device, peak_of, simulate
 from memsched.result import Result
+
+LEAST_TIME = 0.15  # seconds: what is ready so soon is never cut short
+SETS = 64  # rows of flags that are there at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,41 @@ class SetTask:
         """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run."""
         return np.array(_core.offload_set_makespans(self.graph, self.device, self.device.memory, rows, ahead, stall))
 
+    def makespans_of_many(
+        self,
+        sets: Callable[[npt.NDArray[np.int64]], Flags],
+        count: int,
+        *,
+        time_limit: float | None = None,
+        aheads: Sequence[int | None] = (None,),
+        stall: bool = True,
+    ) -> npt.NDArray[np.float64]:
+        """The same of so many sets of blocks, `sets` by their numbers, one row a lookahead; few are there at a time.
+
+        A time limit is of the whole call; it comes to numbers far apart first.
+
+        Raises
+        ------
+        LimitError
+            There was no time for one that runs.
+        """
+        found = np.full((len(aheads), count), math.inf)
+        order = np.arange(count)
+        if time_limit is not None:
+            order = np.concatenate([order[stride // 2 :: stride] for stride in _strides(count)] + [order[:1]])
+        for at in range(0, len(order), SETS):
+            if at and time_limit is not None and time.perf_counter() > self.started + max(time_limit, LEAST_TIME):
+                if not np.isfinite(found).any():
+                    raise LimitError(
+                        f"time_limit is {time_limit} seconds, and none of the first {at} sets runs; give more"
+                    )
+                break
+            numbers = order[at : at + SETS]
+            rows = self.tensors(sets(numbers))
+            for line, ahead in zip(found, aheads, strict=True):
+                line[numbers] = self.makespans(rows, ahead=ahead, stall=stall)
+        return found
+
     def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
         """The no-wait schedule of one set.
 
@@ -155,6 +193,11 @@ class ChainTask(SetTask):
         """The problem."""
         assert isinstance(self.problem, Chain)
         return self.problem
+
+
+def _strides(count: int) -> list[int]:
+    """Powers of two, falling: half a stride and whole strides from there give all numbers but 0, each once."""
+    return [2**power for power in range(count.bit_length(), 0, -1)]
 
 
 def measured(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,6 +72,7 @@ def minimise(
     evaluations: int,
     seed: int,
     target: float = -math.inf,
+    until: float = math.inf,
     progress: Callable[[float], None] | None = None,
 ) -> Search:
     """Minimise a function of a point of the simplex.
@@ -91,6 +93,8 @@ def minimise(
         Of the samples.
     target : float
         Stop at the first value that is not above it.
+    until : float
+        The moment of time.perf_counter() from which on there is no second point.
     progress : callable, optional
         Called with a fraction from 0 to 1 before each evaluation.
 
@@ -103,7 +107,7 @@ def minimise(
     generator = np.random.default_rng(seed)
     points: list[Array] = []
     values: list[float] = []
-    while len(values) < evaluations and not (values and min(values) <= target):
+    while len(values) < evaluations and not (values and (min(values) <= target or time.perf_counter() > until)):
         if progress is not None:
             progress(len(values) / evaluations)
         if len(values) < len(starts):

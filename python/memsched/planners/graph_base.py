@@ -13,7 +13,7 @@ from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags, Progress
-from memsched.planners.base import measured, without_link
+from memsched.planners.base import LEAST_TIME, measured, without_link
 from memsched.problem import Problem, graph_of, make_device
 from memsched.result import Result
 
@@ -152,6 +152,7 @@ def search_classes(
     fill: bool,
     threads: int,
     time_limit: float,
+    search: float,
     seed: int,
     progress: Progress,
 ) -> Result:
@@ -165,11 +166,12 @@ def search_classes(
     tree = checks.count("tree", tree, 0, 20)
     beam = checks.count("beam", beam, 1, 1000)
     threads = checks.count("threads", threads, 0, 1024)
-    more_seconds = checks.non_negative("time_limit", time_limit, "seconds")
+    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    search = checks.non_negative("search", search, "seconds")
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     params: dict[str, Any] = {"tree": tree, "beam": beam}
     if recompute:
-        params |= {"fill": checks.flag("fill", fill), "time_limit": more_seconds, "seed": seed}
+        params |= {"fill": checks.flag("fill", fill), "time_limit": time_limit, "search": search, "seed": seed}
     if task.stays:
         return task.result({**params, "evaluations": 0}, task.everything_stays(), recomputes=recompute)
     schedule, evaluations = _core.pooch(
@@ -181,7 +183,8 @@ def search_classes(
         beam,
         fill,
         threads,
-        more_seconds,
+        max(0.0, task.started + max(time_limit, LEAST_TIME) - time.perf_counter()) if time_limit > 0 else None,
+        search,
         seed,
         {"name": task.planner, **params},
         progress,

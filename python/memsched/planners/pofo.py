@@ -9,10 +9,11 @@ from typing import Any
 
 from memsched import _core, checks
 from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, LimitError
 from memsched.fluid import Progress
 from memsched.planners.base import ChainTask, start
 from memsched.planners.recompute import (
+    MOST_LAYERS,
     SPARE,
     RecomputeTask,
     Tables,
@@ -21,6 +22,7 @@ from memsched.planners.recompute import (
     rotor_plan,
     spare_slots,
     unroll,
+    until,
 )
 from memsched.problem import ChunkLike
 from memsched.result import Result
@@ -88,15 +90,16 @@ def _plans(task: ChainTask, labels: str, slots: int | None, beam: int | None, ta
     }[labels]
     if labels == "auto" and task.chain.n <= SHORT and not tables.shared:
         kinds.append(("exact", min(real, EXACT_SLOTS)))
-    for kind, count in kinds:
-        for table in tables.of(task, count):
-            found = _fitting(task, table, kind, max(1, width // max(1, table.slots // (2 * count))), tables.progress)
-            if found is not None:
-                yield found
-            if labels == "auto":
-                yield from _without_link(task, table)
-            if found is not None:
-                break
+    for at, (kind, count) in enumerate(kinds):
+        for layers in tables.layers(task)[at:] or (MOST_LAYERS,):
+            for table in tables.of(task, count, layers):
+                found = _fitting(task, table, kind, max(1, width // max(1, table.slots // (2 * count))), tables)
+                if found is not None:
+                    yield found
+                if labels == "auto":
+                    yield from _without_link(task, table)
+                if found is not None:
+                    break
 
 
 def _without_link(task: ChainTask, table: RematTable) -> Iterator[Attempt]:
@@ -108,7 +111,7 @@ def _without_link(task: ChainTask, table: RematTable) -> Iterator[Attempt]:
         yield Attempt(plan=plan, labels="none", slots=slots, run=run, makespan=run.makespan())
 
 
-def _fitting(task: ChainTask, table: RematTable, labels: str, beam: int, progress: Progress) -> Attempt | None:
+def _fitting(task: ChainTask, table: RematTable, labels: str, beam: int, tables: Tables) -> Attempt | None:
     """The plan of one table; where rounding up leaves none, one for a few slots more that fits all the same."""
     if labels == "exact" and table.slots > MOST_EXACT_SLOTS * (1 + 1 / SPARE):
         return None
@@ -116,7 +119,7 @@ def _fitting(task: ChainTask, table: RematTable, labels: str, beam: int, progres
         if more > spare_slots(table):
             break
         capacity = task.capacity + more * table.width
-        plan = table.pofo(capacity, task.device, labels == "exact", beam, progress)
+        plan = table.pofo(capacity, task.device, labels == "exact", beam, tables.left, tables.progress)
         if plan is not None:
             run = unroll(task, plan)
             makespan = run.makespan()
@@ -197,10 +200,10 @@ def pofo(
     chunk : None, int or "storage"
         How the chosen inputs travel: whole, or in pieces, which come closer to the continuous model.
     time_limit : float
-        Seconds in all for a search for better transfers on the simulator, around the same runs; 0 keeps those of the
-        model.
+        Seconds in all: the program stops when they are over, with the best plan so far, and what it leaves goes into a
+        search for better transfers on the simulator, around the same runs. 0: no limit, and the transfers of the model.
     moves : int, optional
-        Most moves of that search, instead of time_limit: then the plan does not depend on the machine.
+        Most moves of that search, which no time limits then: the plan does not depend on the machine.
     seed : int
         Of that search.
     threads : int
@@ -223,6 +226,9 @@ def pofo(
     InfeasibleError
         M < min_memory(chain, "pofo"), or, without a link, min_memory(chain, "rotor").
     InvalidInputError
+    LimitError
+        So many slots would take a larger table than 240 MB, or exact labels meet more than 399 stages; with real labels
+        neighbours are then planned as one, so that there are 399 of them.
 
     References
     ----------
@@ -254,7 +260,11 @@ def pofo(
     if moves is not None:
         moves = checks.count("moves", moves, 0, 2**63 - 1)
     task = start("pofo", chain, M, beta, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
-    tables = Tables(threads=threads, progress=progress)
+    if labels == "exact" and chain.n >= MOST_LAYERS:
+        raise LimitError(
+            f"labels is 'exact'; '{chain.name}' has {chain.n} stages, and exact labels take {MOST_LAYERS - 1}"
+        )
+    tables = Tables(threads=threads, progress=progress, until=until(task, time_limit or None))
     best = pofo_attempt(task, labels=labels, slots=slots, beam=beam, tables=tables)
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, **limit}
@@ -273,6 +283,6 @@ def pofo_with_table(
 ) -> Result:
     """The same with real labels, from a table for all memories up to its own."""
     task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
-    tables = Tables(threads=threads, progress=progress, shared=table)
+    tables = Tables(threads=threads, progress=progress, until=until(task, time_limit or None), shared=table)
     best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
     return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)

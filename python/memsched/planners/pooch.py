@@ -21,6 +21,7 @@ def pooch(
     fill: bool = False,
     threads: int = 1,
     time_limit: float = 0.0,
+    search: float = 0.0,
     seed: int = 0,
     progress: Progress = None,
 ) -> Result:
@@ -51,7 +52,10 @@ def pooch(
     threads : int
         0: as many as the machine has. The plan does not depend on it.
     time_limit : float
-        Seconds to go on after the paper's search, with random changes of a few classes at a time.
+        Seconds in all, 0 for no limit: the paper's search stops when they are over, with the best plan so far, and goes
+        on before that with random changes of a few classes at a time.
+    search : float
+        Without a time_limit: seconds to go on in that way after the paper's search.
     seed : int
         Of these changes.
     progress : callable, optional
@@ -91,6 +95,7 @@ def pooch(
         fill=fill,
         threads=threads,
         time_limit=time_limit,
+        search=search,
         seed=seed,
         progress=progress,
     )

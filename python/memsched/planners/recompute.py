@@ -12,12 +12,15 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
 from memsched.bounds import graph_bound
+from memsched.errors import LimitError
 from memsched.fluid import Flags, Progress
 from memsched.memo import once_an_object
-from memsched.planners.base import ChainTask
+from memsched.planners.base import LEAST_TIME, ChainTask
 from memsched.problem import graph_of, peak_of
 
-MAX_CELLS = 60_000_000  # floats of one table, 4 bytes each
+TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit of all that make tables
+MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; of longer chains neighbours are planned as one
+FIRST_LAYERS = 64  # of what is planned first where the time is limited
 SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
 
 
@@ -36,6 +39,37 @@ def pofo_min_memory(chain: Chain) -> int:
     return min(chain.resident + _least_memory(chain)[1], peak_of(graph_of(chain)))
 
 
+def most_slots(chain: Chain) -> int:
+    """How many slots a table of the chain may have."""
+    layers = min(chain.n + 1, MOST_LAYERS)
+    return max(1, TABLE_CELLS // (layers * (layers + 1) // 2))
+
+
+def make_table(
+    chain: Chain,
+    capacity: int,
+    slots: int,
+    *,
+    threads: int,
+    layers: int = MOST_LAYERS,
+    time_limit: float | None = None,
+    progress: Progress = None,
+) -> RematTable:
+    """A table of at most so many layers; where the time did not suffice it is not complete.
+
+    Raises
+    ------
+    LimitError
+        It would hold more than TABLE_CELLS numbers.
+    """
+    if slots > most_slots(chain):
+        raise LimitError(
+            f"a table of {slots} slots for the {chain.n} stages of '{chain.name}' would hold more than {TABLE_CELLS} "
+            f"numbers (240 MB); give slots <= {most_slots(chain) * SPARE // (SPARE + 1)}"
+        )
+    return RematTable(chain, capacity, slots, threads, layers, time_limit, progress)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
     """Where a planner gets its tables.
@@ -44,24 +78,50 @@ class Tables:
     ----------
     threads : int
     progress : callable or None
+    until : float or None
+        The moment of time.perf_counter() at which no more are made.
     shared : RematTable or None
         One for all memories of a chain, up to its own capacity; to be tried first.
     """
 
     threads: int
     progress: Progress
+    until: float | None = None
     shared: RematTable | None = None
 
-    def of(self, task: ChainTask, slots: int) -> Iterator[RematTable]:
+    @property
+    def left(self) -> float | None:
+        """Seconds, or None without a limit."""
+        return None if self.until is None else max(0.0, self.until - time.perf_counter())
+
+    def layers(self, task: ChainTask) -> tuple[int, ...]:
+        """How finely to plan: at once, or where the time is limited a quick plan of a long chain before that."""
+        quick = self.until is not None and task.chain.n > 2 * FIRST_LAYERS and self.shared is None
+        return (FIRST_LAYERS, MOST_LAYERS) if quick else (MOST_LAYERS,)
+
+    def of(self, task: ChainTask, slots: int, layers: int) -> Iterator[RematTable]:
         """The shared one, then one of `slots` slots, and of four times as many for when rounding up leaves no plan."""
         if self.shared is not None:
             yield self.shared
-        cells = (task.chain.n + 1) * (task.chain.n + 2) // 2
+            slots = min(slots, most_slots(task.chain) * SPARE // (SPARE + 1))
         for count in (slots, 4 * slots):
             width = max(1, task.capacity // count)
             spare = count // SPARE
-            if count == slots or cells * (count + spare) <= MAX_CELLS:
-                yield RematTable(task.chain, task.capacity + spare * width, count + spare, self.threads, self.progress)
+            if self.left == 0:
+                return
+            if count == slots or count + spare <= most_slots(task.chain):
+                table = make_table(
+                    task.chain,
+                    task.capacity + spare * width,
+                    count + spare,
+                    threads=self.threads,
+                    layers=layers,
+                    time_limit=self.left,
+                    progress=self.progress,
+                )
+                if not table.complete:
+                    return
+                yield table
 
 
 def spare_slots(table: RematTable) -> int:
@@ -138,6 +198,11 @@ def unroll(task: ChainTask, plan: RematPlan | None) -> RecomputeTask:
         own = np.flatnonzero((task.stage == k) & (~task.tape | bool(saved)) & (first >= 0))
         travels[first[own]] = 1
     return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
+
+
+def until(task: ChainTask, time_limit: float | None) -> float | None:
+    """The moment of time.perf_counter() at which a call with such a limit is over."""
+    return None if time_limit is None else task.started + max(time_limit, LEAST_TIME)
 
 
 def rotor_plan(task: ChainTask, table: RematTable) -> RematPlan | None:

@@ -8,7 +8,7 @@ from memsched import _core, checks
 from memsched._core import Chain, Device, RematPlan, RematTable
 from memsched.fluid import Progress
 from memsched.planners.base import ChainTask, start
-from memsched.planners.recompute import Tables, rotor_min_memory, rotor_plan, unroll
+from memsched.planners.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
 from memsched.problem import ChunkLike
 from memsched.result import Result
 
@@ -21,13 +21,14 @@ def _from_tables(task: ChainTask, slots: int, tables: Tables) -> Result:
     if task.excess <= 0:
         value = float(task.chain.forward_time.sum() + task.chain.backward_time.sum())
     else:
-        for table in tables.of(task, slots):
-            plan = rotor_plan(task, table)
-            if plan is not None:
-                value, params["slots_used"] = plan.time, task.capacity // table.width
-                break
-        else:
-            plan = _core.least_memory_plan(task.chain, task.capacity, False)
+        for layers in tables.layers(task):
+            for table in tables.of(task, slots, layers):
+                found = rotor_plan(task, table)
+                if found is not None:
+                    if plan is None or found.time <= plan.time:
+                        plan, value, params["slots_used"] = found, found.time, task.capacity // table.width
+                    break
+        plan = plan or _core.least_memory_plan(task.chain, task.capacity, False)
     schedule = unroll(task, plan).schedule({"name": "rotor", "slots": slots})
     return task.result("rotor", params, schedule, estimate=value, recomputes=True)
 
@@ -41,6 +42,7 @@ def rotor(
     slots: int = 500,
     threads: int = 0,
     chunk: ChunkLike = None,
+    time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
     """Recompute optimally, offload nothing: the dynamic program of rotor, C_A at Delta = 0.
@@ -60,11 +62,15 @@ def rotor(
         Instead of M; M overrides its memory.
     slots : int
         Memory slots. Where rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes
-        for n stages, and time in proportion to slots n^3 at worst.
+        for n stages, at most 240 MB, and time in proportion to slots n^3 at worst. Of more than 399 stages neighbours
+        are planned as one, so that there are 399 of them.
     threads : int
         0: one a core. The result does not depend on it.
     chunk : None, int or "storage"
         How the graph is cut; nothing travels, so the makespan does not depend on it.
+    time_limit : float, optional
+        Seconds in all, 0 or None for no limit. When they are over, the plan is that of a coarser program, or one that
+        just fits.
     progress : callable, optional
         Called with a fraction from 0 to 1, about ten times a second.
 
@@ -79,6 +85,8 @@ def rotor(
     InfeasibleError
         M < min_memory(chain, "rotor").
     InvalidInputError
+    LimitError
+        So many slots would take a larger table.
 
     References
     ----------
@@ -95,8 +103,9 @@ def rotor(
     """
     slots = checks.count("slots", slots, 1, 1_000_000)
     threads = checks.count("threads", threads, 0, 1024)
+    time_limit = checks.time_limit(time_limit) or None
     task = start("rotor", chain, M, beta, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
-    return _from_tables(task, slots, Tables(threads=threads, progress=progress))
+    return _from_tables(task, slots, Tables(threads=threads, progress=progress, until=until(task, time_limit)))
 
 
 def rotor_with_table(

@@ -19,6 +19,7 @@ def swap_opt(
     tree: int = 12,
     beam: int = 4,
     threads: int = 1,
+    time_limit: float = 0.0,
     progress: Progress = None,
 ) -> Result:
     """Keep those feature maps whose transfers would make the computation wait, as far as they fit; swap the others.
@@ -45,6 +46,8 @@ def swap_opt(
         Otherwise so many states are kept.
     threads : int
         0: as many as the machine has. The plan does not depend on it.
+    time_limit : float
+        Seconds in all, 0 for no limit; when they are over, the best plan so far.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -78,7 +81,8 @@ def swap_opt(
         beam=beam,
         fill=False,
         threads=threads,
-        time_limit=0.0,
+        time_limit=time_limit,
+        search=0.0,
         seed=0,
         progress=progress,
     )

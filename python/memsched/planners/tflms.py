@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from memsched import _core
+from memsched import _core, checks
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags
@@ -25,23 +26,43 @@ def _prefixes(n: int) -> Flags:
     return np.tri(n + 1, n, -1, dtype=np.uint8)
 
 
-def _makespans(task: ChainTask) -> npt.NDArray[np.float64]:
+def _makespans(task: ChainTask, time_limit: float | None) -> npt.NDArray[np.float64]:
     """Makespans over (n, lookahead); a forward that waits for memory counts as failed."""
-    rows = task.tensors(_prefixes(task.chain.n))
-    return np.array([task.makespans(rows, ahead=ahead, stall=False) for ahead in LOOKAHEADS])
+    return task.makespans_of_many(
+        lambda counts: _prefix(task.chain.n, counts),
+        task.chain.n + 1,
+        time_limit=time_limit,
+        aheads=LOOKAHEADS,
+        stall=False,
+    )
+
+
+def _prefix(n: int, counts: npt.NDArray[np.int64]) -> Flags:
+    """One row for each count r: x_0 .. x_{r-1} travel."""
+    return (np.arange(n) < counts[:, None]).astype(np.uint8)
 
 
 def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
-    """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer."""
+    """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer.
+
+    Few n lower what others have shown to suffice, where they come in no order; only for those it takes a bisection.
+    """
     peak = max(1, _core.graph_peak_memory(graph_of(chain)))
     task = start("tflms", chain, peak, None, device, chunk)
-    blocks = np.array_split(task.tensors(_prefixes(chain.n)), 1 + chain.n // 16)
+    least = task.device.memory
 
-    def runs(memory: int) -> bool:
+    def runs(counts: npt.NDArray[np.int64], memory: int) -> npt.NDArray[np.bool_]:
         at = replace(task, device=make_device(memory, None, device))
-        return any(np.isfinite(at.makespans(rows, ahead=1, stall=False)).any() for rows in blocks)
+        return np.isfinite(at.makespans(at.tensors(_prefix(chain.n, counts)), ahead=1, stall=False))
 
-    return by_bisection(runs, 0, task.device.memory)
+    def alone(count: np.int64, memory: int) -> bool:
+        return bool(runs(np.array([count]), memory)[0])
+
+    for counts in np.array_split(np.random.default_rng(0).permutation(chain.n + 1), 1 + chain.n // 64):
+        for one in counts[runs(counts, least - 1)] if least > 1 else ():
+            if least > 1 and alone(one, least - 1):
+                least = by_bisection(partial(alone, one), 0, least - 1)
+    return least
 
 
 def tflms(
@@ -52,6 +73,7 @@ def tflms(
     device: Device | None = None,
     chunk: ChunkLike = None,
     workspace_limit: int = WORKSPACE_LIMIT,
+    time_limit: float | None = None,
 ) -> Result:
     """Offload the first n activations and prefetch a fixed number of stages ahead; the best of all such settings.
 
@@ -73,6 +95,8 @@ def tflms(
         Of a chain, how the chosen activations travel: whole, or in pieces.
     workspace_limit : int
         Bytes; each op of a graph takes its fastest algorithm whose workspace is within it.
+    time_limit : float, optional
+        Of a chain, seconds after which no more settings are tried; 0 or None for no limit.
 
     Returns
     -------
@@ -84,6 +108,8 @@ def tflms(
     InfeasibleError
         No setting runs; `.min_memory` is where one does.
     InvalidInputError
+    LimitError
+        The time was over before a setting that runs was found.
 
     References
     ----------
@@ -100,7 +126,7 @@ def tflms(
         graph_of(problem, chunk)
         return _of_graph(start_graph("tflms", problem, M, beta, device, workspace_limit, need=lambda *_: 0))
     task = start("tflms", problem, M, beta, device, chunk)
-    makespans = _makespans(task)
+    makespans = _makespans(task, checks.time_limit(time_limit) or None)
     if not np.isfinite(makespans).any():
         least = min_memory(problem, task.device, chunk)
         raise InfeasibleError(
@@ -109,7 +135,7 @@ def tflms(
             least,
         )
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
-    flags = task.tensors(_prefixes(problem.n)[count])
+    flags = task.tensors(_prefix(problem.n, np.array([count]))[0])
     params = {"chunk": chunk, "tensors": count, "lookahead": LOOKAHEADS[row]}
     planner = {"name": "tflms", "tensors": count, "lookahead": LOOKAHEADS[row]}
     return task.result("tflms", params, task.schedule(flags, planner, LOOKAHEADS[row]))

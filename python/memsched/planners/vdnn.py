@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from memsched import checks
 from memsched._core import Device, Graph
 from memsched.family import GraphFamily
+from memsched.fluid import Flags
 from memsched.planners import minimum
 from memsched.planners.base import start
 from memsched.planners.vdnn_sync import vdnn_sync
@@ -20,6 +23,7 @@ def vdnn(
     *,
     device: Device | None = None,
     chunk: ChunkLike = None,
+    time_limit: float | None = None,
 ) -> Result:
     """Of a chain, offload the activations whose forward is long for their size, by the best of all thresholds.
 
@@ -37,6 +41,8 @@ def vdnn(
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
         Of a chain, how the chosen activations travel: whole, or in pieces.
+    time_limit : float, optional
+        Of a chain, seconds after which no more sets are tried; 0 or None for no limit.
 
     Returns
     -------
@@ -48,6 +54,8 @@ def vdnn(
     InfeasibleError
         M < min_memory(chain).
     InvalidInputError
+    LimitError
+        The time was over before a set that runs was found.
 
     References
     ----------
@@ -67,11 +75,18 @@ def vdnn(
     sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)
     ratio = np.divide(chain.forward_time, sizes, out=np.zeros(chain.n), where=sizes > 0)
     thresholds = np.unique(ratio)[::-1]
-    reached = ratio[None, :] >= thresholds[:, None]
-    every_other = reached & (np.cumsum(reached, axis=1) % 2 == 1)
-    stages = np.concatenate([np.zeros((1, chain.n), bool), reached, every_other]).astype(np.uint8)
-    rows = task.tensors(stages)
-    makespans = task.makespans(rows)
+
+    def stages(numbers: npt.NDArray[np.int64]) -> Flags:
+        """0: nothing travels; then one set a threshold; then every other one of each."""
+        reached = ratio[None, :] >= thresholds[(numbers - 1) % len(thresholds), None]
+        every_other = reached & (np.cumsum(reached, axis=1) % 2 == 1)
+        chosen: Flags = np.where((numbers > len(thresholds))[:, None], every_other, reached).astype(np.uint8)
+        chosen[numbers == 0] = 0
+        return chosen
+
+    makespans = task.makespans_of_many(
+        stages, 1 + 2 * len(thresholds), time_limit=checks.time_limit(time_limit) or None
+    )[0]
     if not np.isfinite(makespans).any():
         raise task.host_error("vdnn")
     best = int(np.argmin(makespans))
@@ -80,5 +95,5 @@ def vdnn(
         "threshold": None if best == 0 else float(thresholds[(best - 1) % len(thresholds)]),
         "every_other": best > len(thresholds),
     }
-    schedule = task.schedule(rows[best], {"name": "vdnn"})
+    schedule = task.schedule(task.tensors(stages(np.array([best])))[0], {"name": "vdnn"})
     return task.result("vdnn", params, schedule)

@@ -15,11 +15,11 @@ from memsched.compare import plan
 from memsched.documents import Document, write_device
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
+from memsched.planners.recompute import most_slots
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problem import Problem, graph_of, peak_memory
 from memsched.result import Result
 
-TABLE_CELLS = 60_000_000  # floats of a shared table, 240 MB
 MOST_TABLE_SLOTS = 2000  # over the peak: as fine as a planner's own 500 for all memories above a quarter of it
 _OURS = ("problem", "chain", "M", "beta", "device", "progress", "threads")  # a sweep sets these itself
 
@@ -144,8 +144,7 @@ def table_slots(problem: Problem, planner: str, options: Mapping[str, Any], want
         return None
     if any(name not in inspect.signature(with_table).parameters for name in options):
         return None
-    cells = (problem.n + 1) * (problem.n + 2) // 2
-    return wanted or min(MOST_TABLE_SLOTS, max(1, TABLE_CELLS // cells))
+    return wanted or min(MOST_TABLE_SLOTS, most_slots(problem))
 
 
 def group(

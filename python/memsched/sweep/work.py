@@ -13,6 +13,7 @@ from typing import Any
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
 from memsched.planners.base import measured
+from memsched.planners.recompute import make_table
 from memsched.planners.registry import PLANNERS, takes
 from memsched.problem import Problem, peak_memory
 from memsched.result import Result
@@ -129,6 +130,6 @@ def _table(key: str, chain: Chain, slots: int) -> RematTable:
             while len(_tables) >= KEPT_TABLES:
                 _tables.popitem(last=False)
             capacity = max(1, peak_memory(chain) - chain.resident)
-            _tables[key, slots] = RematTable(chain, capacity, slots, 1)
+            _tables[key, slots] = make_table(chain, capacity, slots, threads=1)
         _tables.move_to_end((key, slots))
         return _tables[key, slots]
