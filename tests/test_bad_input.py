@@ -51,7 +51,9 @@ def refused(call: Callable[[], Any], *words: str) -> None:
 def test_all_errors_have_one_base() -> None:
     for _, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, Exception):
-            assert issubclass(kind, ms.MemschedError)
+            assert issubclass(kind, ms.MemschedError) is (
+                kind is not errors.InternalError
+            )  # a fault of memsched itself
     assert issubclass(ms.InvalidInputError, ValueError)
     assert issubclass(ms.ScheduleError, ValueError)
 
@@ -99,9 +101,9 @@ def test_bad_columns_of_a_chain(field: str, change: str) -> None:
     ("changes", "words"),
     [
         ({"saved": [5, 5]}, ["saved[0]", "5", "activation[1]", "6"]),
-        ({"activation": [2**62, 2**62, 5]}, ["activation[1]", "2^63"]),
-        ({"saved": [2**62, 2**62]}, ["saved[1]", "2^63"]),
-        ({"resident": 2**63 - 1}, ["activation[0]", "2^63"]),
+        ({"activation": [2**52, 2**52 + 1, 5]}, ["activation[1]", "2^53"]),
+        ({"saved": [2**52, 2**52]}, ["saved[1]", "2^53"]),
+        ({"resident": 2**53}, ["activation[0]", "2^53"]),
         ({"resident": -1}, ["resident", "-1"]),
         ({"resident": nan}, ["resident", "nan"]),
         ({"resident": True}, ["resident", "True"]),
@@ -169,7 +171,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
         (("tensors", 1, "size"), -1, ["a1", "-1"]),
         (("tensors", 1, "size"), nan, ["tensors[1]", "size", "nan"]),
         (("tensors", 1, "size"), 1.5, ["tensors[1]", "size", "1.5"]),
-        (("tensors", 1, "size"), 2**63 - 1, ["2^63"]),
+        (("tensors", 1, "size"), 2**63 - 1, ["tensors[1]", "size", "2^53"]),
         (("tensors", 6, "name"), "", ["d0"]),
         (("tensors", 2, "role"), "output", ["tensors[2]", "role", "output"]),
         (("tensors", 2, "colour"), "red", ["tensors[2]", "colour"]),
@@ -191,7 +193,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
         (("ops", 0, "choices", 0, "time"), nan, ["F1", "time", "nan"]),
         (("ops", 0, "choices", 0, "time"), -1, ["F1", "time", "-1"]),
         (("ops", 0, "choices", 0, "workspace"), -1, ["F1", "workspace", "-1"]),
-        (("ops", 0, "choices", 0, "workspace"), 2**63 - 1, ["F1", "workspace", "2^63"]),
+        (("ops", 0, "choices", 0, "workspace"), 2**63 - 1, ["F1", "workspace", "2^53"]),
         (("ops", 0, "skip_workspace"), -1, ["F1", "skip_workspace", "-1"]),
         (("ops", 0, "colour"), "red", ["ops[0]", "colour"]),
         (("ops",), [], ["ops"]),
@@ -612,14 +614,12 @@ def test_an_op_with_very_many_choices() -> None:
     assert ms.simulate(ms.Graph(tensors, [op]), schedule, ms.Device(5)).makespan == 39999
 
 
-def test_more_bytes_than_a_double_counts() -> None:
-    """Refused with a sentence, or planned; never an IndexError."""
+def test_as_many_bytes_as_there_may_be() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        sizes = [int(size) for size in rng.integers(2**57, 2**58, 6)]
+        sizes = [int(size) for size in rng.integers(2**48, 2**49, 6)]
         problem = ms.Chain([1.0] * 5, [1.0] * 5, sizes, [0] * 6)
-        with suppress(ms.MemschedError):
-            ms.validate(ms.dynprog(problem, ms.min_memory(problem, "dynprog"), 1e17))
+        ms.validate(ms.dynprog(problem, ms.min_memory(problem, "dynprog"), 1e17))
 
 
 def test_so_many_rounds_overflow() -> None:

@@ -91,7 +91,7 @@ Tensor parse_tensor(py::handle value, std::size_t index) {
 }
 
 int to_layer(py::handle value, const std::string& field) {
-    const Bytes layer = to_bytes(value, field);
+    const std::int64_t layer = to_whole(value, field);
     if (layer < 0 || layer > std::numeric_limits<int>::max()) {
         throw std::invalid_argument(field + " is " + std::to_string(layer) +
                                     "; it must be a whole number from 0 to 2^31 - 1");
@@ -136,7 +136,7 @@ Graph make_graph(const py::object& tensors, const py::object& ops, const py::obj
                  const py::object& resident) {
     GraphData data;
     data.name = to_text(name, "name");
-    data.batch = to_bytes(batch, "batch");
+    data.batch = to_whole(batch, "batch");
     data.resident = to_bytes(resident, "resident");
     std::unordered_map<std::string, TensorId> ids;
     for (const py::handle value : items(tensors, "tensors")) {

@@ -60,7 +60,7 @@ NamedStep parse_step(py::handle value, std::size_t index) {
         step.skip = to_text_column(d["skip"], what + ": skip");
     }
     if (d.contains("after")) {
-        for (const Bytes earlier : to_bytes_column(d["after"], what + ": after")) {
+        for (const std::int64_t earlier : to_whole_column(d["after"], what + ": after")) {
             if (earlier < 0 || static_cast<std::size_t>(earlier) >= index) {
                 fail(index, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
             }
@@ -120,7 +120,7 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
     if (!rounds.is_none()) {
         s.rounds.clear();
         for (const py::handle round : items(rounds, "rounds")) {
-            const std::vector<Bytes> pair = to_bytes_column(round, "rounds");
+            const std::vector<std::int64_t> pair = to_whole_column(round, "rounds");
             if (pair.size() != 2) {
                 throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]",
                                     -1);
@@ -280,8 +280,8 @@ idle, recompute_time : float
                 t.peak_memory = to_bytes(d["peak_memory"], "timeline: peak_memory");
                 t.memory_times = to_seconds_column(memory["times"], "timeline: memory times");
                 t.memory_bytes = to_bytes_column(memory["bytes"], "timeline: memory bytes");
-                t.bytes_out = to_bytes(d["bytes_out"], "timeline: bytes_out");
-                t.bytes_in = to_bytes(d["bytes_in"], "timeline: bytes_in");
+                t.bytes_out = to_whole(d["bytes_out"], "timeline: bytes_out");
+                t.bytes_in = to_whole(d["bytes_in"], "timeline: bytes_in");
                 t.idle = to_seconds(d["idle"], "timeline: idle");
                 t.recompute_time = to_seconds(d["recompute_time"], "timeline: recompute_time");
                 check_timeline(t);

@@ -46,8 +46,8 @@ std::vector<Item> column(py::handle values, const std::string& field, const Conv
 
 } // namespace
 
-Bytes to_bytes(py::handle value, const std::string& field) {
-    const char* wanted = "a whole number of bytes";
+std::int64_t to_whole(py::handle value, const std::string& field) {
+    const char* wanted = "a whole number";
     if (is_bool(value) || is_text(value)) {
         refuse(field, value, wanted);
     }
@@ -62,9 +62,22 @@ Bytes to_bytes(py::handle value, const std::string& field) {
         whole = py::reinterpret_steal<py::object>(PyLong_FromDouble(number));
     }
     int overflow = 0;
-    const Bytes bytes = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+    const std::int64_t number = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
     if (overflow != 0) {
-        refuse(field, value, "less than 2^63 bytes");
+        refuse(field, value, "a whole number less than 2^63");
+    }
+    return number;
+}
+
+Bytes to_bytes(py::handle value, const std::string& field) {
+    Bytes bytes = exact_bytes + 1;
+    try {
+        bytes = to_whole(value, field);
+    } catch (const std::invalid_argument&) {
+        refuse(field, value, "a whole number of bytes, at most 2^53");
+    }
+    if (bytes > exact_bytes) {
+        refuse(field, value, "at most 2^53 bytes; use a coarser unit");
     }
     return bytes;
 }
@@ -114,6 +127,10 @@ std::string to_text(py::handle value, const std::string& field) {
         refuse(field, value, "a string that UTF-8 can write");
     }
     return {text, static_cast<std::size_t>(length)};
+}
+
+std::vector<std::int64_t> to_whole_column(py::handle values, const std::string& field) {
+    return column<std::int64_t>(values, field, to_whole);
 }
 
 std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field) {

@@ -21,12 +21,14 @@ namespace py = pybind11;
 
 // Numbers as a person gives them: ints, integral floats (16e9) and numpy scalars; never bool or str. They throw
 // std::invalid_argument naming `field`.
-Bytes to_bytes(py::handle value, const std::string& field);
+std::int64_t to_whole(py::handle value, const std::string& field);
+Bytes to_bytes(py::handle value, const std::string& field);      // a whole number up to exact_bytes
 double to_number(py::handle value, const std::string& field);    // seconds and bandwidths; "inf" is a number here
 Seconds to_seconds(py::handle value, const std::string& field);  // finite and >= 0
 bool to_flag(py::handle value, const std::string& field);        // True or False, nothing that is merely true
 py::iterator items(py::handle values, const std::string& field); // of a list; never of a str or a dict
 std::string to_text(py::handle value, const std::string& field);
+std::vector<std::int64_t> to_whole_column(py::handle values, const std::string& field);
 std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field);
 std::vector<Seconds> to_seconds_column(py::handle values, const std::string& field);
 std::vector<double> to_number_column(py::handle values, const std::string& field);

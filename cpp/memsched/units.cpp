@@ -7,11 +7,11 @@
 namespace memsched {
 
 Bytes checked_add(Bytes a, Bytes b, const std::string& what) {
-    Bytes sum = 0;
-    if (__builtin_add_overflow(a, b, &sum)) {
-        throw std::invalid_argument(what + " add up to more than 2^63 - 1 bytes; use smaller sizes or a coarser unit");
+    if (a > exact_bytes || b > exact_bytes - a) {
+        throw std::invalid_argument(what + " add up to more than 2^53 bytes, beyond which sums with seconds would " +
+                                    "round; use smaller sizes or a coarser unit");
     }
-    return sum;
+    return a + b;
 }
 
 Seconds transfer_time(Bytes bytes, Bandwidth bandwidth, Seconds latency) {

@@ -14,10 +14,14 @@ using TensorId = std::int32_t; // index into Graph::tensors
 using OpId = std::int32_t;     // index into Graph::ops
 using StepId = std::int32_t;   // index into a list of steps
 
+// What a count of bytes may be, and the sizes of a problem together: up to there doubles are exact, so that bounds,
+// which mix bytes with seconds, do not round.
+constexpr Bytes exact_bytes = Bytes{1} << 53;
+
 // An id as an index.
 inline std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-// a + b; throws std::invalid_argument naming `what` when the sum leaves int64.
+// a + b, neither above exact_bytes; throws std::invalid_argument naming `what` when the sum is.
 Bytes checked_add(Bytes a, Bytes b, const std::string& what);
 
 // The duration of a transfer of `bytes`; the caller has made sure that bandwidth > 0.

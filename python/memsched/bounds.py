@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from memsched import _core, checks
 from memsched._core import Chain, Device, Graph, Schedule
+from memsched.errors import InternalError
 from memsched.family import GraphFamily
 from memsched.fluid import fluid_chain, fluid_solve
 from memsched.problem import Problem, graph_of, make_device
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
+ROUNDING = 1e-9  # by how much, relative, a sum of up to a million times may differ from the same in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,25 @@ def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> f
     if isinstance(problem, GraphFamily):
         return float(sum(times * bound(problem.at(batch), device) for batch, times in schedule.rounds))
     return bound(graph_of(problem, schedule.chunk), device)
+
+
+def certified(bound: float, makespan: float) -> float:
+    """A lower bound beside the makespan of a plan of its class: never above it.
+
+    Both are sums of the same times in different orders. What is above by rounding becomes the makespan; more would be a
+    false proof.
+
+    Raises
+    ------
+    InternalError
+        The bound is above the makespan by more than rounding.
+    """
+    if not bound <= makespan * (1 + ROUNDING):
+        raise InternalError(
+            f"the lower bound {bound!r} is above the makespan {makespan!r} of a plan that it speaks of; this is a "
+            "fault of memsched, please report it with the problem and the device"
+        )
+    return min(bound, makespan)
 
 
 def bounds(

@@ -9,6 +9,7 @@ import numpy as np
 
 from memsched.errors import InvalidInputError
 
+MOST_BYTES = 2**53  # what a count of bytes may be, and the sizes of a problem together: doubles are exact up to there
 _LONGEST = 1000  # letters of a value in an error
 
 
@@ -93,7 +94,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def size(name: str, value: object) -> int:
-    """A whole number of bytes >= 0 that fits in 62 bits.
+    """A whole number of bytes from 0 to MOST_BYTES.
 
     Raises
     ------
@@ -101,8 +102,8 @@ def size(name: str, value: object) -> int:
         Naming the option and its value.
     """
     number = _as_float(value)
-    if not 0 <= number < 2**62 or number != math.floor(number):
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes >= 0")
+    if not 0 <= number < math.inf or number != math.floor(number) or int(value) > MOST_BYTES:  # type: ignore[call-overload]
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 0 to 2^53")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
@@ -134,7 +135,7 @@ def bandwidth(name: str, value: object) -> float:
 
 
 def memory(name: str, value: object) -> int:
-    """A whole number of bytes > 0 that fits in 63 bits.
+    """A whole number of bytes from 1 to MOST_BYTES.
 
     Raises
     ------
@@ -143,6 +144,6 @@ def memory(name: str, value: object) -> int:
     """
     number = _as_float(value)
     whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]
-    if not 0 < whole < 2**63:
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes > 0")
+    if not 0 < whole <= MOST_BYTES:
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 1 to 2^53")
     return int(whole)

@@ -10,7 +10,7 @@ from functools import partial
 
 from memsched import checks
 from memsched._core import Chain, Device
-from memsched.bounds import bound_of, graph_bound
+from memsched.bounds import bound_of, certified, graph_bound
 from memsched.carry import carried
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.ladder import below, size_of
@@ -266,4 +266,4 @@ def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str
 def _bounded(best: Result) -> Result:
     """With a bound on all plans of the same rounds, not only on those of the planner that won."""
     bound = bound_of(best.problem, best.schedule, best.device, "all")
-    return dataclasses.replace(best, lower_bound=min(bound, best.makespan), bound_on="all")
+    return dataclasses.replace(best, lower_bound=certified(bound, best.makespan), bound_on="all")

@@ -1,4 +1,4 @@
-"""The errors of memsched. All derive from `MemschedError`; each message is a sentence that says what to do."""
+"""The errors of memsched. All that it raises on purpose derive from `MemschedError`; messages say what to do."""
 
 from __future__ import annotations
 
@@ -68,3 +68,7 @@ class LimitError(MemschedError):
 
 class StoreError(MemschedError):
     """A sweep's store that cannot be read or written; the message says which, why, and what to do."""
+
+
+class InternalError(AssertionError):
+    """memsched contradicts itself. No `MemschedError`, so that nothing records it as an outcome and goes on."""

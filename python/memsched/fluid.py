@@ -144,7 +144,7 @@ def fluid_solve(
 ) -> FluidSolution:
     """Solve a feasible instance on its real sizes."""
     compute = float(instance.chain.forward_time.sum() + instance.chain.backward_time.sum())
-    if instance.bandwidth == 0 or math.isinf(instance.bandwidth):
+    if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
         chosen = prefix_set(instance, instance.peak - instance.capacity)
         return FluidSolution(
             offloaded=chosen, makespan=compute, lower_bound=compute, optimal=True, states=0, rounds=0, slots=0

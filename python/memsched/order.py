@@ -26,7 +26,7 @@ class Order:
     peak_memory : int
         Bytes, resident included: the most that is held while an op runs.
     lower_bound : int
-        Bytes, resident included: no order has a lower peak.
+        Bytes, resident included: no order has a lower peak where every op writes its tape.
     method : str
     runtime : float
         Seconds.
@@ -68,9 +68,10 @@ def order(
 ) -> Order:
     """The order of the ops with the least peak memory, with a proof.
 
-    While an op runs, its reads, its writes and its workspace (that of the algorithm with the least) are held, beside
-    all that later ops read. A tensor is freed after its last reader; if nobody reads it, after its writer. Weights
-    stay. An input that nobody reads does not count.
+    Every op runs once and writes its tape, if it has one, whether or not an op reads it. While an op runs, its reads,
+    its writes and its workspace (that of the algorithm with the least) are held, beside all that later ops read. A
+    tensor is freed after its last reader; if nobody reads it, after its writer. Weights stay. An input that no op reads
+    does not count.
 
     "search" bounds the peak from below by minimum cuts, one for each op that matters, and from above by greedy orders
     that know which runs lose nothing. Where the two do not meet it goes on with a best-first search over sets of ops,

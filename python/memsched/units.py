@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Real
 
-from memsched.checks import shown
+from memsched.checks import MOST_BYTES, shown
 from memsched.errors import InvalidInputError
 from memsched.problem import Problem, least_memory, peak_memory
 
@@ -17,7 +17,6 @@ _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-zµ/%]*)\s*", re.IGNORECASE | re.ASCII
 )
-_MOST_BYTES = 2**63 - 1
 _LONGEST = 100  # letters of a number with its unit
 
 _UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
@@ -57,8 +56,8 @@ def _whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
     count = math.floor(amount)
     if amount < 0:
         raise _refuse(what, value, "which is negative", forms)
-    if count > _MOST_BYTES:
-        raise _refuse(what, value, "which does not fit in 64 bits", forms)
+    if count > MOST_BYTES:
+        raise _refuse(what, value, "which is more than 2^53", forms)
     return count
 
 

@@ -78,15 +78,6 @@ OrderProblem order_problem(const Graph& graph, const std::vector<std::uint8_t>& 
     const auto& ops = graph.ops();
     OrderProblem problem;
     problem.base = graph.resident();
-    Bytes total = graph.resident();
-    for (const Tensor& tensor : graph.tensors()) {
-        total += tensor.bytes; // a graph's sum fits
-    }
-    if (total >= MinCut::unlimited) {
-        throw std::invalid_argument(
-            "the sizes of '" + graph.name() +
-            "' add up to 2^61 bytes or more; to order its ops use smaller sizes or a coarser unit");
-    }
     Lists touched(graph.tensors().size()), before(ops.size()), members;
     for (std::size_t v = 0; v < ops.size(); ++v) {
         problem.scratch.push_back(ops[v].choices[at(baseline(ops[v]))].workspace);

@@ -14,7 +14,7 @@ import click
 
 from memsched import profiles
 from memsched._core import Device, Schedule
-from memsched.bounds import bound_of
+from memsched.bounds import bound_of, certified
 from memsched.documents import Document, read_device, read_document, read_plan
 from memsched.errors import InvalidInputError
 from memsched.files import read_stream
@@ -159,7 +159,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
             return saved, origin
         timeline = simulate(saved.problem, saved.schedule, device)
         measured = replace(saved, device=device, timeline=timeline, lower_bound=0.0)
-        return replace(measured, lower_bound=_bound(measured)), origin
+        return _bounded(measured), origin
     chain, schedule, device, origin = open_plan(document, problem, machine)
     made = Result(
         planner=str(schedule.planner.get("name", "a plan")),
@@ -171,7 +171,7 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         bound_on="all" if schedule.recomputed else "once",
         runtime=0.0,
     )
-    return replace(made, lower_bound=_bound(made)), origin
+    return _bounded(made), origin
 
 
 def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Device, str]:
@@ -184,9 +184,13 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
     return loaded, schedule, device, origin
 
 
-def _bound(result: Result) -> float:
-    """A lower bound for a plan whose own is not known."""
-    return min(bound_of(result.problem, result.schedule, result.device, result.bound_on), result.makespan)
+def _bounded(result: Result) -> Result:
+    """With a lower bound for a plan whose own is not known, on the plans of its class."""
+    runs = [step["run"] for step in result.schedule.to_json()["steps"] if "run" in step]
+    in_order = runs == [op["name"] for op in result.graph.ops]
+    on = result.bound_on if in_order else "all"
+    bound = bound_of(result.problem, result.schedule, result.device, on)
+    return replace(result, lower_bound=certified(bound, result.makespan), bound_on=on)
 
 
 def check_writable(path: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -97,6 +98,13 @@ def graph_blocks(task: SetTask) -> Blocks:
         tape=np.zeros_like(size),
         transfer=2 * device.latency * (size > 0) + size / device.d2h + size / device.h2d,
     )
+
+
+def in_its_unit(blocks: Blocks) -> Blocks:
+    """The same with times in a power of two of seconds, for no score depends on it: so none of them overflows."""
+    unit = -math.frexp(max(blocks.seconds.max(), blocks.transfer.max(initial=0.0)))[1]
+    seconds, transfer = np.ldexp(blocks.seconds, unit), np.ldexp(blocks.transfer, unit)
+    return dataclasses.replace(blocks, seconds=seconds, transfer=transfer)
 
 
 def over_absences(blocks: Blocks, rate: Array | Bytes) -> Array:
@@ -230,7 +238,7 @@ def autoswap(
     if task.excess <= 0:
         nothing = task.schedule(np.zeros(len(task.stage), np.uint8), {"name": "autoswap"})
         return task.result("autoswap", {**params, "evaluations": 0, "weights": None}, nothing)
-    blocks = blocks_of(task)
+    blocks = in_its_unit(blocks_of(task))
     simulated: dict[bytes, float] = {}
 
     def makespan(weights: Array) -> float:

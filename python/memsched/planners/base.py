@@ -15,7 +15,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.addresses import placement_of
-from memsched.bounds import bound_of
+from memsched.bounds import bound_of, certified
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError
 from memsched.family import GraphFamily
 from memsched.fluid import Flags
@@ -220,9 +220,7 @@ def measured(
     batch = max(batch for batch, _ in schedule.rounds)
     full = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
     bound_on = "all" if recomputes else "once"
-    bound = bound_of(problem, schedule, device, bound_on)
-    if bound <= timeline.makespan * (1 + 1e-9):  # Result refuses what is more than rounding
-        bound = min(bound, timeline.makespan)
+    bound = certified(bound_of(problem, schedule, device, bound_on), timeline.makespan)
     return Result(
         planner=planner,
         params=params,

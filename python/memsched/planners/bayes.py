@@ -59,7 +59,9 @@ def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
 def standardised(values: Array) -> Array:
     """Mean 0 and variance 1; an infeasible value counts twice the worst feasible one."""
     feasible = values[np.isfinite(values)]
-    filled = np.where(np.isfinite(values), values, 2.0 * feasible.max(initial=0.0))
+    unit = -math.frexp(feasible.max(initial=0.0))[1]  # without it squares of times may overflow
+    filled = np.ldexp(np.where(np.isfinite(values), values, 0.0), unit)
+    filled[~np.isfinite(values)] = 2.0 * filled.max(initial=0.0)
     spread = filled.std()
     centred: Array = filled - filled.mean()
     return centred / spread if spread > 0 else centred

@@ -20,9 +20,6 @@ def of_fluid_model(chain: Chain) -> int:
     return min(least, peak_of(graph_of(chain)))
 
 
-MOST_BYTES = 2**63 - 1
-
-
 def by_bisection(runs: Callable[[int], bool], low: int, high: int) -> int:
     """An M in (low, high] with a plan, where one byte less has none; at `high` there must be a plan."""
     while high - low > 1:

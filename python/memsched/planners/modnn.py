@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from memsched import _core, checks
 from memsched._core import Device, Schedule
+from memsched.checks import MOST_BYTES
 from memsched.errors import InfeasibleError, InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.fluid import Progress
 from memsched.planners.base import measured, without_link
 from memsched.planners.graph_base import infeasible
-from memsched.planners.minimum import MOST_BYTES, by_bisection
+from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, in_rounds, rounds_of
 from memsched.problem import Problem, graph_of, make_device, simulate
 from memsched.result import Result

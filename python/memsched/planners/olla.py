@@ -20,7 +20,6 @@ from memsched.problem import Problem, graph_of, make_device
 from memsched.result import Result
 
 Progress = Callable[[float], object] | None
-_MANY = 2**62  # bytes
 _SECONDS = 10.0
 _TRIES = 20
 _ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
@@ -76,7 +75,8 @@ def olla(
     -------
     Result
         With addresses in schedule and placement. params has peak_bound, the bytes (resident included) that no order
-        can do without, and memory_optimal: whether the arena is proven to be the lowest for any order.
+        can do without in which every op writes its tape, and memory_optimal: whether the arena is proven to be the
+        lowest for any such order.
 
     Raises
     ------
@@ -191,7 +191,7 @@ class _Task:
         """The addresses of an order: with fast algorithms, or with the least workspaces where those are lower."""
         found = []
         for limit in (self.peak, 0):
-            plain = self.plain(ids, limit, _MANY, {"name": "olla"})
+            plain = self.plain(ids, limit, checks.MOST_BYTES, {"name": "olla"})
             buffers = buffers_of(plain, self.graph, self.alignment)
             placement = place_buffers(buffers, time_limit=self.left(), method=self.method)
             found.append(_Placed(ids=ids, limit=limit, placement=placement))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memsched import _core, checks
 from memsched._core import Device
+from memsched.checks import MOST_BYTES
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
-from memsched.planners.minimum import MOST_BYTES, by_bisection
+from memsched.planners.minimum import by_bisection
 from memsched.problem import Problem, make_device
 from memsched.result import Result
 

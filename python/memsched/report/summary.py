@@ -7,7 +7,7 @@ from typing import Any
 
 from memsched import _core
 from memsched.addresses import placement_of
-from memsched.bounds import recompute_bound
+from memsched.bounds import certified, recompute_bound
 from memsched.family import GraphFamily
 from memsched.problem import make_device
 from memsched.report.figures import budget_of
@@ -115,7 +115,7 @@ def summarize(result: Result) -> Summary:
     graph = graphs[0][0]
     return Summary(
         ideal=sum(times * _core.graph_bounds(one, device, device.memory)[0] for one, times in graphs),
-        any_bound=min(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
+        any_bound=certified(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
         rounds=sum(times for _, times in rounds),
         ops=len(graph.ops),
         tensors=len(graph.tensors),
