@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import memsched as ms
+from memsched.cli.inputs import Machine, open_result
 from oracles.exhaustive import least_makespan
 
 MOST_STATES = 4000
@@ -206,3 +209,17 @@ def test_to_skip_is_no_gain_where_it_takes_a_larger_workspace() -> None:
     for workspace, least in ((0, 0), (7, 7), (30, 10)):
         graph = ms.Graph(tensors, [one_op("A", [], ["t"], tape=["t"], skip_workspace=workspace)])
         assert ms.min_memory(graph) == least
+
+
+def test_a_plan_in_another_order_is_bounded_among_all_plans(tmp_path: Path) -> None:
+    """In the listed order C needs 11 bytes, so no such plan bounds one that runs A last but one."""
+    tensors = [{"name": name, "size": size, "role": "activation"} for name, size in (("a", 1), ("b", 9), ("c", 1))]
+    ops = [one_op("A", [], ["a"]), one_op("B", [], ["b"]), one_op("C", ["b"], ["c"]), one_op("D", ["a", "c"], [])]
+    graph = ms.Graph(tensors, ops)
+    steps = [{"run": "B"}, {"run": "C"}, {"free": "b"}, {"run": "A"}, {"run": "D"}]
+    assert ms.bounds(graph, 10, 0.0).fractional == inf
+    (tmp_path / "graph.json").write_text(json.dumps(graph.to_json()))
+    document = ms.Schedule(steps, budget=10, graph="graph").to_json()
+    no_link = Machine(memory=None, bandwidth="0", duplex=None, latency=None, host_memory=None, device=None)
+    found, _ = open_result(document, str(tmp_path / "graph.json"), no_link)
+    assert (found.makespan, found.lower_bound, found.bound_on) == (4.0, 4.0, "all")
