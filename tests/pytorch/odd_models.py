@@ -50,13 +50,12 @@ class Odd(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model, and what `plan` makes of it: "stages", "hooks" or "error". `step` says the same of `plan_step`."""
+    """A model, and what `plan` makes of it: "stages", "hooks" or "error"."""
 
     make: Callable[[], nn.Module]
     args: Callable[[], tuple[Any, ...]] = lambda: (inputs(),)
     kwargs: dict[str, Any] = field(default_factory=dict)
     kind: str = "hooks"
-    step: str = "same"
     says: str = ""  # in the reason
 
 
@@ -156,7 +155,7 @@ odd(reversal, says="Reversed")
 odd(two_outputs, says="Doubled")
 odd(function_in_submodule, parts=lambda: {"inner": Rounding()}, says="Rounded")
 odd(function_under_checkpoint, says="Rounded")
-odd(function_under_reentrant, "error", says="use_reentrant", step="error")
+odd(function_under_reentrant, "error", says="use_reentrant")
 odd(straight_through_detach, "stages")
 
 
@@ -226,7 +225,7 @@ odd(hook_on_node)
 odd(hook_before_node)
 odd(multi_hook, says="register_multi_grad_hook")
 odd(retained, says="retain_grad")
-odd(lossy_packing, says="saved_tensors_hooks", step="error")
+odd(lossy_packing, says="saved_tensors_hooks")
 odd(saved_on_cpu, "stages")
 odd(plain, "stages")
 CASES |= {
@@ -241,9 +240,7 @@ CASES |= {
     "full_backward_pre_hook": Case(make=with_hook("full_backward_pre_hook", lambda m, o: (o[0] * 2,)), says="pre-hook"),
     "hook_on_the_model": Case(make=with_hook("forward_hook", lambda m, a, r: r * 2, ""), kind="stages"),
     "pre_hook_on_the_model": Case(make=with_hook("forward_pre_hook", lambda m, a: (a[0] * 2,), ""), kind="stages"),
-    "backward_hook_on_the_model": Case(
-        make=with_hook("full_backward_hook", lambda m, i, o: None, ""), kind="stages", step="same"
-    ),
+    "backward_hook_on_the_model": Case(make=with_hook("full_backward_hook", lambda m, i, o: None, ""), kind="stages"),
 }
 
 
@@ -296,16 +293,16 @@ def global_list(self: Any, x: Any) -> Any:
     return x * len(calls)
 
 
-odd(sets_attribute, says="'aux' is new", step="error")
-odd(sets_known_attribute, parts=lambda: {"aux": 0.0}, says="'aux' was 0.0", step="error")
-odd(counts, parts=lambda: {"steps": 0}, says="'steps' was 0", step="error")
-odd(appends, parts=lambda: {"seen": []}, says="'seen", step="error")
-odd(memory_bank, parts=lambda: {"bank": {}}, says="'bank", step="error")
-odd(python_random, says="Python's random", step="error")
-odd(numpy_random, says="numpy.random", step="error")
-odd(layer_drop, says="Python's random", step="error")
+odd(sets_attribute, says="'aux' is new")
+odd(sets_known_attribute, parts=lambda: {"aux": 0.0}, says="'aux' was 0.0")
+odd(counts, parts=lambda: {"steps": 0}, says="'steps' was 0")
+odd(appends, parts=lambda: {"seen": []}, says="'seen")
+odd(memory_bank, parts=lambda: {"bank": {}}, says="'bank")
+odd(python_random, says="Python's random")
+odd(numpy_random, says="numpy.random")
+odd(layer_drop, says="Python's random")
 odd(reads_global, "stages")
-odd(global_list, says="calls", step="error")
+odd(global_list, says="calls")
 
 
 # State
@@ -392,27 +389,26 @@ def normed(norm: Callable[..., Any], **options: Any) -> Callable[[], nn.Module]:
     return make
 
 
-odd(running_buffer, "stages", name="tensor_as_buffer", parts=lambda: {"mean": torch.zeros(WIDTH)}, step="error")
-odd(plain_tensor_state, "stages", parts=lambda: {"center": torch.zeros(WIDTH)}, step="error")
-odd(clipped_weights, parts=lambda: {"inner": lin()}, step="error")
-odd(momentum_encoder, parts=lambda: {"slow": lin().requires_grad_(False)}, step="error")
+odd(running_buffer, "stages", name="tensor_as_buffer", parts=lambda: {"mean": torch.zeros(WIDTH)})
+odd(plain_tensor_state, "stages", parts=lambda: {"center": torch.zeros(WIDTH)})
+odd(clipped_weights, parts=lambda: {"inner": lin()})
+odd(momentum_encoder, parts=lambda: {"slow": lin().requires_grad_(False)})
 odd(shared_layers, "stages")
 odd(frozen_part, "stages", parts=lambda: {"inner": lin().requires_grad_(False)})
 odd(unused, "stages", parts=lambda: {"idle": lin()})
 CASES |= {
     "running_buffer": Case(make=lambda: Buffered(running_buffer), kind="stages"),
     "replaced_buffer": Case(make=lambda: Buffered(replaced_buffer)),
-    "loose_tensor": Case(make=Loose, says="no parameter", step="error"),
+    "loose_tensor": Case(make=Loose, says="no parameter"),
     "tied": Case(make=tied, kind="stages"),
     "lora": Case(make=lora, kind="stages"),
     "weight_norm": Case(make=normed(nn.utils.parametrizations.weight_norm), kind="stages"),
     "spectral_norm": Case(make=normed(nn.utils.parametrizations.spectral_norm), kind="stages"),
-    "old_weight_norm": Case(make=normed(nn.utils.weight_norm), says="WeightNorm", step="error"),
-    "old_spectral_norm": Case(make=normed(nn.utils.spectral_norm), says="SpectralNorm", step="error"),
+    "old_weight_norm": Case(make=normed(nn.utils.weight_norm), says="WeightNorm"),
+    "old_spectral_norm": Case(make=normed(nn.utils.spectral_norm), says="SpectralNorm"),
     "pruned": Case(
         make=lambda: Odd(function_in_submodule, inner=prune.l1_unstructured(lin(), "weight", 0.5)),
         says="pre-hook",
-        step="error",
     ),
     "data_parallel": Case(make=lambda: nn.DataParallel(Odd(plain)), kind="stages"),
     "batch_norm": Case(make=lambda: Odd(function_in_submodule, inner=nn.BatchNorm1d(WIDTH)), kind="stages"),
@@ -613,18 +609,18 @@ for _middle in (in_place, in_place_view, views, no_grad_part, drops, noise, chec
 for _middle in (default_dtype, scatter, sorts, einsum, linalg, double, prints_shape, numpy_inside, autocast_part):
     odd(_middle, "stages")
 for _middle in (branches, item, nonzero, masked, unique, loop, through_numpy):
-    odd(_middle, step="error")
+    odd(_middle)
 odd(data_write)
 odd(vmapped)
 odd(functional_grad, "error", says="saved tensor hooks")
 odd(grad_inside, "error", says="second derivatives")
 odd(jvp_inside)
 odd(enable_grad_part, "stages")
-odd(inference_part, step="error")
+odd(inference_part)
 odd(own_generator, says="Generator", parts=lambda: {"generator": torch.Generator().manual_seed(1)})
 odd(seeds)
 odd(sparse)
-odd(checkpointed_reentrant, "error", says="use_reentrant=False", step="error")
+odd(checkpointed_reentrant, "error", says="use_reentrant=False")
 odd(complex_part, "stages", parts=lambda: {"turn": nn.Parameter(torch.ones(WIDTH // 2 + 1, 2))})
 odd(recurrent, "stages", name="lstm", parts=lambda: {"rnn": nn.LSTM(WIDTH, WIDTH)})
 odd(recurrent, "stages", name="gru", parts=lambda: {"rnn": nn.GRU(WIDTH, WIDTH, 2, dropout=0.2)})
@@ -751,7 +747,7 @@ odd(takes_dict, "stages", args=lambda: (inputs(), {"b": [inputs() * 2], "a": inp
 odd(takes_pair, "stages", args=lambda: (inputs(), Pair(inputs() * 2, inputs() + 1)))
 odd(takes_holder, args=lambda: (inputs(), Holder(3.0)))
 odd(takes_number, "stages", args=lambda: (inputs(), 1))
-odd(takes_keywords, "stages", kwargs={"mask": inputs() > 0, "scale": 2.0}, step="none")
+odd(takes_keywords, "stages", kwargs={"mask": inputs() > 0, "scale": 2.0})
 odd(takes_same, "stages", args=lambda: (inputs(), *[inputs() * 2] * 2))
 odd(gives_dict, "stages")
 odd(gives_pair, "stages")
@@ -762,14 +758,14 @@ odd(gives_input, "stages", args=lambda: (inputs(), inputs() * 2))
 odd(gives_parameter, "stages")
 odd(gives_detached, "stages")
 odd(gives_view, "stages")
-odd(plain, "stages", name="input_needs_gradient", args=lambda: (inputs().requires_grad_(),), step="error")
+odd(plain, "stages", name="input_needs_gradient", args=lambda: (inputs().requires_grad_(),))
 odd(plain, "stages", name="transposed_input", args=lambda: (inputs(WIDTH).t(),))
 odd(plain, "stages", name="empty_batch", args=lambda: (inputs(0),))
 odd(plain, "stages", name="one_sample", args=lambda: (inputs(1),))
 CASES |= {
     "whole_numbers": Case(make=WholeNumbers, args=lambda: (torch.arange(6).view(2, 3),), kind="stages"),
-    "sparse_gradient": Case(make=lambda: WholeNumbers(sparse=True), args=lambda: (torch.arange(6),), step="error"),
-    "renormed": Case(make=lambda: WholeNumbers(max_norm=1.0), args=lambda: (torch.arange(6),), step="error"),
+    "sparse_gradient": Case(make=lambda: WholeNumbers(sparse=True), args=lambda: (torch.arange(6),)),
+    "renormed": Case(make=lambda: WholeNumbers(max_norm=1.0), args=lambda: (torch.arange(6),)),
     "no_input": Case(make=NoInput, args=tuple, kind="stages"),
     "one_parameter": Case(make=OneParameter, kind="stages"),
     "hidden_modules": Case(make=HiddenModules, kind="stages"),

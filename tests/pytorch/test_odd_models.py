@@ -135,3 +135,47 @@ def test_training_is_the_same(name: str) -> None:
         assert case.says in plan.reason
     plan.apply(model)
     assert same(train(model, case), want)
+
+
+def stepped(model: Any, case: Case, step: Callable[..., Any]) -> Steps:
+    """Three training steps that are called as a whole."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
+    found: Steps = []
+    for k in range(3):
+        seeded(k)
+        args = case.args()
+        optimizer.zero_grad()
+        loss = step(*args).detach()
+        gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+        state = [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
+        found.append([loss, gradients, state, torch.get_rng_state()])
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", some_slow([name for name in CASES if not CASES[name].kwargs], QUICK[:4]))
+def test_a_planned_step_is_the_same_or_refused(name: str) -> None:
+    case, model = CASES[name], built(CASES[name])
+    options: dict[str, Any] = {"device": "v100:pcie3", "planner": "swap_opt"}
+
+    def plan(budget: str | int) -> Any:
+        return ms.torch.plan_step(model, case.args(), lambda out: loss_of(model, out), budget=budget, **options)
+
+    try:
+        try:
+            step = plan("60%").step
+        except InfeasibleError as error:
+            step = plan(error.min_memory).step
+        odd_models.calls.clear()
+        found = stepped(model, case, step)
+    except MemschedError:
+        return
+    other = built(case)
+
+    def plain(*args: Any) -> Any:
+        loss = loss_of(other, other(*args))
+        loss.backward()
+        return loss
+
+    assert same(found, stepped(other, case, plain))
