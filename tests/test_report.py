@@ -30,7 +30,7 @@ from memsched.report.comparison import studies, study
 from memsched.report.results_page import results_page
 from memsched.report.summary import summarize
 from memsched.report.sweep_page import sweep_page
-from memsched.report.sweep_rows import standings
+from memsched.report.sweep_rows import checked, standings
 from memsched.report.tables import KINDS, Column, Table, exact, shown
 from memsched.report.tensors import FATES, PLACES, tensor_uses
 from memsched.report.words import verdict
@@ -464,6 +464,15 @@ def sweeps(draw: st.DrawFn) -> list[dict[str, Any]]:
             row |= {"min_memory": 9} if status == "infeasible" else {"error": "it broke"}
         rows.append(row)
     return rows
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lower_bound": 1.6}, {"lower_bound": 1.5}, {"optimal": True}, {"gap": 0.2}, {"gap": None}]
+)
+def test_a_row_whose_proof_its_makespan_contradicts_is_refused(changes: dict[str, Any]) -> None:
+    key = "optimal" if changes == {"lower_bound": 1.5} else next(iter(changes))
+    with pytest.raises(ms.InvalidInputError, match=f"{key} of row 1 of the sweep"):
+        checked([ROW, {**ROW, **changes}])
 
 
 @given(sweeps())

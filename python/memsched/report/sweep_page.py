@@ -21,7 +21,7 @@ _PLANNERS = (
     Column(title="worst / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
     Column(title="mean gap", kind="percent", hint="to the lower bound of what the planner may do"),
     Column(title="worst gap", kind="percent", hint="to the lower bound of what the planner may do"),
-    Column(title="optimal", kind="count", hint="points where its plan is proven optimal in its class"),
+    Column(title="optimal", kind="count", hint="points where its plan is said to be optimal in its class"),
     Column(title="planned in", kind="seconds", hint="median over the points that it planned"),
     Column(title="infeasible", kind="count"),
     Column(title="failed", kind="count"),
@@ -33,9 +33,9 @@ _POINTS = (  # page.js finds the columns of the curves by these titles
     (Column(title="status"), "status"),
     (Column(title="makespan", kind="seconds"), "makespan"),
     (Column(title="ideal", kind="seconds", hint="computation alone"), "ideal"),
-    (Column(title="lower bound", kind="seconds"), "lower_bound"),
+    (Column(title="lower bound", kind="seconds", hint="as claimed"), "lower_bound"),
     (Column(title="gap", kind="percent"), "gap"),
-    (Column(title="optimal", kind="yes"), "optimal"),
+    (Column(title="optimal", kind="yes", hint="the makespan meets the claimed lower bound"), "optimal"),
     (Column(title="peak", kind="bytes"), "peak_memory"),
     (Column(title="out", kind="bytes"), "bytes_out"),
     (Column(title="in", kind="bytes"), "bytes_in"),
@@ -136,7 +136,10 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
             )
         )
     if rows:
-        note = "A point is a problem with a memory and a bandwidth."
+        note = (
+            "A point is a problem with a memory and a bandwidth. All figures are claimed by the sweep: nothing was "
+            "planned or simulated for this page. memsched report --point plans a point again."
+        )
         parts.append(card("The planners", planners.to_html(), note))
     if failures.rows:
         parts.append(card("What failed", failures.to_html()))

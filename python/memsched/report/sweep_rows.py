@@ -52,7 +52,20 @@ def checked(rows: Sequence[Row]) -> list[Row]:
                 _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
         for key in (*_MEASURES, "estimate", "min_memory"):
             _check(where, key, row[key], row[key] is None or _is_number(row[key]), "a number >= 0 or None")
+        if row["status"] == "planned":
+            _check_proof(where, row)
     return list(rows)
+
+
+def _check_proof(where: str, row: Row) -> None:
+    """Refuse a bound, a gap or a proof that the makespan contradicts."""
+    makespan, bound = row["makespan"], row["lower_bound"]
+    _check(where, "lower_bound", bound, bound <= makespan * (1 + 1e-9), f"at most the makespan, {makespan!r}")
+    meets = makespan <= bound * (1 + 1e-12)
+    _check(where, "optimal", row["optimal"], bool(row["optimal"]) is meets, f"{meets}, by makespan and lower_bound")
+    gap = (makespan - bound) / bound if bound > 0 else 0.0
+    fine = row["gap"] is not None and math.isclose(row["gap"], gap, rel_tol=1e-9, abs_tol=1e-9)
+    _check(where, "gap", row["gap"], fine, f"{gap!r}, by makespan and lower_bound")
 
 
 def _is_number(value: object) -> bool:
