@@ -54,6 +54,38 @@ def run(text: str, budget: int = 100, device: ms.Device | None = None, **times: 
     return agreed(graph(**times), schedule, device or ms.Device(1000, 1.0))
 
 
+def test_an_op_that_may_run_only_once_does() -> None:
+    """Such as one that adds to a gradient in place."""
+    text = "run F1, run F2, run F3, run B, free d, run B"
+    once = ms.Schedule([step(part) for part in text.split(",")], budget=100, graph="graph")
+    with pytest.raises(ms.ScheduleError, match="op 'B' may run only once") as caught:
+        ms.simulate(graph(), once, ms.Device(1000, 1.0))
+    assert caught.value.step == 5
+    with pytest.raises(ms.ScheduleError):
+        ms.validate(graph(), once, ms.Device(1000, 1.0))
+    document = graph().to_json()
+    document["ops"][3].pop("once")
+    assert ms.simulate(ms.Graph.from_json(document), once, ms.Device(1000, 1.0)).makespan == 14.0
+
+
+def test_sources_lie_one_after_the_other_from_address_0() -> None:
+    tensors = [("x", 2, "input"), ("w", 3, "weight"), ("v", 5, "weight"), ("a", 4, "activation")]
+    op: Json = {"name": "F", "phase": "fwd", "reads": ["x", "w", "v"], "writes": ["a"]}
+    choices = [{"alg": "default", "time": 1.0, "workspace": 0}]
+    three = ms.Graph(
+        [{"name": t, "size": size, "role": role} for t, size, role in tensors], [{**op, "choices": choices}]
+    )
+    for at, fits in ((10, True), (9, False), (0, False), (2, False)):
+        plan = ms.Schedule([{"run": "F", "at": {"a": at}}], budget=100, memory="contiguous")
+        if not fits:
+            with pytest.raises(ms.ScheduleError):
+                ms.simulate(three, plan, ms.Device(100))
+            continue
+        blocks = ms.simulate(three, plan, ms.Device(100)).blocks
+        assert dict(zip(blocks[0].tolist(), blocks[5].tolist(), strict=True)) == {0: 0, 1: 2, 2: 5, 3: 10}
+        assert blocks[4].tolist() == [True, True, True, False]
+
+
 def agreed(problem: Any, schedule: ms.Schedule, device: ms.Device) -> ms.Timeline:
     """The timeline, if the validator says the same."""
     timeline, report = ms.simulate(problem, schedule, device), ms.validate(problem, schedule, device)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -362,3 +364,21 @@ def test_chains_that_differ_in_the_link_of_their_profile_only_are_both_swept() -
 def test_arguments_may_be_read_once_only() -> None:
     table = ms.sweep(iter([CHAIN, "vgg16-224-b32"]), iter(["greedy"]), memory=iter(["60%"]), beta=iter([8e9, 9e9]))
     assert len(table) == 4
+
+
+def test_more_points_than_a_sweep_may_have_are_counted_before_any_is_made() -> None:
+    """400 million used to take all memory."""
+    memory, beta = range(1, 20_001), range(1, 20_001)
+    begin = time.process_time()
+    with pytest.raises(ms.LimitError, match=r"400000000 points or more, and a sweep has at most 1000000"):
+        ms.sweep(CHAIN, ["greedy"], memory=memory, beta=beta)
+    with pytest.raises(ms.LimitError, match="at most 1000000"):
+        ms.sweep(["resnet18-224-b32"] * 1_001, ["greedy"], memory=memory, beta=[1.0])
+    with pytest.raises(ms.LimitError, match="at most 1000000"):
+        ms.sweep(CHAIN, memory=memory, beta=range(1, 12))  # with each planner that there is
+    for endless in ({"memory": itertools.count(1)}, {"memory": [1], "beta": itertools.count(1)}):
+        with pytest.raises(ms.LimitError, match="at most 1000000"):
+            ms.sweep(CHAIN, ["greedy"], **{"beta": [1.0], **endless})  # type: ignore[arg-type]
+    with pytest.raises(ms.LimitError, match="at most 1000000"):
+        ms.sweep(itertools.repeat(CHAIN), ["greedy"], memory=[1], beta=[1.0])  # type: ignore[arg-type]
+    assert time.process_time() - begin < 60  # each pair used to be made: minutes, and all memory

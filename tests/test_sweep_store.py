@@ -10,11 +10,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import memsched as ms
 from memsched._core import Device
@@ -108,6 +111,61 @@ def test_claims_of_a_living_sweep_are_respected_and_those_of_a_dead_one_taken_ov
     second.close()
     assert first.claim(["a", "c"]) == {"a", "c"}
     first.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
+    ["claim", "alive", "wait", "long", "add"])), max_size=60))  # fmt: skip
+def test_clocks_of_other_hosts_decide_nothing(skews: list[float], steps: list[tuple[int, str]]) -> None:
+    """A sweep that gives signs of life keeps its claims, whatever the clocks say; the point is nobody else's."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        now, who = [0.0], [0]
+        patched.setattr(stores.time, "time", lambda: 1e9 + now[0] + skews[who[0]])
+        patched.setattr(stores.time, "monotonic", lambda: 1e7 + now[0] + skews[who[0]])
+        sweeps = [Store(Path(folder) / "a.sqlite") for _ in skews]
+        last = [0.0] * 3  # sign of life
+        owner: int | None = None
+        for which, what in steps:
+            if what in ("wait", "long"):
+                now[0] += 2.0 if what == "wait" else 11.0
+                continue
+            who[0], last[which] = which, now[0]
+            if what == "claim" and sweeps[which].claim(["point"]):
+                assert owner in (None, which) or now[0] - last[owner or 0] >= 10.0
+                owner = which
+            else:
+                sweeps[which].alive()
+        for one in sweeps:
+            one.close()
+
+
+def test_the_claims_of_a_dead_sweep_are_free_when_an_observer_has_waited(tmp_path: Path) -> None:
+    now = [0.0]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stores.time, "monotonic", lambda: now[0])
+        patched.setattr(stores.time, "time", lambda: 1e12)  # of a host from the future, which used to block all
+        dead, observer = Store(tmp_path / "a.sqlite"), Store(tmp_path / "a.sqlite")
+        assert dead.claim(["a"]) == {"a"}
+        patched.setattr(stores.time, "time", lambda: 1e9)
+        for now[0] in (5.0, 9.9, 14.9):  # first seen at 5
+            assert observer.claim(["a"]) == set()
+        now[0] = 15.0
+        assert observer.claim(["a"]) == {"a"}
+        observer.close()
+        dead.close()
+
+
+def test_a_transaction_is_alone_among_those_that_write_from_its_beginning(tmp_path: Path) -> None:
+    """Two that begin by reading could both find a point free."""
+    store = Store(tmp_path / "a.sqlite")
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.sqlite", timeout=0, isolation_level=None)) as other:
+        with store._transaction():
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+            assert other.execute("SELECT count(*) FROM points").fetchone() == (0,)  # readers go on
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+    store.close()
 
 
 def test_a_point_that_is_there_is_neither_claimed_nor_replaced(tmp_path: Path) -> None:

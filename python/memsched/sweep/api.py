@@ -6,12 +6,13 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memsched import checks, profiles
 from memsched._core import Chain, Device, Graph
 from memsched.documents import read_device
-from memsched.errors import InvalidInputError, LimitError, MemschedError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.family import GraphFamily
 from memsched.files import path_of
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
@@ -20,8 +21,10 @@ from memsched.result import Result
 from memsched.sources import find_problem, link_bandwidth, problem_from
 from memsched.sweep.interrupt import Interrupts
 from memsched.sweep.points import (
+    MOST_POINTS,
     Group,
     SweptProblem,
+    check_count,
     check_kind,
     check_options,
     group,
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 Options = Mapping[str, Any]
-MOST_POINTS = 1_000_000  # of one sweep; each takes about 1 kB before any is planned
 _GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
 
 
@@ -134,20 +136,19 @@ def sweep(
         raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
     memory = _listed("memory", memory)
     beta = None if beta is None else _listed("beta", beta)
-    planners = planners if planners is None or isinstance(planners, str) else list(planners)
-    loaded = _problems(problems)
+    planners = planners if planners is None or isinstance(planners, str) else list(islice(planners, MOST_POINTS + 1))
+    given = _given(problems)
+    links = 1 if beta is None else len(beta)
+    each = 1 if planners is None or isinstance(planners, str) else len(planners)
+    check_count(len(given) * max(1, each), len(memory), links)
+    loaded = [_problem(one) for one in given]
     wanted = _options(options)
-    links = len(memory) * (1 if beta is None else len(beta))
-    points = links * sum(len(_planners(planners, one.problem, wanted)) for one in loaded)
-    if points > MOST_POINTS:
-        raise LimitError(
-            f"the sweep has {points} points, and one has at most {MOST_POINTS}; give shorter lists of memory, beta or "
-            "planners, and sweep the rest into the same store"
-        )
+    named = [_planners(planners, one.problem, wanted) for one in loaded]
+    check_count(sum(map(len, named)), len(memory), links)
     groups: list[Group] = []
-    for one in loaded:
+    for one, names in zip(loaded, named, strict=True):
         devices = _devices(one.problem, memory, beta, device)
-        for planner in _planners(planners, one.problem, wanted):
+        for planner in names:
             own = _options_of(planner, wanted)
             slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
             groups.append(group(one, planner, own, slots, devices, __version__))
@@ -252,21 +253,21 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     return planning(work)(read_device(row["device"]))
 
 
-def _problems(given: Sequence[Problem | str] | Problem | str) -> list[SweptProblem]:
-    listed = [given] if isinstance(given, str | Chain | Graph | GraphFamily) else given
-    if not isinstance(listed, Iterable) or not (listed := list(listed)):
-        raise InvalidInputError(f"problems is {given!r}; give a problem, a name or a list of them, not empty")
-    found: list[SweptProblem] = []
-    for one in listed:
-        if isinstance(one, str):
-            named = one in profiles.names() or one.startswith(("graph:", "analytic:"))
-            loaded = swept_problem(find_problem(one), one if named else None)
-        elif isinstance(one, Chain | Graph | GraphFamily):
-            loaded = swept_problem(one)
-        else:
-            raise InvalidInputError(f"problems has {one!r}; each must be a Chain, a Graph, a GraphFamily or a name")
-        found.append(loaded)
-    return found
+def _given(problems: Sequence[Problem | str] | Problem | str) -> list[Problem | str]:
+    if isinstance(problems, str | Chain | Graph | GraphFamily):
+        return [problems]
+    if not isinstance(problems, Iterable) or not (listed := list(islice(problems, MOST_POINTS + 1))):
+        raise InvalidInputError(f"problems is {problems!r}; give a problem, a name or a list of them, not empty")
+    return listed
+
+
+def _problem(given: Problem | str) -> SweptProblem:
+    if isinstance(given, str):
+        named = given in profiles.names() or given.startswith(("graph:", "analytic:"))
+        return swept_problem(find_problem(given), given if named else None)
+    if not isinstance(given, Chain | Graph | GraphFamily):
+        raise InvalidInputError(f"problems has {given!r}; each must be a Chain, a Graph, a GraphFamily or a name")
+    return swept_problem(given)
 
 
 def _devices(
@@ -297,7 +298,8 @@ def _speed(given: float | str, problem: Problem) -> float:
 
 
 def _listed(what: str, given: Sequence[float | str]) -> list[float | str]:
-    if isinstance(given, str) or not isinstance(given, Iterable) or not (listed := list(given)):
+    listed = [] if isinstance(given, str) or not isinstance(given, Iterable) else list(islice(given, MOST_POINTS + 1))
+    if not listed:
         raise InvalidInputError(f"{what} is {given!r}; give a list, not empty")
     return listed
 

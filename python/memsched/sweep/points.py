@@ -13,7 +13,7 @@ from typing import Any
 from memsched._core import Chain, Device
 from memsched.compare import plan
 from memsched.documents import Document, write_device
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, LimitError
 from memsched.family import GraphFamily
 from memsched.planners.recompute import most_slots
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
@@ -21,6 +21,7 @@ from memsched.problem import Problem, graph_of, peak_memory
 from memsched.result import Result
 
 MOST_TABLE_SLOTS = 2000  # over the peak: as fine as a planner's own 500 for all memories above a quarter of it
+MOST_POINTS = 1_000_000  # of one sweep, whose rows take some gigabytes
 _OURS = ("problem", "chain", "M", "beta", "device", "progress", "threads")  # a sweep sets these itself
 
 
@@ -168,6 +169,21 @@ def group(
         devices=tuple(devices),
         keys=keys,
     )
+
+
+def check_count(pairs: int, memories: int, links: int) -> None:
+    """Refuse more points than a sweep may have, before any of them is made.
+
+    Raises
+    ------
+    LimitError
+    """
+    points = pairs * memories * links
+    if points > MOST_POINTS:
+        raise LimitError(
+            f"{pairs} pairs of problem and planner x {memories} memories x {links} bandwidths are {points} points "
+            f"or more, and a sweep has at most {MOST_POINTS}; give shorter lists, and sweep the rest into the same store"
+        )
 
 
 def check_kind(problem: Problem, planner: str) -> None:

@@ -287,7 +287,7 @@ def _remedy(error: str) -> str:
         return "; free some space and run the same sweep again: what it has finished is kept"
     if "not a database" in error or "malformed" in error:
         return "; it is not a store, or it is damaged: give another file"
-    if "unable to open" in error or "No such file" in error:
+    if any(words in error for words in ("unable to open", "No such file", "File name too long")):
         return "; give a file in a folder that is there, with a name of at most 240 letters"
     if "readonly" in error:
         return "; give a file and a folder that can be written"

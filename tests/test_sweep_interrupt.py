@@ -1,0 +1,308 @@
+"""Sweeps that are interrupted, killed, or lose their workers: what is finished is kept, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memsched as ms
+from memsched._core import Device
+from memsched.sweep import drive, work
+from memsched.sweep.drive import Drive
+from memsched.sweep.interrupt import Interrupts
+from memsched.sweep.points import Group, group, swept_problem
+from memsched.sweep.store import Store
+
+CHAIN = "resnet18-224-b32"
+MEMORY = [600_000_000 + 10_000_000 * step for step in range(20)]
+
+
+def points(count: int) -> Group:
+    devices = [Device(2_000_000_000 + 10_000_000 * step, 8e9) for step in range(count)]
+    return group(swept_problem(ms.profiles.load(CHAIN)), "greedy", {}, None, devices, "1")
+
+
+class Calls(Executor):
+    """Does what it is told when it is told; `before` is asked first, with the number of the call."""
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        self.calls, self._before = 0, before
+
+    def submit(self, what: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        self.calls += 1
+        future: Future[Any] = Future()
+        try:
+            self._before(self.calls)
+            future.set_result(what(*arguments, **named))
+        except BrokenExecutor as error:
+            future.set_exception(error)
+        return future
+
+
+def test_points_that_are_finished_at_an_interrupt_are_kept(tmp_path: Path) -> None:
+    """Also those of which the sweep has not heard yet."""
+
+    def third(call: int) -> None:
+        if call == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ms.sweep(CHAIN, ["greedy"], memory=MEMORY, beta=[8e9], store=tmp_path / "a", executor=Calls(third), jobs=2)
+    kept = ms.read_store(tmp_path / "a")
+    assert len(kept) == 2 * (len(MEMORY) // 8)
+
+
+def test_a_worker_that_is_stopped_hands_over_what_it_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All points of its batch used to be lost with the one under way."""
+    stop = threading.Event()
+    plan = work.planning
+
+    def planning(todo: work.Work, progress: Callable[[float], None] | None = None) -> Callable[[Device], Any]:
+        plan_on, left = plan(todo, progress), iter([False, False, True])
+
+        def third(device: Device) -> Any:
+            if next(left):
+                stop.set()
+                assert progress is not None
+                progress(0.5)
+            return plan_on(device)
+
+        return third
+
+    monkeypatch.setattr(work, "planning", planning)
+    five = points(5)
+    todo = work.Work(problem=CHAIN, key="k", planner="greedy", options={}, table_slots=None, devices=five.devices)
+    assert [row["status"] for row in work.run(todo, 100.0, stop)] == ["planned", "planned"]
+    assert work.run(todo, 100.0, stop) == []
+
+
+@pytest.mark.parametrize(("deaths", "status"), [(0, "planned"), (1, "planned"), (2, "failed")])
+def test_one_death_of_its_worker_does_not_blame_a_point_and_two_do(deaths: int, status: str) -> None:
+    pools: list[Calls] = []
+    died = [0]
+
+    def die(_: int) -> None:
+        if died[0] < deaths:
+            died[0] += 1
+            raise BrokenExecutor("a worker died")
+
+    def start() -> Executor:
+        pools.append(Calls(die))
+        return pools[-1]
+
+    one = points(1)
+    store = Store(None)
+    store.add_problem(one.problem)
+    Drive([one], store, start, 1, None, True, Interrupts()).run()
+    assert [row["status"] for row in store.rows()] == [status]
+    assert len(pools) == deaths + 1
+    store.close()
+
+
+def test_a_shared_table_has_the_slots_that_its_rows_tell() -> None:
+    from memsched._core import RematTable
+    from memsched.planners.registry import PLANNERS
+
+    chain = ms.profiles.load(CHAIN)
+    with_table = PLANNERS["rotor"].with_table
+    assert with_table is not None
+    work._tables.clear()
+    for slots in (10, 30):
+        table = ms.sweep(chain, ["rotor"], memory=[f"{share}%" for share in range(5, 100, 9)], slots_of_tables=slots)
+        found = {row["memory"]: row["makespan"] for row in table}
+
+        def direct(slots: int, memories: list[int]) -> list[float | None]:
+            remat = RematTable(chain, ms.peak_memory(chain) - chain.resident, slots, 1)
+            made: list[float | None] = []
+            for memory in memories:
+                try:
+                    device = Device(memory, 12.2e9)
+                    made.append(with_table(chain, device=device, table=remat).makespan)  # type: ignore[misc]
+                except ms.InfeasibleError:
+                    made.append(None)
+            return made
+
+        assert [row["table_slots"] for row in table] == [slots] * len(table)
+        assert list(found.values()) == direct(slots, list(found))
+        assert list(found.values()) != direct(slots // 2, list(found))
+
+
+# SIGINT.
+
+
+@pytest.fixture
+def heard() -> Any:
+    """Signals that came through to a handler that does not raise."""
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_until_it_is_allowed(heard: list[int]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        assert heard == []
+        with interrupts.allowed():
+            assert heard == [signal.SIGINT]
+        with interrupts.allowed():  # one signal is told once
+            pass
+        assert heard == [signal.SIGINT]
+        with interrupts.allowed():
+            signal.raise_signal(signal.SIGINT)
+            assert heard == [signal.SIGINT] * 2
+    assert signal.getsignal(signal.SIGINT) == handler
+
+
+def test_an_interrupt_that_was_never_allowed_comes_at_the_end(heard: list[int]) -> None:
+    with Interrupts():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert heard == []
+    assert heard == [signal.SIGINT]
+
+
+def test_after_the_first_interrupt_others_are_dropped_until_the_end() -> None:
+    ended = []
+
+    def work_on() -> None:
+        with Interrupts() as interrupts:
+            try:
+                with interrupts.allowed():
+                    signal.raise_signal(signal.SIGINT)
+            finally:
+                for _ in range(3):
+                    signal.raise_signal(signal.SIGINT)
+                with interrupts.allowed():  # as if another sweep loop were under way
+                    signal.raise_signal(signal.SIGINT)
+                ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        work_on()
+    assert ended
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_other_threads_and_programs_that_ignore_interrupts_are_left_alone() -> None:
+    def elsewhere() -> None:
+        with Interrupts() as interrupts, interrupts.allowed():
+            assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts, interrupts.allowed():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_in_the_middle_of_storing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to end the transaction, and the points that were in it were dropped."""
+    add = Store.add
+
+    def interrupted(store: Store, finished: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        add(store, finished)
+
+    monkeypatch.setattr(drive.Store, "add", interrupted)
+    nothing = Calls(lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        ms.sweep(CHAIN, ["greedy"], memory=MEMORY, beta=[8e9], store=tmp_path / "a.sqlite", executor=nothing, jobs=2)
+    assert len(ms.read_store(tmp_path / "a.sqlite")) > 0
+    assert len(ms.read_store(tmp_path / "a.sqlite")) >= 2 * nothing.calls  # all that came back
+
+
+SCRIPT = """
+import sys
+import memsched as ms
+
+def say(progress):
+    print(progress.finished, flush=True)
+
+if __name__ == "__main__":
+    ms.sweep(["resnet50-224-b32"], ["pofo"], memory=[f"{share}%" for share in range(2, 100)], beta=[6e9, 12e9], jobs=2,
+             options={"pofo": {"labels": "real", "slots": 300}}, store=sys.argv[1], executor=sys.argv[2], progress=say)
+"""
+
+
+def started(tmp_path: Path, executor: str) -> subprocess.Popen[str]:
+    """A sweep in a group of its own that has finished some points."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "a.sqlite"), executor]
+    begun = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert begun.stdout is not None
+    for line in begun.stdout:
+        if int(line) > 2:
+            break
+    return begun
+
+
+def left(session: int) -> list[str]:
+    """The processes of a session that are alive."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(status.parent.name)
+    return found
+
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("gap", [0.0, 0.01, 0.03, 0.05, 0.2])
+def test_a_second_interrupt_neither_hangs_nor_aborts(executor: str, gap: float, tmp_path: Path) -> None:
+    begun = started(tmp_path, executor)
+    for _ in range(3):
+        begun.send_signal(signal.SIGINT)
+        time.sleep(gap)
+    _, errors = begun.communicate(timeout=60)
+    assert begun.returncode == -signal.SIGINT, errors
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert errors.count("Traceback") <= 2
+    assert len(ms.read_store(tmp_path / "a.sqlite")) > 2
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.sqlite", "script.py"]
+    assert _soon_gone(begun.pid)
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["parent", "all"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_its_sweep(to: str, number: signal.Signals, tmp_path: Path) -> None:
+    begun = started(tmp_path, "processes")
+    (os.kill if to == "parent" else os.killpg)(begun.pid, number)
+    begun.communicate(timeout=60)
+    assert _soon_gone(begun.pid)
+    assert len(ms.read_store(tmp_path / "a.sqlite")) > 2
+
+
+def _soon_gone(session: int) -> bool:
+    """Whether all of its processes end; the tracker of resources does so a moment after the others."""
+    patience = time.monotonic() + 30
+    while left(session) and time.monotonic() < patience:
+        time.sleep(0.05)
+    return not left(session)
