@@ -105,6 +105,21 @@ def test_a_row_that_its_page_no_longer_counts_is_told(whole: tuple[bytes, list[R
     assert tried > 2
 
 
+def test_pages_that_stand_in_each_others_place_are_told(whole: tuple[bytes, list[Row]], tmp_path: Path) -> None:
+    """Those of an empty table of the same kind hid all points."""
+    content, rows = whole
+    pages = range(0, len(content), 4096)
+    for one in pages:
+        for other in pages:
+            damaged = bytearray(content)
+            damaged[one : one + 4096] = content[other : other + 4096]
+            (tmp_path / "a.sqlite").write_bytes(damaged)  # a page that was written to the wrong place
+            assert outcome(tmp_path / "a.sqlite") in (None, rows)
+            damaged[other : other + 4096] = content[one : one + 4096]
+            (tmp_path / "a.sqlite").write_bytes(damaged)  # two that were swapped
+            assert outcome(tmp_path / "a.sqlite") in (None, rows)
+
+
 def test_a_store_that_was_cut_short_is_told(whole: tuple[bytes, list[Row]], tmp_path: Path) -> None:
     content, rows = whole
     for length in (*range(0, len(content), 1024), 1, 15, 16, 17, 99, 100, 101, len(content) - 1):

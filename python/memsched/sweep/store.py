@@ -186,7 +186,13 @@ class Store:
         finished = time.time()
         values = [_values(group, at, row, finished) for group, at, row in points]
         keys = [group.keys[at] for group, at, _ in points]
+        listed = json.dumps(keys)
         with self._told("written"), self._transaction():
+            self._database.execute(
+                "UPDATE totals SET points = points + (SELECT count(DISTINCT value) FROM json_each(?) "
+                "WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value))",
+                (listed,),
+            )
             for first in range(0, len(values), _AT_ONCE):  # one statement for many: each lets go of the interpreter
                 some = values[first : first + _AT_ONCE]
                 marks = ", ".join([f"({', '.join('?' * len(_COLUMNS))})"] * len(some))
@@ -195,9 +201,7 @@ class Store:
                     f"{', '.join(f'{name} = excluded.{name}' for name in _COLUMNS)} WHERE points.status = 'failed'",
                     list(chain(*some)),
                 )
-            self._database.execute(
-                "DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (json.dumps(keys),)
-            )
+            self._database.execute("DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (listed,))
 
     def rows(self, keys: Sequence[str] | None = None) -> list[Row]:
         """The given points that are there, in that order; by default all, by problem, planner, memory and bandwidth."""

@@ -45,6 +45,8 @@ CREATE TABLE problems (
 CREATE TABLE points ({_declared(POINT)}, seal INTEGER NOT NULL, PRIMARY KEY (key)) WITHOUT ROWID;
 CREATE TABLE sweeps (name TEXT NOT NULL PRIMARY KEY, beats INTEGER NOT NULL);
 CREATE TABLE claims (key TEXT NOT NULL PRIMARY KEY, sweep TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE totals (points INTEGER NOT NULL);
+INSERT INTO totals VALUES (0);
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 """
@@ -130,6 +132,9 @@ def check_content(database: sqlite3.Connection, path: str) -> None:
     problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise damaged(path, str(problem))
+    counts = database.execute("SELECT points, (SELECT count(*) FROM points) FROM totals").fetchall()
+    if len(counts) != 1 or counts[0][0] != counts[0][1]:  # a page of the file was lost, or another stands in its place
+        raise damaged(path, "its points are not as many as were written")
 
 
 def damaged(path: str, what: str) -> StoreError:
