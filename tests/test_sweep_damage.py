@@ -168,6 +168,11 @@ def test_statistics_that_sqlite_keeps_are_no_harm(whole: tuple[bytes, list[Row]]
     assert ms.read_store(path).rows == whole[1]
 
 
+def test_a_seal_is_the_same_on_every_machine() -> None:
+    """Stores travel, and outlive the Python that wrote them."""
+    assert store_file.seal(("a", "".join(["b", "é"]), 1, 2**40, -1.5, float("inf"), None)) == 3800426994
+
+
 VALUES = ["NULL", "'x'", "x'00ff'", "-1", "1e300", "9e999", "''", "'{'", f"'{'[' * 2000}'", "CAST(x'ff' AS TEXT)", "7"]
 
 

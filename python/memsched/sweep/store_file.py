@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import marshal
 import math
+import operator
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ PATIENCE = 60.0  # seconds to wait for another writer
 
 _APPLICATION = 0x6D656D73  # "mems", in the file's header
 _VERSION = 2
+_MARSHAL = 2  # its form of plain values, which has stayed the same since Python 2.5
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100  # bytes
 
@@ -54,6 +57,7 @@ PRAGMA user_version = {_VERSION};
 _PYTHON = {"TEXT": str, "INTEGER": int, "REAL": float}
 _REAL = [at for at, (name, kind) in enumerate(POINT.items()) if kind[:4] == "REAL" and name != "bandwidth"]
 _STATUS = list(POINT).index("status")
+_measured = operator.itemgetter(*_REAL)
 
 
 def check_header(path: str) -> None:
@@ -160,16 +164,16 @@ def _of_a_store() -> dict[tuple[str, str], str]:
 
 def seal(values: Iterable[Any]) -> int:
     """A sum of a row, which tells when a bit of it has turned; SQLite has none."""
-    return zlib.crc32(ascii(tuple(values)).encode())
+    return zlib.crc32(marshal.dumps(tuple(values), _MARSHAL))
 
 
-def as_kept(kind: str, value: Any) -> Any:
-    """A value as SQLite gives it back."""
-    if value is None:
-        return None
-    if kind.startswith("REAL"):
-        return None if math.isnan(value) else float(value)
-    return int(value) if kind.startswith("INTEGER") else value
+def as_kept(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values of a point as SQLite gives them back."""
+    return tuple([one if one is None or made is str else made(one) for made, one in zip(_MADE, values, strict=True)])
+
+
+def _real(value: float) -> float | None:
+    return None if value != value else float(value)
 
 
 def check_point(values: Sequence[Any], path: str) -> None:
@@ -182,8 +186,14 @@ def check_point(values: Sequence[Any], path: str) -> None:
     if seal(values[:-1]) != values[-1]:
         raise damaged(path, f"its point {values[0]!r:.100} is not as it was written")
     status = values[_STATUS]
-    if not _of_a_point(status, tuple(map(type, values))) or any(math.inf == values[at] for at in _REAL):
+    measures = _measured(values)
+    if not _of_a_point(status, tuple(map(type, values))) or math.inf in measures or -math.inf in measures:
         raise damaged(path, f"its point {values[0]!r:.100} has values where none belong")
+
+
+_MADE: list[Callable[[Any], Any]] = [
+    _real if kind[:4] == "REAL" else _PYTHON[kind.rstrip("?")] for kind in POINT.values()
+]
 
 
 @lru_cache(maxsize=256)
