@@ -182,7 +182,7 @@ def check_count(pairs: int, memories: int, links: int) -> None:
     if points > MOST_POINTS:
         raise LimitError(
             f"{pairs} pairs of problem and planner x {memories} memories x {links} bandwidths are {points} points "
-            f"or more, and a sweep has at most {MOST_POINTS}; give shorter lists, and sweep the rest into the same store"
+            f"or more, and a sweep has at most {MOST_POINTS}; give shorter lists, the rest into the same store"
         )
 
 
