@@ -9,7 +9,7 @@ import numpy as np
 
 from memsched.errors import InvalidInputError
 
-MOST_BYTES = 2**53  # what a count of bytes may be, and the sizes of a problem together: doubles are exact up to there
+EXACT_BYTES = 2**53  # what a count of bytes may be, and the sizes of a problem together: doubles are exact up to there
 _LONGEST = 1000  # letters of a value in an error
 
 
@@ -94,7 +94,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def size(name: str, value: object) -> int:
-    """A whole number of bytes from 0 to MOST_BYTES.
+    """A whole number of bytes from 0 to EXACT_BYTES.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def size(name: str, value: object) -> int:
         Naming the option and its value.
     """
     number = _as_float(value)
-    if not 0 <= number < math.inf or number != math.floor(number) or int(value) > MOST_BYTES:  # type: ignore[call-overload]
+    if not 0 <= number < math.inf or number != math.floor(number) or int(value) > EXACT_BYTES:  # type: ignore[call-overload]
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 0 to 2^53")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
@@ -135,7 +135,7 @@ def bandwidth(name: str, value: object) -> float:
 
 
 def memory(name: str, value: object) -> int:
-    """A whole number of bytes from 1 to MOST_BYTES.
+    """A whole number of bytes from 1 to EXACT_BYTES.
 
     Raises
     ------
@@ -144,6 +144,6 @@ def memory(name: str, value: object) -> int:
     """
     number = _as_float(value)
     whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]
-    if not 0 < whole <= MOST_BYTES:
+    if not 0 < whole <= EXACT_BYTES:
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 1 to 2^53")
     return int(whole)

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Real
 
-from memsched.checks import MOST_BYTES, shown
+from memsched.checks import EXACT_BYTES, shown
 from memsched.errors import InvalidInputError
 from memsched.problem import Problem, least_memory, peak_memory
 
@@ -56,7 +56,7 @@ def _whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
     count = math.floor(amount)
     if amount < 0:
         raise _refuse(what, value, "which is negative", forms)
-    if count > MOST_BYTES:
+    if count > EXACT_BYTES:
         raise _refuse(what, value, "which is more than 2^53", forms)
     return count
 

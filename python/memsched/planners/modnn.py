@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from memsched import _core, checks
 from memsched._core import Device, Schedule
-from memsched.checks import MOST_BYTES
+from memsched.checks import EXACT_BYTES
 from memsched.errors import InfeasibleError, InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.fluid import Progress
@@ -163,9 +163,9 @@ class _Walk:
     def least(self) -> int:
         """A memory above the device's at which a plan can run, and with one byte less none can."""
         high = 2 * self.device.memory
-        while high < MOST_BYTES and self.best(high) is None:
+        while high < EXACT_BYTES and self.best(high) is None:
             high *= 2
-        high = min(high, MOST_BYTES)
+        high = min(high, EXACT_BYTES)
         return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high)
 
     def best(self, memory: int) -> Schedule | None:

@@ -191,7 +191,7 @@ class _Task:
         """The addresses of an order: with fast algorithms, or with the least workspaces where those are lower."""
         found = []
         for limit in (self.peak, 0):
-            plain = self.plain(ids, limit, checks.MOST_BYTES, {"name": "olla"})
+            plain = self.plain(ids, limit, checks.EXACT_BYTES, {"name": "olla"})
             buffers = buffers_of(plain, self.graph, self.alignment)
             placement = place_buffers(buffers, time_limit=self.left(), method=self.method)
             found.append(_Placed(ids=ids, limit=limit, placement=placement))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched import _core, checks
 from memsched._core import Device
-from memsched.checks import MOST_BYTES
+from memsched.checks import EXACT_BYTES
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problem import Problem, make_device
@@ -74,9 +74,9 @@ def swap_all(
     if schedule is None:  # with fetches on demand it would fit
         enough = need_of_swapping_all(task.graph, task.workspace_limit)
         while planned(enough) is None:
-            if enough == MOST_BYTES:
+            if enough == EXACT_BYTES:
                 raise task.endless()
-            enough = min(2 * enough, MOST_BYTES)
+            enough = min(2 * enough, EXACT_BYTES)
         needed = by_bisection(lambda memory: planned(memory) is not None, task.device.memory, enough)
         raise task.no_plan(needed, "fetching one layer ahead does not fit")
     return task.result({"scheduled": scheduled}, schedule)

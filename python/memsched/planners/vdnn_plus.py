@@ -6,7 +6,7 @@ import dataclasses
 
 from memsched import _core
 from memsched._core import Device
-from memsched.checks import MOST_BYTES
+from memsched.checks import EXACT_BYTES
 from memsched.errors import InfeasibleError
 from memsched.family import GraphFamily
 from memsched.planners import vdnn_sync
@@ -104,7 +104,7 @@ def _least_above(problem: Problem, device: Device) -> int:
         return True
 
     high = 2 * device.memory
-    while high < MOST_BYTES and not runs(high):
+    while high < EXACT_BYTES and not runs(high):
         high *= 2
-    high = min(high, MOST_BYTES)
+    high = min(high, EXACT_BYTES)
     return by_bisection(runs, device.memory, high)
