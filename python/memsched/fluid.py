@@ -75,13 +75,14 @@ class FluidInstance:
     def in_slots(self, width: float, slots: int, activation: list[float]) -> _core.FluidChain:
         """The instance in slots of `width` bytes, with the given rounded activations."""
         chain = self.chain
+        # Arrays: Ctrl-C while the extension converts a list would become a TypeError.
         return _core.FluidChain(
-            floor_partial_sums((chain.forward_time * self.bandwidth).tolist(), width),
-            floor_partial_sums((chain.backward_time * self.bandwidth).tolist(), width),
-            activation,
-            ceil_slots(chain.gradient.tolist(), width),
-            ceil_slots(chain.forward_overhead.tolist(), width),
-            ceil_slots(chain.backward_overhead.tolist(), width),
+            np.array(floor_partial_sums((chain.forward_time * self.bandwidth).tolist(), width)),
+            np.array(floor_partial_sums((chain.backward_time * self.bandwidth).tolist(), width)),
+            np.array(activation),
+            np.array(ceil_slots(chain.gradient.tolist(), width)),
+            np.array(ceil_slots(chain.forward_overhead.tolist(), width)),
+            np.array(ceil_slots(chain.backward_overhead.tolist(), width)),
             slots,
         )
 
