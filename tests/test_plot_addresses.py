@@ -18,7 +18,13 @@ from memsched import plot_addresses as module
 from memsched.plot_addresses import plot_addresses
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")
-BUFFERS = [Buffer(5, 7, 3, name="a"), Buffer(6, 8, 4, name="b"), Buffer(7, 9, 3), Buffer(6, 6, 9), Buffer(5, 9, 0)]
+BUFFERS = [
+    Buffer(5, 7, 3, name="a"),
+    Buffer(6, 8, 4, name="b"),
+    Buffer(7, 9, 3),
+    Buffer(6, 6, 9),
+    Buffer(5, 9, 0),
+]  # the fourth is never alive, and has room all the same
 
 
 def plain() -> ms.Result:
@@ -68,7 +74,7 @@ def test_a_placement_is_drawn_as_it_is() -> None:
     for word in (
         "addresses of 5 buffers",
         "placed by search",
-        "height 7 B (proven lowest)",
+        "height 9 B (proven lowest)",
         "address (bytes)",
         "| b |",
     ):

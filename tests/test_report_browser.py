@@ -400,7 +400,6 @@ def test_a_plan_of_thousands_of_steps_has_few_traces_and_still_answers(opened: A
         device=device,
         timeline=ms.simulate(chain, schedule, device),
         lower_bound=0.0,
-        optimal=False,
     )
     path = tmp_path / "long.html"
     write_report(result, path, compare=False)

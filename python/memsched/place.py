@@ -186,7 +186,7 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "placed.csv"
     >>> ms.write_placement(path, ms.place([ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]))
     >>> [buffer.offset for buffer in ms.read_buffers(path)]
-    [4, 0]
+    [0, 3]
     """
     write_buffers(path, placement.buffers, placement.offsets)
 
