@@ -49,8 +49,7 @@ Workload reversed(Workload work) {
     return work;
 }
 
-Workload workload(const Graph& graph, Bytes capacity) {
-    const Lifetimes lifetimes(graph);
+Workload workload(const Graph& graph, const Lifetimes& lifetimes, Bytes capacity) {
     const std::size_t n = graph.ops().size();
     Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
                   std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
@@ -120,13 +119,14 @@ Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
 }
 
 Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
-    const Workload work = workload(graph, std::min(budget, device.memory) - graph.resident());
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const Lifetimes lifetimes(graph);
+    const Workload work = workload(graph, lifetimes, capacity);
     const double peak = largest_excess(work);
     Bounds bounds;
     bounds.compute = total(work.time);
     bounds.transfer = peak == 0 ? 0 : peak / device.d2h + peak / device.h2d;
-    bounds.fractional =
-        std::min(budget, device.memory) < min_memory(graph) ? never : fractional_bound(work, device.d2h, device.h2d);
+    bounds.fractional = lifetimes.least > capacity ? never : fractional_bound(work, device.d2h, device.h2d);
     return bounds;
 }
 

@@ -55,7 +55,7 @@ struct GraphData {
 };
 
 // Invariants: names unique; inputs and weights have no writer, all others exactly one; every read is of an input or
-// of a tensor written by an earlier op; tape within writes; each op has a choice; sums fit in int64.
+// of a tensor written by an earlier op; tape within writes; each op has a choice; sums up to exact_bytes.
 class Graph {
   public:
     explicit Graph(GraphData data);

@@ -34,6 +34,10 @@ Lifetimes::Lifetimes(const Graph& graph)
         }
         need[i] += least_run(graph, ops[i]).bytes;
     }
+    for (const Tensor& t : graph.tensors()) {
+        least += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+    least = std::max(least, *std::max_element(need.begin(), need.end()));
     std::vector<Bytes> change(ops.size() + 1, 0);
     for (std::size_t t = 0; t < birth.size(); ++t) {
         const Bytes bytes = graph.tensors()[t].bytes;
@@ -47,20 +51,7 @@ Lifetimes::Lifetimes(const Graph& graph)
     }
 }
 
-Bytes min_memory(const Graph& graph) {
-    Bytes least = 0;
-    for (const Tensor& t : graph.tensors()) {
-        least += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
-    }
-    for (const Op& op : graph.ops()) {
-        Bytes need = least_run(graph, op).bytes;
-        for (const TensorId t : op.reads) {
-            need += graph.tensor(t).bytes;
-        }
-        least = std::max(least, need);
-    }
-    return graph.resident() + least;
-}
+Bytes min_memory(const Graph& graph) { return graph.resident() + Lifetimes(graph).least; }
 
 Bytes peak_memory(const Graph& graph) {
     const Lifetimes lifetimes(graph);

@@ -18,6 +18,7 @@ struct Lifetimes {
     std::vector<OpId> last_use;       // it is freed after this op; -1: never (no reader: a result of the step)
     std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
     std::vector<Bytes> need;          // per op: its reads and what its least run writes and works in
+    Bytes least = 0;                  // of any plan: the largest need, or what lies on the device at time 0
 
     // A feature map: written by a forward op, or an input, and read by a backward op.
     bool movable(std::size_t tensor) const {

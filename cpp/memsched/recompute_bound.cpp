@@ -83,6 +83,7 @@ class Instants {
         }
     }
 
+    bool any_plan() const { return lifetimes_.least <= capacity_; }
     Seconds total() const { return total_; }
 
     Instant at(std::size_t p) {
@@ -155,10 +156,10 @@ class Instants {
 } // namespace
 
 Seconds recompute_bound(const Graph& graph, const Device& device, Bytes budget) {
-    if (std::min(budget, device.memory) < min_memory(graph)) {
+    Instants instants(graph, std::min(budget, device.memory) - graph.resident());
+    if (!instants.any_plan()) {
         return never;
     }
-    Instants instants(graph, std::min(budget, device.memory) - graph.resident());
     Seconds bound = instants.total();
     for (std::size_t p = 0; p < graph.ops().size(); ++p) {
         if (graph.ops()[p].once) {
