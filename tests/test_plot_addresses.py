@@ -19,6 +19,16 @@ from memsched.plot_addresses import plot_addresses
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")
 BUFFERS = [Buffer(5, 7, 3, name="a"), Buffer(6, 8, 4, name="b"), Buffer(7, 9, 3), Buffer(6, 6, 9), Buffer(5, 9, 0)]
+
+
+def plain() -> ms.Result:
+    return ms.greedy(CHAIN, 31, 2.0)
+
+
+def words(figure: Any) -> str:
+    texts = list(figure.texts)
+    for axes in figure.axes:
+        texts += [*axes.texts, axes.xaxis.label, axes.yaxis.label, axes._left_title]
     for legend in figure.legends:
         texts += legend.get_texts()
     return " | ".join(text.get_text() for text in texts)
