@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import memsched as ms
+from memsched.bounds import recompute_bound
 from memsched.planners.recompute import MOST_LAYERS, TABLE_CELLS, most_slots
 from memsched.planners.registry import PLANNERS, takes
 
@@ -66,6 +67,37 @@ def test_a_time_limit_holds_on_a_long_chain(name: str, n: int) -> None:
     work = limited(name, n, LIMIT)
     ms.to_graph(tiled(n))
     assert cpu(work) <= 1.2 * LIMIT + 0.2
+
+
+@pytest.mark.parametrize("name", ["rotor", "pofo"])
+def test_what_a_result_is_bounded_with_does_not_break_its_limit(name: str) -> None:
+    """The bound of plans that recompute took 9 seconds for 10,000 stages."""
+    assert cpu(limited(name, 10_000, LIMIT)) <= 1.2 * LIMIT + 0.2
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 200])
+def test_a_bound_takes_little_on_any_graph(lanes: int) -> None:
+    """What is beside an op changes most from one to the next where independent chains alternate."""
+    graph = woven(20_000, lanes)
+    for share in (0.1, 0.6):
+        device = ms.Device(int(share * ms.peak_memory(graph)), BETA)
+        assert cpu(lambda device=device: recompute_bound(graph, device)) <= 1.0
+
+
+def woven(n: int, lanes: int) -> ms.Graph:
+    """Chains whose ops are listed in turns; each of the second half reads what mirrors it in the first."""
+    ops: list[dict[str, Any]] = []
+    for k in range(n):
+        reads = {f"t{k - lanes}"} if k >= lanes else set[str]()
+        mirror = (n - 1 - k) // lanes * lanes + k % lanes
+        reads |= {f"t{mirror}"} if 2 * k > n and mirror < k else set()
+        phase, kind = ("bwd", "op") if 2 * k > n else ("fwd", "op")
+        choices = [{"alg": "default", "time": 1.0 + k % 7, "workspace": 0}]
+        op = {"name": f"o{k}", "phase": phase, "kind": kind, "layer": k, "reads": sorted(reads), "writes": [f"t{k}"]}
+        ops.append({**op, "choices": choices, "once": 2 * k > n})
+    tensors = [{"name": f"t{k}", "size": 1 + k * k % 1009, "role": "activation"} for k in range(n)]
+    header = {"format": "memsched-graph/1", "name": "woven", "batch": 1, "resident": 0}
+    return ms.Graph.from_json({**header, "tensors": tensors, "ops": ops})
 
 
 @pytest.mark.parametrize("n", [130, 500, 1000])
@@ -171,10 +203,11 @@ def test_ctrl_c_is_heard_in_every_planner(name: str, seconds: float) -> None:
     [
         lambda: ms.min_memory(tiled(2001), "rotor"),
         lambda: ms.bounds(tiled(1000), middle(1000), BETA),
+        lambda: recompute_bound(woven(20_000, 3), ms.Device(10**6, BETA)),
         lambda: ms.validate(ms.greedy(tiled(3000), middle(3000), BETA)),
         lambda: ms.to_graph(tiled(10_000)),
     ],
-    ids=["least memory", "bounds", "validate", "to_graph"],
+    ids=["least memory", "bounds", "recompute bound", "validate", "to_graph"],
 )
 def test_ctrl_c_is_heard_elsewhere(work: Callable[[], Any]) -> None:
     for seconds in (0.1, 0.3):

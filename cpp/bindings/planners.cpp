@@ -112,8 +112,14 @@ void bind_planners(py::module_& module) {
         },
         py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("device"), py::arg("budget"),
         "(compute, transfer, fractional) in seconds.");
-    module.def("recompute_bound", &recompute_bound, py::call_guard<py::gil_scoped_release>(), py::arg("graph"),
-               py::arg("device"), py::arg("budget"), "Seconds; holds for schedules that recompute, too.");
+    module.def(
+        "recompute_bound",
+        [](const Graph& graph, const Device& device, Bytes budget) {
+            const PythonProgress ticker(std::nullopt, py::none());
+            const py::gil_scoped_release free;
+            return recompute_bound(graph, device, budget, ticker.progress());
+        },
+        py::arg("graph"), py::arg("device"), py::arg("budget"), "Seconds; holds for schedules that recompute, too.");
     module.def(
         "movable_tensors", [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");

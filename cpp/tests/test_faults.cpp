@@ -89,7 +89,7 @@ std::vector<Case> cases() {
     return {
         {"to_graph", [source] { return static_cast<double>(to_graph(source).ops().size()); }},
         {"bounds", [graph, device] { return lower_bounds(*graph, device, device.memory).fractional; }},
-        {"recompute_bound", [graph, device] { return recompute_bound(*graph, device, device.memory); }},
+        {"recompute_bound", [graph, device] { return recompute_bound(*graph, device, device.memory, {}); }},
         {"least memory",
          [chain] {
              const LeastMemory found(*chain, {});
