@@ -112,3 +112,33 @@ def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
     graph = wide_graph(400)
     ms.order(wide_graph(3), method="ilp", time_limit=0.1)  # HiGHS is imported once
     kept(1.0, lambda: ms.order(graph, method="ilp", time_limit=1.0))
+
+
+def step_graph(count: int) -> ms.Graph:
+    """A chain of ops and their way back, which reads what they wrote: most ops have one place."""
+    chance, half = random.Random(5), count // 2
+    choices = [{"alg": "a", "time": 1.0, "workspace": 0}]
+
+    def op(name: str, reads: list[str], writes: list[str]) -> dict[str, object]:
+        return dict(name=name, phase="fwd", kind="op", layer=0, reads=reads, writes=writes, choices=choices)
+
+    sizes = {f"{kind}{k}": chance.randint(1, 4000) for kind in "ag" for k in range(half)}
+    tensors = [{"name": name, "size": size, "role": "activation"} for name, size in sizes.items()]
+    ops = [op(f"f{k}", [f"a{k - 1}"] if k else [], [f"a{k}"]) for k in range(half)]
+    for k in reversed(range(half)):
+        ops.append(op(f"b{k}", [f"a{k}", f"g{k + 1}"] if k < half - 1 else [f"a{k}"], [f"g{k}"]))
+    return ms.Graph(tensors, ops)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [step_graph, wide_graph])
+@pytest.mark.parametrize("count", [1_000, 20_000, 50_000])
+def test_order_keeps_its_limit(make: Callable[[int], ms.Graph], count: int) -> None:
+    graph = make(count)
+    listed = ms.order(graph, method="listed").peak_memory
+
+    def work() -> None:
+        found = ms.order(graph, time_limit=0.5)
+        assert 0 < found.lower_bound <= found.peak_memory <= listed
+
+    kept(0.5, work)

@@ -40,13 +40,23 @@ void bind_orders(py::module_& module) {
         py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
         "The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.");
     module.def(
-        "order_within",
-        [](const Graph& graph, const Flags& keep, Bytes limit, std::uint64_t seed) {
+        "order_bound",
+        [](const Graph& graph, const Flags& keep, std::optional<double> time_limit, const py::object& progress) {
+            const PythonProgress ticker(time_limit, progress);
             const py::gil_scoped_release free;
-            return random_order(order_problem(graph, keep), limit, seed);
+            return least_memory_bound(order_problem(graph, keep), ticker.progress());
         },
-        py::arg("graph"), py::arg("keep"), py::arg("limit"), py::arg("seed"),
-        "A random order; within limit (bytes, resident included) wherever it finds a way.");
+        py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
+        "Bytes, resident included: no order has a lower peak, by what must be held beside each op.");
+    module.def(
+        "order_within",
+        [](const Graph& graph, const Flags& keep, Bytes limit, std::uint64_t seed, std::optional<double> time_limit) {
+            const PythonProgress ticker(time_limit, py::none());
+            const py::gil_scoped_release free;
+            return random_order(order_problem(graph, keep), limit, seed, ticker.progress());
+        },
+        py::arg("graph"), py::arg("keep"), py::arg("limit"), py::arg("seed"), py::arg("time_limit"),
+        "A random order; within limit (bytes, resident included) wherever it finds a way. Empty: time ran out.");
     module.def(
         "order_peak",
         [](const Graph& graph, const Flags& keep, const std::vector<OpId>& order) {

@@ -36,6 +36,9 @@ class Pace {
         }
     }
 
+    // For what can end where it stands, and return what it has.
+    bool told_to_stop() const { return progress_->tick(0) && patience_ <= 0; }
+
     static constexpr std::int64_t steps_per_tick = 1 << 17;
 
   private:

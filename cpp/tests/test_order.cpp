@@ -20,6 +20,9 @@ namespace {
 
 using Random = std::mt19937;
 
+const Progress never_stops;
+Pace pace(never_stops);
+
 int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
 
 // Ops that read up to three earlier tensors and write up to two.
@@ -90,7 +93,7 @@ TEST_CASE("a minimum cut") {
     cut.add_edge(2, 3, 5);
     cut.add_edge(2, 1, 1);
     cut.add_edge(3, 1, 9);
-    CHECK(cut.solve(0, 1, MinCut::unlimited) == 5);
+    CHECK(cut.solve(0, 1, MinCut::unlimited, pace) == 5);
 }
 
 TEST_CASE("orders are as good as the program over sets says, and so are those of reversed time") {
@@ -109,16 +112,65 @@ TEST_CASE("what must be held bounds every order, and cuts bound it better") {
     Random random(2);
     for (int k = 0; k < 300; ++k) {
         const OrderProblem problem = random_problem(random, draw(random, 2, 9));
-        const Reach reach(problem);
-        const std::vector<Bytes> held = held_at_least(problem, reach);
+        const Reach reach(problem, pace);
+        const std::vector<Bytes> held = held_at_least(problem, reach, pace);
         for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::newest}) {
-            const std::vector<OpId> order = greedy_order(problem, least_peak(problem), rule);
+            const std::vector<OpId> order = greedy_order(problem, least_peak(problem), rule, pace);
             OrderState state(problem);
             for (const OpId op : order) {
-                const Bytes cut = held_exactly(problem, reach, op, MinCut::unlimited);
+                const Bytes cut = held_exactly(problem, reach, op, MinCut::unlimited, pace);
                 REQUIRE(held[at(op)] <= cut);
                 REQUIRE(cut <= state.needs(op));
                 state.run(op);
+            }
+        }
+    }
+}
+
+TEST_CASE("stopped anywhere, an order is legal and no worse than the listed one, and its bound holds") {
+    Random random(8);
+    for (int k = 0; k < 100; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Bytes best = least_peak(problem);
+        const Progress stops{[left = draw(random, 0, 30)](double) mutable { return left-- <= 0; }};
+        const OrderSolution found = least_memory_order(problem, stops);
+        OrderState state(problem);
+        for (const OpId op : found.order) {
+            REQUIRE(state.is_ready(op));
+            state.run(op);
+        }
+        REQUIRE(state.done());
+        REQUIRE(std::max(peak_of(problem, found.order), found.peak) == found.peak);
+        REQUIRE(found.peak <= std::max(peak_of(problem, listed(problem)), found.lower_bound));
+        REQUIRE(found.lower_bound <= best);
+        REQUIRE(least_memory_bound(problem, stops) <= best);
+    }
+}
+
+TEST_CASE("a problem is split into the parts between what ran and what did not") {
+    Random random(9);
+    for (int k = 0; k < 200; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 2, 9));
+        std::vector<OpId> begins;
+        std::vector<std::uint8_t> ran(problem.ops(), 0);
+        for (std::size_t v = 0; v < problem.ops(); ++v) {
+            if (v == 0 || draw(random, 0, 1) == 0) {
+                begins.push_back(static_cast<OpId>(v));
+            }
+        }
+        const std::vector<OrderProblem> parts = split(problem, begins);
+        for (std::size_t p = 0; p < parts.size(); ++p) {
+            std::vector<OpId> ops(parts[p].ops());
+            std::iota(ops.begin(), ops.end(), begins[p]);
+            const OrderProblem same = part_of(problem, ops, ran);
+            REQUIRE(parts[p].base == same.base);
+            REQUIRE(parts[p].bytes == same.bytes);
+            REQUIRE(parts[p].scratch == same.scratch);
+            REQUIRE(parts[p].from_start == same.from_start);
+            REQUIRE(parts[p].to_end == same.to_end);
+            REQUIRE(peak_of(parts[p], listed(same)) == peak_of(same, listed(same)));
+            for (const OpId op : ops) {
+                ran[at(op)] = 1;
             }
         }
     }
@@ -151,13 +203,13 @@ TEST_CASE("flows on top of a flow can be taken back") {
     cut.add_edge(2, 1, 1);
     cut.add_edge(2, 3, 5);
     cut.add_edge(3, 1, 9);
-    CHECK(cut.solve(0, 1, MinCut::unlimited) == 3);
+    CHECK(cut.solve(0, 1, MinCut::unlimited, pace) == 3);
     cut.keep();
     CHECK(cut.reached_from(0) == std::vector<std::uint8_t>{1, 0, 0, 0});
     CHECK(cut.reaches(1) == std::vector<std::uint8_t>{0, 1, 1, 1});
     for (int k = 0; k < 2; ++k) {
-        CHECK(cut.solve(2, 1, MinCut::unlimited) == 3);
-        CHECK(cut.solve(3, 1, 4) == 4);
+        CHECK(cut.solve(2, 1, MinCut::unlimited, pace) == 3);
+        CHECK(cut.solve(3, 1, 4, pace) == 4);
         cut.take_back();
     }
 }
@@ -166,15 +218,16 @@ TEST_CASE("what is held if another op ran, or did not, is what orders with that 
     Random random(6);
     for (int k = 0; k < 200; ++k) {
         const OrderProblem problem = random_problem(random, draw(random, 3, 9));
-        const Reach reach(problem);
+        const Reach reach(problem, pace);
         const OpId op = draw(random, 0, static_cast<int>(problem.ops()) - 1);
-        HeldCut cut(problem, reach, op);
+        HeldCut cut(problem, reach, op, pace);
         const Bytes least = cut.least(MinCut::unlimited), fits = least + draw(random, 0, 4);
-        REQUIRE(least == held_exactly(problem, reach, op, MinCut::unlimited));
+        REQUIRE(least == held_exactly(problem, reach, op, MinCut::unlimited, pace));
         const auto given = [&](OpId first, OpId then) {
             const Deduced with = with_precedences(problem, {{first, then}});
             const auto now = std::find(with.ops.begin(), with.ops.end(), op) - with.ops.begin();
-            return held_exactly(with.problem, Reach(with.problem), static_cast<OpId>(now), MinCut::unlimited);
+            return held_exactly(with.problem, Reach(with.problem, pace), static_cast<OpId>(now), MinCut::unlimited,
+                                pace);
         };
         for (const OpId other : listed(problem)) {
             if (other != op && !reach.is_before(op, other) && !reach.is_before(other, op)) {
@@ -193,11 +246,11 @@ TEST_CASE("what is deduced holds in every better order") {
     for (int k = 0; k < 300; ++k) {
         const OrderProblem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
-        const Deduced same = deduce(problem, draw(random, 0, static_cast<int>(best)), best + 1, 3, {});
+        const Deduced same = deduce(problem, draw(random, 0, static_cast<int>(best)), best + 1, 3, pace);
         REQUIRE(same.lower <= best);
         REQUIRE(best < same.below);
         REQUIRE(least_peak(same.problem) == best);
-        told += deduce(problem, 0, best, 3, {}).lower == best;
+        told += deduce(problem, 0, best, 3, pace).lower == best;
     }
     CHECK(told > 100);
 }
@@ -208,7 +261,7 @@ TEST_CASE("cases settle whether an order is within a limit") {
     for (int k = 0; k < 300; ++k) {
         const OrderProblem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
-        const Settled within = settle(problem, best, 2, 30, {}), below = settle(problem, best - 1, 2, 30, {});
+        const Settled within = settle(problem, best, 2, 30, pace), below = settle(problem, best - 1, 2, 30, pace);
         REQUIRE_FALSE(within.impossible);
         REQUIRE(below.order.empty());
         REQUIRE((within.order.empty() || peak_of(problem, within.order) == best));

@@ -46,6 +46,7 @@ __all__: list[str] = [
     "offload_set_makespans",
     "offload_set_schedule",
     "order",
+    "order_bound",
     "order_peak",
     "order_schedule",
     "order_within",
@@ -856,6 +857,16 @@ def order(
     The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.
     """
 
+def order_bound(
+    graph: Graph,
+    keep: collections.abc.Sequence[int],
+    time_limit: float | None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> int:
+    """
+    Bytes, resident included: no order has a lower peak, by what must be held beside each op.
+    """
+
 def order_peak(graph: Graph, keep: collections.abc.Sequence[int], order: collections.abc.Sequence[int]) -> int:
     """
     Bytes, resident included. The order must be topological.
@@ -869,9 +880,11 @@ def order_schedule(
     budget: int,
     planner: _Document | None,
 ) -> Schedule: ...
-def order_within(graph: Graph, keep: collections.abc.Sequence[int], limit: int, seed: int) -> list[int]:
+def order_within(
+    graph: Graph, keep: collections.abc.Sequence[int], limit: int, seed: int, time_limit: float | None
+) -> list[int]:
     """
-    A random order; within limit (bytes, resident included) wherever it finds a way.
+    A random order; within limit (bytes, resident included) wherever it finds a way. Empty: time ran out.
     """
 
 def peak_of_runs(graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> int:

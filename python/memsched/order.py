@@ -132,7 +132,7 @@ def order(
     elif method == "listed":
         ids = list(range(len(graph.ops)))
         peak, visited = _core.order_peak(graph, flags, ids), 0
-        bound = _core.order(graph, flags, 0.0)[2]
+        bound = _core.order_bound(graph, flags, limit, progress)
     else:
         ids, peak, bound, visited = _core.order(graph, flags, limit, progress)
     names = [op["name"] for op in graph.ops]

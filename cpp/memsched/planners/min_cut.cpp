@@ -12,11 +12,12 @@ void MinCut::add_edge(std::int32_t from, std::int32_t to, Bytes capacity) {
 }
 
 // Distances from the source; whether the sink can be reached.
-bool MinCut::label(std::int32_t source, std::int32_t sink) {
+bool MinCut::label(std::int32_t source, std::int32_t sink, Pace& pace) {
     level_.assign(first_.size(), -1);
     queue_.assign(1, source);
     level_[at(source)] = 0;
     for (std::size_t k = 0; k < queue_.size() && level_[at(sink)] < 0; ++k) {
+        pace.spend(8);
         for (std::int32_t e = first_[at(queue_[k])]; e >= 0; e = edges_[at(e)].next) {
             const Edge& edge = edges_[at(e)];
             if (edge.left > 0 && level_[at(edge.to)] < 0) {
@@ -29,10 +30,11 @@ bool MinCut::label(std::int32_t source, std::int32_t sink) {
 }
 
 // One more way from source to sink along the labels, and what it carries; 0: there is none.
-Bytes MinCut::push(std::int32_t source, std::int32_t sink) {
+Bytes MinCut::push(std::int32_t source, std::int32_t sink, Pace& pace) {
     way_.clear();
     std::int32_t node = source;
     while (node != sink) {
+        pace.spend(4);
         std::int32_t& e = current_[at(node)];
         while (e >= 0 && (edges_[at(e)].left == 0 || level_[at(edges_[at(e)].to)] != level_[at(node)] + 1)) {
             e = edges_[at(e)].next;
@@ -60,12 +62,12 @@ Bytes MinCut::push(std::int32_t source, std::int32_t sink) {
     return carried;
 }
 
-Bytes MinCut::solve(std::int32_t source, std::int32_t sink, Bytes enough) {
+Bytes MinCut::solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& pace) {
     Bytes total = 0;
-    while (total < enough && label(source, sink)) {
+    while (total < enough && label(source, sink, pace)) {
         current_ = first_;
-        for (Bytes carried = push(source, sink); carried > 0 && total < enough; carried = push(source, sink)) {
-            total += carried;
+        for (Bytes more = push(source, sink, pace); more > 0 && total < enough; more = push(source, sink, pace)) {
+            total += more;
         }
     }
     return std::min(total, enough);

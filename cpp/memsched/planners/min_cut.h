@@ -1,6 +1,7 @@
 // The least capacity that separates two nodes of a directed graph: Dinic's algorithm.
 #pragma once
 
+#include "memsched/progress.h"
 #include "memsched/units.h"
 
 #include <limits>
@@ -18,7 +19,7 @@ class MinCut {
     void add_edge(std::int32_t from, std::int32_t to, Bytes capacity);
     // The capacity of the least cut, or `enough` once it is clear that it is no less. The flow stays: asked again, with
     // other ends too, this is what more can flow.
-    Bytes solve(std::int32_t source, std::int32_t sink, Bytes enough);
+    Bytes solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& pace);
     // Takes back what has flowed since it was last kept.
     void keep() { pushed_.clear(); }
     void take_back();
@@ -33,8 +34,8 @@ class MinCut {
         Bytes left;
     };
 
-    bool label(std::int32_t source, std::int32_t sink);
-    Bytes push(std::int32_t source, std::int32_t sink);
+    bool label(std::int32_t source, std::int32_t sink, Pace& pace);
+    Bytes push(std::int32_t source, std::int32_t sink, Pace& pace);
 
     std::vector<Edge> edges_; // each followed by its reverse
     std::vector<std::int32_t> first_, level_, current_;

@@ -18,7 +18,10 @@ struct OrderSolution {
 // Anytime: where progress says stop, the best order so far and what is proven. Never worse than the listed order.
 OrderSolution least_memory_order(const OrderProblem& problem, const Progress& progress);
 
-// A random order, within limit (bytes) wherever greedy choices find a way.
-std::vector<OpId> random_order(const OrderProblem& problem, Bytes limit, std::uint64_t seed);
+// The same bound, by what must be held alone.
+Bytes least_memory_bound(const OrderProblem& problem, const Progress& progress);
+
+// A random order, within limit (bytes) wherever greedy choices find a way. None where progress says stop.
+std::vector<OpId> random_order(const OrderProblem& problem, Bytes limit, std::uint64_t seed, const Progress& progress);
 
 } // namespace memsched

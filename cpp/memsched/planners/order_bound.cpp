@@ -14,38 +14,49 @@ void add(std::uint64_t* to, const std::uint64_t* from, std::size_t words) {
 
 void set(std::uint64_t* bits, OpId op) { bits[at(op) / 64] |= std::uint64_t{1} << (at(op) % 64); }
 
-std::size_t count(const std::uint64_t* bits, std::size_t words) {
-    std::size_t ones = 0;
-    for (std::size_t w = 0; w < words; ++w) {
-        ones += static_cast<std::size_t>(std::popcount(bits[w]));
-    }
-    return ones;
-}
+// Of a row of bits.
+std::int64_t steps(std::size_t words) { return static_cast<std::int64_t>(words / 4) + 1; }
 
 bool has(const std::uint64_t* bits, OpId op) { return (bits[at(op) / 64] >> (at(op) % 64) & 1) != 0; }
 
 } // namespace
 
-Reach::Reach(const OrderProblem& problem)
-    : words_((problem.ops() + 63) / 64), up_(problem.ops() * words_, 0), down_(problem.ops() * words_, 0) {
+Reach::Reach(const OrderProblem& problem, Pace& pace) : ops_(problem.ops()), words_((problem.ops() + 63) / 64) {
+    up_.reserve(problem.ops() * words_);
+    down_.reserve(problem.ops() * words_);
     for (std::size_t v = 0; v < problem.ops(); ++v) {
+        up_.resize(up_.size() + words_, 0); // row by row, for the first touch of so much memory takes its time
+        pace.spend(2 * steps(words_));
         for (const OpId op : problem.before[v]) {
+            pace.spend(steps(words_));
             add(up_.data() + v * words_, ancestors(op), words_);
             set(up_.data() + v * words_, op);
         }
     }
     for (std::size_t v = problem.ops(); v-- > 0;) {
+        down_.resize(down_.size() + words_, 0);
+        pace.spend(2 * steps(words_));
+        std::uint64_t* row = down_.data() + down_.size() - words_;
         for (const OpId op : problem.after[v]) {
-            add(down_.data() + v * words_, descendants(op), words_);
-            set(down_.data() + v * words_, op);
+            pace.spend(steps(words_));
+            add(row, descendants(op), words_);
+            set(row, op);
         }
     }
 }
 
-std::size_t Reach::ancestor_count(OpId op) const { return count(ancestors(op), words_); }
-std::size_t Reach::descendant_count(OpId op) const { return count(descendants(op), words_); }
+std::vector<Bytes> touched_at_least(const OrderProblem& problem) {
+    std::vector<Bytes> held(problem.ops());
+    for (std::size_t v = 0; v < problem.ops(); ++v) {
+        held[v] = problem.base + problem.scratch[v];
+        for (const NetId e : problem.nets[v]) {
+            held[v] += problem.bytes[at(e)];
+        }
+    }
+    return held;
+}
 
-std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach) {
+std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach, Pace& pace) {
     const std::size_t words = reach.words();
     std::vector<Bytes> held(problem.ops());
     for (std::size_t v = 0; v < problem.ops(); ++v) {
@@ -58,6 +69,7 @@ std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach
         for (const OpId op : problem.members[e]) {
             add(begun.data(), reach.descendants(op), words);
             add(open.data(), reach.ancestors(op), words);
+            pace.spend(2 * steps(words));
         }
         for (std::size_t w = 0; w < words; ++w) {
             open[w] &= begun[w];
@@ -65,7 +77,9 @@ std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach
         for (const OpId op : problem.members[e]) {
             set(open.data(), op);
         }
+        std::int64_t added = 4 * steps(words);
         for (std::size_t w = 0; w < words; ++w) {
+            added += std::popcount(open[w]);
             for (std::uint64_t bits = open[w]; bits != 0; bits &= bits - 1) {
                 const std::size_t v = w * 64 + static_cast<std::size_t>(std::countr_zero(bits));
                 if (v < held.size()) {
@@ -73,12 +87,14 @@ std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach
                 }
             }
         }
+        pace.spend(added);
     }
     return held;
 }
 
-HeldCut::HeldCut(const OrderProblem& problem, const Reach& reach, OpId op)
-    : node_(problem.ops(), sink), held_(problem.base + problem.scratch[at(op)]) {
+HeldCut::HeldCut(const OrderProblem& problem, const Reach& reach, OpId op, Pace& pace)
+    : pace_(&pace), node_(problem.ops(), sink), held_(problem.base + problem.scratch[at(op)]) {
+    pace.spend(static_cast<std::int64_t>(8 * (problem.ops() + problem.bytes.size())));
     // Beside source and sink the ops that may be on either side, and two nodes for each net of theirs.
     std::int32_t nodes = 2;
     for (std::size_t v = 0; v < problem.ops(); ++v) {
@@ -131,7 +147,7 @@ HeldCut::HeldCut(const OrderProblem& problem, const Reach& reach, OpId op)
 }
 
 Bytes HeldCut::least(Bytes enough) {
-    held_ += cut_.solve(source, sink, std::max<Bytes>(enough - held_, 0));
+    held_ += cut_.solve(source, sink, std::max<Bytes>(enough - held_, 0), *pace_);
     cut_.keep();
     return held_;
 }
@@ -155,7 +171,7 @@ Bytes HeldCut::with(std::int32_t from, std::int32_t to, std::int32_t node, const
     if (known[at(node)]) {
         return held_;
     }
-    const Bytes held = held_ + cut_.solve(from, to, std::max<Bytes>(enough - held_, 0));
+    const Bytes held = held_ + cut_.solve(from, to, std::max<Bytes>(enough - held_, 0), *pace_);
     if (held <= fits) {
         note_cuts();
     }
@@ -165,6 +181,7 @@ Bytes HeldCut::with(std::int32_t from, std::int32_t to, std::int32_t node, const
 
 // The least cuts with most and with fewest ops that have run.
 void HeldCut::note_cuts() {
+    pace_->spend(static_cast<std::int64_t>(16 * node_.size()));
     const std::vector<std::uint8_t> late = cut_.reaches(sink), early = cut_.reached_from(source);
     may_run_.resize(late.size(), 0);
     may_not_.resize(late.size(), 0);
@@ -174,8 +191,8 @@ void HeldCut::note_cuts() {
     }
 }
 
-Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough) {
-    return HeldCut(problem, reach, op).least(enough);
+Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough, Pace& pace) {
+    return HeldCut(problem, reach, op, pace).least(enough);
 }
 
 } // namespace memsched

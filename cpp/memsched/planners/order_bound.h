@@ -11,30 +11,34 @@ namespace memsched {
 // The ops that must run before and after each op, as rows of bits.
 class Reach {
   public:
-    explicit Reach(const OrderProblem& problem);
+    Reach(const OrderProblem& problem, Pace& pace);
+
+    // Of memory, about.
+    static std::size_t bytes(std::size_t ops) { return 2 * ops * ((ops + 63) / 64) * sizeof(std::uint64_t); }
 
     std::size_t words() const { return words_; }
     const std::uint64_t* ancestors(OpId op) const { return up_.data() + at(op) * words_; }
-    const std::uint64_t* descendants(OpId op) const { return down_.data() + at(op) * words_; }
+    const std::uint64_t* descendants(OpId op) const { return down_.data() + (ops_ - 1 - at(op)) * words_; }
     bool is_before(OpId first, OpId then) const {
         return (ancestors(then)[at(first) / 64] >> (at(first) % 64) & 1) != 0;
     }
-    std::size_t ancestor_count(OpId op) const;
-    std::size_t descendant_count(OpId op) const;
 
   private:
-    std::size_t words_;
-    std::vector<std::uint64_t> up_, down_;
+    std::size_t ops_, words_;
+    std::vector<std::uint64_t> up_, down_; // by op, the first first, and the last first
 };
+
+// By op: its own tensors and scratch. What is left of the next for want of time or memory.
+std::vector<Bytes> touched_at_least(const OrderProblem& problem);
 
 // By op: its own tensors and scratch, and the tensors that some op before it and some op after it touch. O(ops x nets /
 // 64) for the bits, and at most ops x nets additions.
-std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach);
+std::vector<Bytes> held_at_least(const OrderProblem& problem, const Reach& reach, Pace& pace);
 
 // What orders hold at least while one op runs: a minimum cut between the ops before it and those after it.
 class HeldCut {
   public:
-    HeldCut(const OrderProblem& problem, const Reach& reach, OpId op);
+    HeldCut(const OrderProblem& problem, const Reach& reach, OpId op, Pace& pace);
 
     // In any order; or `enough`, if that is no less. Ask once, and the others only if this is less than enough.
     Bytes least(Bytes enough);
@@ -50,6 +54,7 @@ class HeldCut {
                Bytes fits, Bytes enough);
     void note_cuts();
 
+    Pace* pace_;
     std::vector<std::int32_t> node_; // by op
     MinCut cut_{2};
     Bytes held_ = 0;                              // however the others are divided, then in any order
@@ -57,6 +62,6 @@ class HeldCut {
 };
 
 // What every order holds at least while `op` runs, or `enough` if that is no less.
-Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough);
+Bytes held_exactly(const OrderProblem& problem, const Reach& reach, OpId op, Bytes enough, Pace& pace);
 
 } // namespace memsched

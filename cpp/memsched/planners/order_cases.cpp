@@ -24,16 +24,16 @@ std::vector<OpId> composed(const std::vector<OpId>& ops, std::vector<OpId> part)
 
 class Cases {
   public:
-    Cases(Bytes limit, std::size_t critical, std::size_t cases, const Progress& progress)
-        : limit_(limit), critical_(critical), left_(cases), progress_(progress) {}
+    Cases(Bytes limit, std::size_t critical, std::size_t cases, Pace& pace)
+        : limit_(limit), critical_(critical), left_(cases), pace_(pace) {}
 
     Settled settle(const OrderProblem& problem) {
         Settled settled;
-        if (left_ == 0 || progress_.tick(0)) {
+        if (left_ == 0 || pace_.told_to_stop()) {
             return settled;
         }
         --left_;
-        const Deduced told = deduce(problem, limit_, limit_ + 1, critical_, progress_);
+        const Deduced told = deduce(problem, limit_, limit_ + 1, critical_, pace_);
         settled.impossible = told.lower > limit_;
         if (settled.impossible) {
             return settled;
@@ -63,11 +63,11 @@ class Cases {
     std::vector<OpId> try_orders(const OrderProblem& problem) const {
         const OrderProblem turned = reversed(problem);
         for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest}) {
-            std::vector<OpId> order = greedy_order(problem, limit_, rule);
+            std::vector<OpId> order = greedy_order(problem, limit_, rule, pace_);
             if (peak_of(problem, order) <= limit_) {
                 return order;
             }
-            order = greedy_order(turned, limit_, rule);
+            order = greedy_order(turned, limit_, rule, pace_);
             if (peak_of(turned, order) <= limit_) {
                 std::reverse(order.begin(), order.end());
                 for (OpId& op : order) {
@@ -81,21 +81,21 @@ class Cases {
 
     // The two for which the case that asks less asks most.
     Pair choose(const OrderProblem& problem) const {
-        const Reach reach(problem);
-        const std::vector<OpId> ops = needy_ops(problem, reach, 4 * critical_);
+        const Reach reach(problem, pace_);
+        const std::vector<OpId> ops = needy_ops(problem, reach, 4 * critical_, pace_);
         std::vector<std::pair<Bytes, OpId>> needs;
         for (const OpId op : ops) {
-            needs.emplace_back(-HeldCut(problem, reach, op).least(limit_ + 1), op);
+            needs.emplace_back(-HeldCut(problem, reach, op, pace_).least(limit_ + 1), op);
         }
         std::sort(needs.begin(), needs.end());
         needs.resize(std::min(needs.size(), critical_));
         Pair best;
         std::pair<Bytes, Bytes> most{-1, -1};
         for (const auto& [need, op] : needs) {
-            if (progress_.tick(0)) {
+            if (pace_.told_to_stop()) {
                 break;
             }
-            HeldCut cut(problem, reach, op);
+            HeldCut cut(problem, reach, op, pace_);
             cut.least(limit_ + 1);
             for (const OpId other : ops) {
                 if (other == op || reach.is_before(op, other) || reach.is_before(other, op)) {
@@ -115,14 +115,13 @@ class Cases {
     Bytes limit_;
     std::size_t critical_;
     std::size_t left_;
-    const Progress& progress_;
+    Pace& pace_;
 };
 
 } // namespace
 
-Settled settle(const OrderProblem& problem, Bytes limit, std::size_t critical, std::size_t cases,
-               const Progress& progress) {
-    return Cases(limit, critical, cases, progress).settle(problem);
+Settled settle(const OrderProblem& problem, Bytes limit, std::size_t critical, std::size_t cases, Pace& pace) {
+    return Cases(limit, critical, cases, pace).settle(problem);
 }
 
 } // namespace memsched

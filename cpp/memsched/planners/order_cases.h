@@ -16,7 +16,6 @@ struct Settled {
 // Deduces what all such orders have in common, tries some, and else takes two ops that may run either way round: both
 // cases are problems of the same kind. Gives up after so many.
 // critical: of how many ops, those that need most, this is learned.
-Settled settle(const OrderProblem& problem, Bytes limit, std::size_t critical, std::size_t cases,
-               const Progress& progress);
+Settled settle(const OrderProblem& problem, Bytes limit, std::size_t critical, std::size_t cases, Pace& pace);
 
 } // namespace memsched

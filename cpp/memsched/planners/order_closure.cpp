@@ -10,7 +10,7 @@ namespace memsched {
 namespace {
 
 // The same as `safe_part`, by a minimum cut between the ops that end early and those that do not.
-std::vector<OpId> safe_part_by_cut(const OrderState& state, const std::vector<OpId>& ran) {
+std::vector<OpId> safe_part_by_cut(const OrderState& state, const std::vector<OpId>& ran, Pace& pace) {
     constexpr std::int32_t source = 0, sink = 1;
     const OrderProblem& problem = state.problem();
     std::vector<NetId> nets;
@@ -29,6 +29,7 @@ std::vector<OpId> safe_part_by_cut(const OrderState& state, const std::vector<Op
         const std::int32_t enter = first_net + 2 * static_cast<std::int32_t>(k), leave = enter + 1;
         cut.add_edge(enter, leave, problem.bytes[at(nets[k])]);
         std::int32_t inside = 0;
+        pace.spend(static_cast<std::int64_t>(8 * problem.members[at(nets[k])].size()));
         for (const OpId op : problem.members[at(nets[k])]) {
             if (const std::int32_t n = node(op); n >= 0) {
                 cut.add_edge(n, enter, MinCut::unlimited);
@@ -50,7 +51,7 @@ std::vector<OpId> safe_part_by_cut(const OrderState& state, const std::vector<Op
             }
         }
     }
-    cut.solve(source, sink, MinCut::unlimited);
+    cut.solve(source, sink, MinCut::unlimited, pace);
     const std::vector<std::uint8_t> late = cut.reaches(sink);
     std::vector<OpId> part;
     for (std::size_t k = 0; k < ran.size(); ++k) {
@@ -63,9 +64,9 @@ std::vector<OpId> safe_part_by_cut(const OrderState& state, const std::vector<Op
 
 } // namespace
 
-OrderClosure::OrderClosure(OrderState& state, Effort effort)
-    : state_(state), effort_(effort), offered_(state.problem().ops(), 0), is_awake_(state.problem().ops(), 0),
-      fits_below_(state.problem().ops(), never), sleepers_(state.problem().ops()) {
+OrderClosure::OrderClosure(OrderState& state, Pace& pace, Effort effort)
+    : state_(state), pace_(pace), effort_(effort), offered_(state.problem().ops(), 0),
+      is_awake_(state.problem().ops(), 0), fits_below_(state.problem().ops(), never), sleepers_(state.problem().ops()) {
     forget();
 }
 
@@ -98,6 +99,7 @@ void OrderClosure::wake_those_near(OpId op) {
 }
 
 bool OrderClosure::wake_those_that_fit() {
+    pace_.spend(static_cast<std::int64_t>(hungry_.size()));
     std::erase_if(hungry_, [&](OpId op) {
         const bool fits = fits_below_[at(op)] >= state_.memory();
         if (fits) {
@@ -116,6 +118,7 @@ template <class Each> void OrderClosure::near_last(const Each& each) const {
     }
     for (const NetId e : problem.nets[at(last)]) {
         if (state_.just_begun(e) || state_.one_left(e)) {
+            pace_.spend(static_cast<std::int64_t>(4 * problem.members[at(e)].size()));
             for (const OpId op : problem.members[at(e)]) {
                 each(op);
             }
@@ -140,6 +143,7 @@ void OrderClosure::offer(OpId op) {
 OpId OrderClosure::next(Bytes limit) {
     OpId best = -1;
     Bytes least = 0;
+    pace_.spend(static_cast<std::int64_t>(8 * nearby_.size()) + 8);
     for (const OpId op : nearby_) {
         if (!state_.is_ready(op)) {
             continue; // it ran
@@ -172,7 +176,7 @@ std::vector<OpId> OrderClosure::safe_part(std::size_t from) const {
     if (chain) {
         return ran;
     }
-    return safe_part_by_cut(state_, ran);
+    return safe_part_by_cut(state_, ran, pace_);
 }
 
 // Runs op and what it brings, as far as that loses nothing; else leaves the state as it was.

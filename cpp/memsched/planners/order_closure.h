@@ -5,6 +5,7 @@
 #pragma once
 
 #include "memsched/planners/order_state.h"
+#include "memsched/progress.h"
 
 #include <functional>
 #include <queue>
@@ -21,8 +22,8 @@ inline constexpr Effort thorough{40, 4};
 // Looks for such sequences from one state on. It remembers where it found none, until something near there changes.
 class OrderClosure {
   public:
-    // Keeps a reference to state. Runs go through here; undo them only all the way, and then call forget().
-    explicit OrderClosure(OrderState& state, Effort effort = {});
+    // Keeps references to state and pace. Runs go through here; undo them only all the way, and then call forget().
+    explicit OrderClosure(OrderState& state, Pace& pace, Effort effort = {});
 
     void run(OpId op);
     void forget();
@@ -45,6 +46,7 @@ class OrderClosure {
     bool wake_those_that_fit();
 
     OrderState& state_;
+    Pace& pace_;
     Effort effort_;
     Bytes limit_ = -1;
     std::vector<OpId> nearby_;           // of the sequence that is tried: may be next

@@ -45,8 +45,8 @@ std::vector<OpId> sorted_with(const OrderProblem& problem, const Edges& edges) {
 
 } // namespace
 
-std::vector<OpId> needy_ops(const OrderProblem& problem, const Reach& reach, std::size_t most) {
-    const std::vector<Bytes> held = held_at_least(problem, reach);
+std::vector<OpId> needy_ops(const OrderProblem& problem, const Reach& reach, std::size_t most, Pace& pace) {
+    const std::vector<Bytes> held = held_at_least(problem, reach, pace);
     std::vector<OpId> ops(problem.ops());
     std::iota(ops.begin(), ops.end(), 0);
     most = std::min(most, ops.size());
@@ -78,18 +78,22 @@ namespace {
 
 class Deduction {
   public:
-    Deduction(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, const Progress& progress)
-        : problem_(problem), upper_(upper), critical_(critical), progress_(progress), now_{problem, {}, upper, lower} {}
+    Deduction(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace)
+        : problem_(problem), upper_(upper), critical_(critical), pace_(pace), now_{problem, {}, upper, lower} {}
 
     Deduced run() {
         for (bool more = true; more;) {
             rebuild();
-            if (now_.lower >= upper_ || progress_.tick(0)) {
+            if (now_.lower >= upper_ || pace_.told_to_stop()) {
                 break;
             }
             const std::size_t before = found_.size();
             const Bytes lower = now_.lower;
-            look();
+            try {
+                look();
+            } catch (const Stopped&) {
+                break; // what is known by now is whole
+            }
             more = found_.size() > before || now_.lower > lower;
         }
         return std::move(now_);
@@ -100,6 +104,7 @@ class Deduction {
     void rebuild() {
         for (;;) {
             std::erase_if(found_, [&](const Precedence& one) { return one.price <= now_.lower; });
+            pace_.spend(static_cast<std::int64_t>(16 * (problem_.ops() + problem_.bytes.size() + found_.size())));
             now_.below = upper_;
             Edges edges;
             for (const Precedence& one : found_) {
@@ -118,21 +123,21 @@ class Deduction {
 
     // By cuts of more ops than are asked about others: with what is known an op may need much that did not before.
     void look() {
-        const Reach reach(now_.problem);
+        const Reach reach(now_.problem, pace_);
         std::vector<HeldCut> cuts;
         std::vector<std::pair<Bytes, std::size_t>> needs;
-        const std::vector<OpId> ops = needy_ops(now_.problem, reach, 4 * critical_);
+        const std::vector<OpId> ops = needy_ops(now_.problem, reach, 4 * critical_, pace_);
         for (const OpId op : ops) {
-            cuts.emplace_back(now_.problem, reach, op);
+            cuts.emplace_back(now_.problem, reach, op, pace_);
             const Bytes need = cuts.back().least(now_.below);
             now_.lower = std::max(now_.lower, std::min(need, now_.below));
-            if (now_.lower >= now_.below || progress_.tick(0)) {
+            if (now_.lower >= now_.below || pace_.told_to_stop()) {
                 return;
             }
             needs.emplace_back(-need, needs.size());
         }
         std::sort(needs.begin(), needs.end());
-        for (std::size_t k = 0; k < std::min(critical_, needs.size()) && !progress_.tick(0); ++k) {
+        for (std::size_t k = 0; k < std::min(critical_, needs.size()) && !pace_.told_to_stop(); ++k) {
             look_at(reach, cuts[needs[k].second], ops[needs[k].second]);
         }
     }
@@ -174,15 +179,15 @@ class Deduction {
     const OrderProblem& problem_;
     Bytes upper_;
     std::size_t critical_;
-    const Progress& progress_;
+    Pace& pace_;
     Deduced now_;
     std::vector<Precedence> found_;
 };
 
 } // namespace
 
-Deduced deduce(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, const Progress& progress) {
-    return Deduction(problem, lower, upper, critical, progress).run();
+Deduced deduce(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace) {
+    return Deduction(problem, lower, upper, critical, pace).run();
 }
 
 } // namespace memsched

@@ -21,12 +21,12 @@ struct Deduced {
 Deduced with_precedences(const OrderProblem& problem, const std::vector<std::pair<OpId, OpId>>& edges);
 
 // The ops that need most in any order by the simple bound, most first.
-std::vector<OpId> needy_ops(const OrderProblem& problem, const Reach& reach, std::size_t most);
+std::vector<OpId> needy_ops(const OrderProblem& problem, const Reach& reach, std::size_t most, Pace& pace);
 
 // lower: no order has a lower peak. upper: only orders below it matter. For ops that need much, and each op that may
 // run before or after, minimum cuts tell what the first holds in either case; what that costs more than `lower` is
 // ruled out. Where nothing is left, lower is raised to the least that was ruled out, and so on until nothing more is
 // told.
-Deduced deduce(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, const Progress& progress);
+Deduced deduce(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace);
 
 } // namespace memsched

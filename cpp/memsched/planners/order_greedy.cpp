@@ -29,15 +29,16 @@ std::tuple<Bytes, Bytes, OpId> merit(const OrderState& state, OpId op, Greedy ru
 
 } // namespace
 
-std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy rule, Effort effort,
+std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy rule, Pace& pace, Effort effort,
                                std::uint64_t seed) {
     OrderState state(problem);
-    OrderClosure closure(state, effort);
+    OrderClosure closure(state, pace, effort);
     std::vector<std::size_t> since(problem.ops(), 0);
     while (!state.done()) {
         closure.close(limit);
         OpId best = -1;
         bool best_fits = false;
+        pace.spend(static_cast<std::int64_t>(16 * state.ready().size()));
         for (const OpId op : state.ready()) {
             since[at(op)] = since[at(op)] == 0 ? state.order().size() + 1 : since[at(op)];
             const bool fits = state.needs(op) <= limit;
@@ -59,7 +60,7 @@ std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy 
     return state.order();
 }
 
-std::vector<OpId> small_first_order(const OrderProblem& problem) {
+std::vector<OpId> small_first_order(const OrderProblem& problem, Pace& pace) {
     std::vector<std::pair<Bytes, OpId>> touched;
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         Bytes bytes = problem.scratch[v];
@@ -77,6 +78,7 @@ std::vector<OpId> small_first_order(const OrderProblem& problem) {
         while (!stack.empty()) {
             const OpId top = stack.back();
             OpId next = -1;
+            pace.spend(2 * static_cast<std::int64_t>(problem.before[at(top)].size()) + 8);
             for (const OpId before : problem.before[at(top)]) {
                 if (!ran[at(before)] && (next < 0 || touched[at(before)] < touched[at(next)])) {
                     next = before;

@@ -16,10 +16,10 @@ enum class Greedy {
 
 // Runs what loses nothing within the limit, then by the rule what fits, else what needs the least. So the peak may
 // exceed the limit. O(ops^2) at worst, for the choice among ops that are ready.
-std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy rule, Effort effort = {},
+std::vector<OpId> greedy_order(const OrderProblem& problem, Bytes limit, Greedy rule, Pace& pace, Effort effort = {},
                                std::uint64_t seed = 0);
 
 // From the op that touches the fewest bytes to the one that touches the most, each right after all that it needs.
-std::vector<OpId> small_first_order(const OrderProblem& problem);
+std::vector<OpId> small_first_order(const OrderProblem& problem, Pace& pace);
 
 } // namespace memsched

@@ -155,6 +155,54 @@ OrderProblem part_of(const OrderProblem& problem, const std::vector<OpId>& ops, 
     return part;
 }
 
+std::vector<OrderProblem> split(const OrderProblem& problem, const std::vector<OpId>& begins) {
+    std::vector<OrderProblem> parts(begins.size());
+    std::vector<Lists> members(begins.size()), before(begins.size());
+    std::vector<std::size_t> part_of_op(problem.ops());
+    for (std::size_t v = 0, k = 0; v < problem.ops(); ++v) {
+        k += k + 1 < begins.size() && static_cast<OpId>(v) == begins[k + 1];
+        part_of_op[v] = k;
+        parts[k].scratch.push_back(problem.scratch[v]);
+        before[k].emplace_back();
+        for (const OpId op : problem.before[v]) {
+            if (op >= begins[k]) {
+                before[k].back().push_back(op - begins[k]);
+            }
+        }
+    }
+    std::vector<Bytes> more(begins.size() + 1,
+                            0); // by part: the bytes held all through it, less those of the one before
+    const auto hold = [&](std::size_t begin, std::size_t end, Bytes bytes) {
+        more[begin] += bytes;
+        more[end] -= bytes;
+    };
+    for (std::size_t e = 0; e < problem.bytes.size(); ++e) {
+        const auto ops = problem.members[e];
+        const std::size_t first = problem.from_start[e] ? 0 : part_of_op[at(ops.front())];
+        const std::size_t last = problem.to_end[e] ? begins.size() - 1 : part_of_op[at(ops.back())];
+        hold(first, last + 1, problem.bytes[e]);
+        for (auto from = ops.begin(); from != ops.end();) {
+            const std::size_t k = part_of_op[at(*from)];
+            std::vector<OpId> inside;
+            auto to = from;
+            for (; to != ops.end() && part_of_op[at(*to)] == k; ++to) {
+                inside.push_back(*to - begins[k]);
+            }
+            hold(k, k + 1, -problem.bytes[e]);
+            add_net(parts[k], members[k], std::move(inside), problem.bytes[e],
+                    problem.from_start[e] || from != ops.begin(), problem.to_end[e] || to != ops.end());
+            from = to;
+        }
+    }
+    Bytes base = problem.base;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+        base += more[k];
+        parts[k].base = base;
+        connect(parts[k], std::move(members[k]), std::move(before[k]));
+    }
+    return parts;
+}
+
 OrderProblem renumbered(const OrderProblem& problem, const std::vector<OpId>& ops,
                         const std::vector<std::pair<OpId, OpId>>& edges) {
     OrderProblem found = part_of(problem, ops, std::vector<std::uint8_t>(problem.ops(), 0));

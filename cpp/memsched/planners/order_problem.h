@@ -54,6 +54,10 @@ OrderProblem reversed(const OrderProblem& problem);
 // where `ran` says so, and run afterwards where not. Op k of the part is ops[k].
 OrderProblem part_of(const OrderProblem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran);
 
+// The parts of a problem where no op waits for one of a later part, and all orders agree on what has run when a part
+// begins. begins: the first op of each part, from 0.
+std::vector<OrderProblem> split(const OrderProblem& problem, const std::vector<OpId>& begins);
+
 // The same ops, renumbered: op k becomes the one that was ops[k], and edges (in new numbers, from lower to higher) are
 // added to what they wait for.
 OrderProblem renumbered(const OrderProblem& problem, const std::vector<OpId>& ops,

@@ -11,8 +11,8 @@ bool OrderSearch::Entry::operator<(const Entry& other) const {
     return std::tuple(-peak, size, -memory, -node) < std::tuple(-other.peak, other.size, -other.memory, -other.node);
 }
 
-OrderSearch::OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper, Effort effort)
-    : state_(problem), closure_(state_, effort), lower_(lower), upper_(upper) {
+OrderSearch::OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper, Pace& pace, Effort effort)
+    : pace_(pace), state_(problem), closure_(state_, pace, effort), lower_(lower), upper_(upper) {
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         keys_.push_back({mix(2 * v), mix(2 * v + 1)});
     }
@@ -89,7 +89,7 @@ void OrderSearch::expand(std::int32_t id) {
     }
 }
 
-bool OrderSearch::advance(std::size_t sets, const Progress& progress) {
+bool OrderSearch::advance(std::size_t sets) {
     for (std::size_t k = 0; k < sets && !over_; ++k) {
         if (queue_.empty() || queue_.top().peak >= upper_) {
             lower_ = std::max(lower_, upper_);
@@ -100,7 +100,7 @@ bool OrderSearch::advance(std::size_t sets, const Progress& progress) {
         queue_.pop();
         lower_ = std::max(lower_, next.peak);
         expand(next.node);
-        if (progress.tick(0)) {
+        if (pace_.told_to_stop()) {
             break;
         }
     }

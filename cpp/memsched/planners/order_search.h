@@ -15,11 +15,11 @@ namespace memsched {
 // A search that can be interrupted and taken up again. Sets that were visited are known by 128-bit fingerprints.
 class OrderSearch {
   public:
-    // lower: no order has a lower peak. upper: only orders below it matter.
-    OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper, Effort effort = {});
+    // lower: no order has a lower peak. upper: only orders below it matter. Keeps references to problem and pace.
+    OrderSearch(const OrderProblem& problem, Bytes lower, Bytes upper, Pace& pace, Effort effort = {});
 
     // Visits up to so many sets more. Returns whether the search is over.
-    bool advance(std::size_t sets, const Progress& progress);
+    bool advance(std::size_t sets);
 
     Bytes lower() const { return lower_; } // at most `upper`: then there is no better order
     bool over() const { return over_; }
@@ -53,6 +53,7 @@ class OrderSearch {
     void push(std::int32_t parent, OpId op, Bytes peak, std::size_t size, Bytes memory);
     Fingerprint fingerprint() const;
 
+    Pace& pace_;
     OrderState state_;
     OrderClosure closure_;
     Bytes lower_, upper_;

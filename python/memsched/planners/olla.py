@@ -221,7 +221,8 @@ class _Task:
     def random_orders(self, tries: int, seed: int) -> Iterator[list[int]]:
         """Orders that keep to the peak where they can."""
         for k in range(tries):
-            yield _core.order_within(self.graph, self.flags, self.peak, seed + k)
+            if ids := _core.order_within(self.graph, self.flags, self.peak, seed + k, self.left()):
+                yield ids
 
     def all_orders(self, lowest: list[_Placed]) -> Iterator[list[int]]:
         """Those whose beginnings keep below the arena of lowest[0]."""
