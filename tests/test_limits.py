@@ -120,7 +120,8 @@ def step_graph(count: int) -> ms.Graph:
     choices = [{"alg": "a", "time": 1.0, "workspace": 0}]
 
     def op(name: str, reads: list[str], writes: list[str]) -> dict[str, object]:
-        return dict(name=name, phase="fwd", kind="op", layer=0, reads=reads, writes=writes, choices=choices)
+        fixed = {"phase": "fwd", "kind": "op", "layer": 0, "choices": choices}
+        return {"name": name, "reads": reads, "writes": writes, **fixed}
 
     sizes = {f"{kind}{k}": chance.randint(1, 4000) for kind in "ag" for k in range(half)}
     tensors = [{"name": name, "size": size, "role": "activation"} for name, size in sizes.items()]

@@ -52,7 +52,7 @@ def test_the_answer_at_any_time_is_sound(case: tuple[ms.Graph, frozenset[str]]) 
 def test_random_orders_are_orders(graph: ms.Graph, seed: int) -> None:
     flags = [0] * len(graph.tensors)
     best = ms.order(graph).peak_memory
-    other = _core.order_within(graph, flags, best, seed)
+    other = _core.order_within(graph, flags, best, seed, None)
     assert sorted(other) == list(range(len(graph.ops)))
     assert _core.order_peak(graph, flags, other) == peak_of(graph, other)
 
