@@ -23,7 +23,7 @@ class Walk {
     ModnnSolution plan(const Progress& progress) {
         for (OpId i = 0; i < ops_; ++i) {
             progress.tick(static_cast<double>(i) / ops_);
-            run(i);
+            run(i, progress);
         }
         return {state_.steps(), state_.makespan()};
     }
@@ -193,7 +193,7 @@ class Walk {
     }
 
     // Lines 15 to 27: prefetches that would be late if they waited, as far as there is room for them.
-    void look_ahead(OpId i, Seconds start, Seconds time) {
+    void look_ahead(OpId i, Seconds start, Seconds time, const Progress& progress) {
         for (OpId s = i + 1; s < ops_; ++s) {
             const Tensors miss = state_.missing_inputs(s);
             if (miss.empty()) {
@@ -202,6 +202,7 @@ class Walk {
             if (!must_fetch(i, s, miss, start, time)) {
                 return;
             }
+            progress.tick(static_cast<double>(i) / ops_);
             const Flags protects = protect(i, s);
             for (const TensorId t : miss) {
                 std::optional<Scheme> place;
@@ -231,7 +232,7 @@ class Walk {
         return foresight_.fits(i, s, std::move(layout));
     }
 
-    void run(OpId i) {
+    void run(OpId i, const Progress& progress) {
         const Op& op = facts_.graph.op(i);
         make_room(i);
         Seconds start = state_.clock();
@@ -248,7 +249,7 @@ class Walk {
             state_.reserve(Segment::workspace, algorithm.low, choice.workspace);
             start = std::max(start, state_.release_of(algorithm.low, choice.workspace));
         }
-        look_ahead(i, start, choice.time);
+        look_ahead(i, start, choice.time, progress);
         state_.run(i, algorithm.choice, algorithm.low, start);
     }
 

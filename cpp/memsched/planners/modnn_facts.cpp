@@ -29,7 +29,7 @@ Bytes need(const Graph& graph, const Op& op, Bytes workspace) {
 
 } // namespace
 
-ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()) {
+ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()), over(g.ops().size()) {
     for (std::size_t i = 0; i < g.ops().size(); ++i) {
         const Op& op = g.ops()[i];
         base.push_back(baseline(op));
@@ -37,6 +37,12 @@ ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()) {
         reads.push_back(distinct(op.reads));
         for (const TensorId t : reads.back()) {
             uses[at(t)].push_back(static_cast<OpId>(i));
+        }
+    }
+    for (std::size_t t = 0; t < uses.size() && !over.empty(); ++t) {
+        const Role role = g.tensors()[t].role;
+        if (role != Role::weight && (role == Role::input || !uses[t].empty())) {
+            over[uses[t].empty() ? 0 : at(uses[t].back())].push_back(static_cast<TensorId>(t));
         }
     }
 }
@@ -50,12 +56,6 @@ bool ModnnFacts::goes_to_top(TensorId owner) const {
 OpId ModnnFacts::next_use(TensorId t, OpId behind) const {
     const auto found = std::upper_bound(uses[at(t)].begin(), uses[at(t)].end(), behind);
     return found == uses[at(t)].end() ? static_cast<OpId>(graph.ops().size()) : *found;
-}
-
-bool ModnnFacts::over(TensorId t, OpId behind) const {
-    const Role role = graph.tensor(t).role;
-    return role != Role::weight && (role == Role::input || !uses[at(t)].empty()) &&
-           (uses[at(t)].empty() || uses[at(t)].back() <= behind);
 }
 
 Tensors ModnnFacts::by_size(Tensors tensors) const {

@@ -28,8 +28,6 @@ struct ModnnFacts {
     bool goes_to_top(TensorId owner) const;
     // The first reader behind an op; as many as there are ops where there is none.
     OpId next_use(TensorId t, OpId behind) const;
-    // It may go for good after an op: it has readers, or is an input, and none is left.
-    bool over(TensorId t, OpId behind) const;
     // Largest first, in the given order where equal; without those of no bytes.
     Tensors by_size(Tensors tensors) const;
 
@@ -38,6 +36,7 @@ struct ModnnFacts {
     std::vector<Seconds> quickest;       // by op: of any choice
     std::vector<Tensors> reads;          // by op, each once
     std::vector<std::vector<OpId>> uses; // by tensor: its readers
+    std::vector<Tensors> over; // by op: what may go for good after it, with its last reader, or an input of none
 };
 
 } // namespace memsched

@@ -90,10 +90,10 @@ void ModnnForesight::finish(OpId op, ModnnLayout& layout) const {
         layout.used[at(t)] = 0;
         layout.here[at(t)] = 1;
     }
-    for (std::size_t t = 0; t < layout.here.size(); ++t) {
-        if (layout.here[t] && facts_.over(static_cast<TensorId>(t), op)) {
-            layout.here[t] = 0;
-            layout.memory.remove(static_cast<TensorId>(t));
+    for (const TensorId t : facts_.over[at(op)]) {
+        if (layout.here[at(t)]) {
+            layout.here[at(t)] = 0;
+            layout.memory.remove(t);
         }
     }
 }

@@ -206,9 +206,9 @@ void ModnnState::run(OpId id, std::int32_t choice, Bytes scratch, Seconds start)
         withdraw(Segment::workspace);
         released_.push_back({scratch, scratch + op.choices[at(choice)].workspace, clock_});
     }
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
-        if (layout_.here[t] && facts_.over(static_cast<TensorId>(t), id)) {
-            drop(static_cast<TensorId>(t));
+    for (const TensorId t : facts_.over[at(id)]) {
+        if (layout_.here[at(t)]) {
+            drop(t);
         }
     }
 }
