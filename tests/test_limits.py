@@ -143,3 +143,12 @@ def test_order_keeps_its_limit(make: Callable[[int], ms.Graph], count: int) -> N
         assert 0 < found.lower_bound <= found.peak_memory <= listed
 
     kept(0.5, work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [step_graph, wide_graph])
+@pytest.mark.parametrize("limit", [0.1, 0.5])
+def test_olla_keeps_its_limit(make: Callable[[int], ms.Graph], limit: float) -> None:
+    """The fifth of it that addresses have beside the order is what it may be passed by."""
+    graph = make(1_000)
+    kept(limit, lambda: ms.olla(graph, M=2**50, beta=1.0, time_limit=limit))

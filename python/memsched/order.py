@@ -124,6 +124,7 @@ def order(
     flags = kept(graph, keep)
     if method not in METHODS:
         raise InvalidInputError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
+    names = [op["name"] for op in graph.ops]
     if method == "ilp":
         from memsched.ilp.order import order_ilp
 
@@ -134,8 +135,8 @@ def order(
         peak, visited = _core.order_peak(graph, flags, ids), 0
         bound = _core.order_bound(graph, flags, limit, progress)
     else:
-        ids, peak, bound, visited = _core.order(graph, flags, limit, progress)
-    names = [op["name"] for op in graph.ops]
+        left = None if limit is None else max(0.0, limit - (time.perf_counter() - begin))
+        ids, peak, bound, visited = _core.order(graph, flags, left, progress)
     return Order(
         order=tuple(names[k] for k in ids),
         peak_memory=peak,

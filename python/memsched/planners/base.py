@@ -20,6 +20,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, LimitError
 from memsched.family import GraphFamily
 from memsched.fluid import Flags
 from memsched.memo import once_an_object
+from memsched.place import Placement
 from memsched.problem import ChunkLike, Problem, graph_of, make_device, peak_of, simulate
 from memsched.result import Result
 
@@ -210,8 +211,11 @@ def measured(
     *,
     estimate: float | None = None,
     recomputes: bool = False,
+    placement: Placement | None = None,
 ) -> Result:
     """Simulate, bound and wrap. A plan that meets the bound is proven optimal.
+
+    `placement` is that of the schedule, where the planner knows it already.
 
     `recomputes` tells whether the planner's decision space has recomputation: then the bound must hold for it. Of a
     family the bound is on plans that split the batch in the same way.
@@ -228,7 +232,7 @@ def measured(
         device=device,
         schedule=schedule,
         timeline=timeline,
-        placement=placement_of(schedule, full),
+        placement=placement or placement_of(schedule, full),
         estimate=estimate,
         lower_bound=bound,
         bound_on=bound_on,

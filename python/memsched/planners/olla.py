@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -118,8 +117,7 @@ def olla(
         "memory_optimal": of_all or task.height(placed) <= task.first.lower_bound,
     }
     schedule = task.schedule(placed, device.memory, {"name": "olla", **params})
-    result = measured("olla", params, problem, schedule, device, started, recomputes=True)
-    return dataclasses.replace(result, placement=placed.placement)
+    return measured("olla", params, problem, schedule, device, started, recomputes=True, placement=placed.placement)
 
 
 def least_memory(problem: Problem) -> int:
@@ -195,7 +193,7 @@ class _Task:
             buffers = buffers_of(plain, self.graph, self.alignment)
             placement = place_buffers(buffers, time_limit=self.left(), method=self.method)
             found.append(_Placed(ids=ids, limit=limit, placement=placement))
-            if self.height(found[-1]) <= self.peak:
+            if self.height(found[-1]) <= self.peak or self.left() == 0:
                 break
         return min(found, key=self.height)
 
@@ -221,8 +219,10 @@ class _Task:
     def random_orders(self, tries: int, seed: int) -> Iterator[list[int]]:
         """Orders that keep to the peak where they can."""
         for k in range(tries):
-            if ids := _core.order_within(self.graph, self.flags, self.peak, seed + k, self.left()):
-                yield ids
+            ids = _core.order_within(self.graph, self.flags, self.peak, seed + k, self.left())
+            if not ids:  # no time is left
+                return
+            yield ids
 
     def all_orders(self, lowest: list[_Placed]) -> Iterator[list[int]]:
         """Those whose beginnings keep below the arena of lowest[0]."""
