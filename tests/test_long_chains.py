@@ -217,6 +217,7 @@ def test_ctrl_c_is_heard_elsewhere(work: Callable[[], Any]) -> None:
 STARVED = """
 import resource, sys
 import numpy.random  # which numpy imports when it is first asked for
+numpy.linalg.inv(numpy.random.rand(300, 300))  # OpenBLAS ends the process where it finds no memory for its buffers
 import memsched as ms
 from memsched.planners.registry import PLANNERS, takes
 chain = ms.profiles.load("densenet201-224-b32")

@@ -40,8 +40,9 @@ bool spend(std::atomic<std::int64_t>& left) { return left.load() < 0 || left.fet
 
 } // namespace
 
-// The n-th allocation fails, and all after it until the limit is lifted.
-void* operator new(std::size_t size) {
+// The n-th allocation fails, and all after it until the limit is lifted. Not inlined: GCC would see one half of a pair
+// of new and delete beside free and malloc, and warn.
+[[gnu::noinline]] void* operator new(std::size_t size) {
     if (allocations_left.load() >= 0 && !spend(allocations_left)) {
         allocations_left = 0;
         throw std::bad_alloc();
@@ -51,8 +52,8 @@ void* operator new(std::size_t size) {
     }
     throw std::bad_alloc();
 }
-void operator delete(void* pointer) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
+[[gnu::noinline]] void operator delete(void* pointer) noexcept { std::free(pointer); }
+[[gnu::noinline]] void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
 
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
                               void* argument) noexcept {

@@ -127,9 +127,9 @@ def plan(
     Returns
     -------
     Result
-        With "auto" never worse than any planner's for this device with its default options, but for offload's search
-        of a second, and `lower_bound` holds for all plans, those that recompute included (of a family, in the same
-        rounds); with a name it holds for that planner's.
+        With "auto" and no time_limit never worse than any planner's for this device with its default options, but for
+        offload's search of a second; with one, never worse than what they find by then. `lower_bound` holds for all
+        plans, those that recompute included (of a family, in the same rounds); with a name for that planner's.
 
     Raises
     ------
