@@ -52,6 +52,13 @@ bool spend(std::atomic<std::int64_t>& left) { return left.load() < 0 || left.fet
     }
     throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+    try {
+        return operator new(size);
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
 [[gnu::noinline]] void operator delete(void* pointer) noexcept { std::free(pointer); }
 [[gnu::noinline]] void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
 
