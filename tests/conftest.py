@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 from hypothesis import settings
 
@@ -10,3 +12,7 @@ settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, max_examples=250, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send to themselves.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +40,8 @@ def mentioned(path: Path) -> Iterator[str]:
 def reached(name: str) -> bool:
     """By attributes; a submodule may have to be imported first, where nothing else has its name."""
     parts = name.split(".")[1:]
+    if parts[0] == "torch" and importlib.util.find_spec("torch") is None:
+        return True  # the names of this package are looked at where PyTorch is
     known: object = memsched
     for k, part in enumerate(parts):
         if not hasattr(known, part):
