@@ -31,9 +31,12 @@ def least_height(blocks: Sequence[Lived]) -> int:
     fixed = [(one, one.offset) for one in live if one.offset is not None]
 
     best = sum(one.size + one.alignment for one in live) + max((at + one.size for one, at in fixed), default=0)
+    load = max((sum(o.size for o in live if o.start <= one.start < o.end) for one in live), default=0)
 
     def place(left: list[Lived], placed: list[tuple[Lived, int]]) -> None:
         nonlocal best
+        if best == load:
+            return  # nothing is lower than what is alive at once
         if not left:
             best = min(best, max((at + one.size for one, at in placed), default=0))
         for k, one in enumerate(left):
