@@ -22,6 +22,7 @@ include_patterns = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "bench/README.md",
     "bench/gpu/README.md",
 ]
