@@ -56,6 +56,7 @@ def on_inputs(count: int) -> list[Buffer]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("make", [training_step, scattered, on_inputs])
 @pytest.mark.parametrize("count", [10, 2_900, 10_000, 50_000])
 def test_place_keeps_its_limit(make: Callable[[int], list[Buffer]], count: int) -> None:
@@ -71,6 +72,7 @@ def test_place_keeps_its_limit(make: Callable[[int], list[Buffer]], count: int) 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 def test_a_capacity_keeps_its_limit_too() -> None:
     buffers = scattered(50_000)
 
@@ -107,6 +109,7 @@ def wide_graph(count: int) -> ms.Graph:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
     pytest.importorskip("highspy")
     graph = wide_graph(400)
@@ -132,6 +135,7 @@ def step_graph(count: int) -> ms.Graph:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("make", [step_graph, wide_graph])
 @pytest.mark.parametrize("count", [1_000, 20_000, 50_000])
 def test_order_keeps_its_limit(make: Callable[[int], ms.Graph], count: int) -> None:
@@ -146,6 +150,7 @@ def test_order_keeps_its_limit(make: Callable[[int], ms.Graph], count: int) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("make", [step_graph, wide_graph])
 @pytest.mark.parametrize("limit", [0.1, 0.5])
 def test_olla_keeps_its_limit(make: Callable[[int], ms.Graph], limit: float) -> None:

@@ -61,6 +61,7 @@ def limited(name: str, n: int, limit: float) -> Callable[[], Any]:
 TIMED = [name for name, one in PLANNERS.items() if "time_limit" in takes(one.plan, {"time_limit": 1.0})]
 
 
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("n", [1000, 3000])
 @pytest.mark.parametrize("name", TIMED)
 def test_a_time_limit_holds_on_a_long_chain(name: str, n: int) -> None:
@@ -69,6 +70,7 @@ def test_a_time_limit_holds_on_a_long_chain(name: str, n: int) -> None:
     assert cpu(work) <= 1.2 * LIMIT + 0.2
 
 
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("name", ["rotor", "pofo"])
 def test_what_a_result_is_bounded_with_does_not_break_its_limit(name: str) -> None:
     """The bound of plans that recompute took 9 seconds for 10,000 stages."""
@@ -190,6 +192,7 @@ def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
 SLOW_TO_HEAR = ("olla",)  # what it does before its search is not interrupted on so long a chain
 
 
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("name", [name for name in PLANNERS if name not in SLOW_TO_HEAR])
 @pytest.mark.parametrize("seconds", [0.1, 0.4, 1.5])
 def test_ctrl_c_is_heard_in_every_planner(name: str, seconds: float) -> None:
@@ -198,6 +201,7 @@ def test_ctrl_c_is_heard_in_every_planner(name: str, seconds: float) -> None:
     assert interrupted_after(seconds, lambda: plan(tiled(2000), middle(2000), BETA, **options)) <= HEARD + 0.1
 
 
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize(
     "work",
     [
