@@ -253,6 +253,35 @@ def test_only_one_of_two_results_is_used(used: int, planner: str) -> None:
     assert differences(want, planned_step(p, tight(p, planner), loss=loss)) == []
 
 
+class Shift(nn.Module):
+    """Hands the gradient that arrives on as it is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+GRADIENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "one number, expanded": lambda y: y.sum(),
+    "a row, expanded": lambda y: (y * torch.arange(y.shape[1])).sum(),
+    "a part of a larger tensor": lambda y: torch.stack([y, y.detach()]).square().sum(),
+    "transposed": lambda y: (y.t() * torch.arange(8.0)).square().sum(),
+    "negated": lambda y: (-y).square().sum(),
+}
+
+
+@pytest.mark.parametrize("loss", GRADIENTS.values(), ids=GRADIENTS)
+@pytest.mark.parametrize("layers", [(8, 8), (8, 8, 8)], ids=str)
+def test_a_gradient_may_arrive_in_any_form(
+    layers: tuple[int, ...], loss: Callable[[torch.Tensor], torch.Tensor], planner: str
+) -> None:
+    torch.manual_seed(0)
+    blocks = [block for width in layers for block in (nn.Linear(8, width), nn.Tanh())]
+    p = prepare(nn.Sequential(*blocks, nn.Linear(8, 4), Shift(), Shift()), (torch.randn(8, 8),))
+    want = plain_step(p, loss=loss)
+    for seed in range(2):
+        assert differences(want, planned_step(p, tight(p, planner), loss=loss, early=copies(seed))) == []
+
+
 def test_results_in_a_dict_keep_their_names(planner: str) -> None:
     p = prepared(NAMED["dict_output"])
     with installed(p, tight(p, planner)):

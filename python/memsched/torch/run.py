@@ -262,10 +262,13 @@ class Run:
 
     def _check(self, k: int, what: str, found: list[int], planned: list[int]) -> None:
         if found != planned:
-            raise MemschedError(
-                f"stage {k + 1} ({self.staged.stages[k].name}) has {what} of {found} bytes where {planned} were "
-                "planned; plan again, on this device and with this version of PyTorch"
-            )
+            raise self._differs(k, what, found, planned)
+
+    def _differs(self, k: int, what: str, found: object, planned: object) -> MemschedError:
+        return MemschedError(
+            f"stage {k + 1} ({self.staged.stages[k].name}) has {what} of {found} bytes where {planned} were planned; "
+            "plan again, on this device and with this version of PyTorch"
+        )
 
     def _backward(self, action: Action) -> None:
         k = action.stage
@@ -286,8 +289,13 @@ class Run:
             self._expect_nothing(action)
             return
         key: Key = ("gradient", k - 1, 0)
+        planned = self.script.sizes.get(key, 0)
+        if gradient.untyped_storage().nbytes() > planned:
+            gradient = gradient.clone()  # a part of something larger that the loss made
         storage = gradient.untyped_storage()
-        self._check(k, "gradient of its input", [storage.nbytes()], [self.script.sizes.get(key, 0)])
+        if storage.nbytes() > planned:
+            raise self._differs(k, "gradient of its input", storage.nbytes(), planned)
+        self._held -= planned - storage.nbytes()  # that of a sum is one number, expanded
         slot = self._slots.setdefault(key, Slot())
         slot.take_over(Slot(storage))
         self._gradients[k - 1] = Handle(gradient, slot)
@@ -314,7 +322,7 @@ class Run:
             storage = self._slots[key].storage
             if storage is None:  # a gradient that did not come
                 continue
-            target = self.host[place : place + self.script.sizes[key]]
+            target = self.host[place : place + storage.nbytes()]
             event = self._copied[key] = self.lanes.copy("out", storage, target, [self._made[key], *after])
         return event
 
