@@ -3,9 +3,10 @@
 A plan may run ops in any order that data allow, again and again, by any algorithm, with or without their tapes, and
 offload, prefetch and free any tensor at any time. Transfers move whole tensors and are never interrupted; a prefetch
 holds all of its memory from its start. A* over the states (ops that have run, copies on the device, copies on the host,
-what is under way), with the fastest times of the ops still to come as the estimate; a decision is needed only when
-something ends, for every schedule can be shifted left until each start coincides with such an instant. Times are made
-integers exactly, so states compare without rounding.
+what is under way); the estimate is the fastest times of the ops still to come, or the transfers that must still come.
+What has lost a tensor for good is left. A decision is needed only when something ends, for every schedule can be
+shifted left until each start coincides with such an instant. Times are made integers exactly, so states compare without
+rounding.
 
 Limits: the number of states grows like 4^tensors and more; graphs of up to 3 stages (7 tensors that may travel) take
 seconds in order, graphs of 4 ops over all plans. Tensors without bytes never travel, for nothing is won by it.
@@ -174,9 +175,29 @@ def _instance(graph: dict[str, Any], budget: float, device: dict[str, Any], *, i
 
 
 def _ahead(instance: _Instance, state: State) -> int:
-    """Compute time that is certainly still to come."""
-    done = state.ran | (1 << instance.runs[state.run].op if state.run >= 0 else 0)
-    return state.run_left + sum(time for k, time in enumerate(instance.fastest) if not done >> k & 1)
+    """Time that compute or the link certainly still takes."""
+    done = _begun(instance, state)
+    compute = state.run_left + sum(time for k, time in enumerate(instance.fastest) if not done >> k & 1)
+    back = _only_from_host(instance, state)
+    into = state.into_left + sum(time or 0 for i, time in enumerate(instance.into) if back >> i & 1)
+    return max(compute, into, state.out_left if instance.duplex else state.out_left + into)
+
+
+def _begun(instance: _Instance, state: State) -> int:
+    return state.ran | (1 << instance.runs[state.run].op if state.run >= 0 else 0)
+
+
+def _only_from_host(instance: _Instance, state: State) -> int:
+    """Tensors that an op that has not run reads, and that can be on the device by a later prefetch only."""
+    needed = makeable = 0
+    done = _begun(instance, state)
+    for k, reads in enumerate(instance.reads):
+        needed |= 0 if done >> k & 1 else reads
+    for run in instance.runs:
+        makeable |= 0 if instance.once & done & 1 << run.op else run.writes
+    writing = instance.runs[state.run].writes if state.run >= 0 else 0
+    arriving = 1 << state.into if state.into >= 0 else 0
+    return needed & ~(makeable | state.device | writing | arriving)
 
 
 def _startable(instance: _Instance, state: State) -> Iterator[int]:
@@ -208,11 +229,13 @@ def _moves(instance: _Instance, state: State) -> Iterator[tuple[State, int, dict
     used = instance.held[state.device | arriving] + (running.bytes if running else 0)
     room = instance.memory - used - (instance.size[state.out] if state.gone else 0)
     wanted = _wanted(instance, state)
+    sent = state.host | (1 << state.out if state.out >= 0 else 0)
+    if _only_from_host(instance, state) & ~sent:
+        return  # lost for good
     for i, name in enumerate(instance.names):  # what nobody reads any more goes at once: nothing is lost
         if (state.device & ~reading & ~wanted) >> i & 1 and i != state.out:
             yield state._replace(device=state.device & ~(1 << i)), 0, {"free": name}
             return
-    sent = state.host | (1 << state.out if state.out >= 0 else 0)
     for i, name in enumerate(instance.names):
         mask = 1 << i
         here, there = state.device & mask, state.host & mask
