@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -73,14 +74,24 @@ def test_a_bad_option_is_one_error_and_no_planner_runs(
             call("chain", 24, 2.0)  # type: ignore[operator]
 
 
-def test_that_no_planner_found_a_plan_is_not_called_a_proof() -> None:
-    """Recomputation would do without a link, as rotor shows on the chain; the planners of graphs do not know how."""
+def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a graph that is too large to search all plans of it."""
     chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
-    graph, memory = ms.to_graph(chain), 20
-    assert ms.rotor(chain, memory).peak_memory <= memory
+    graph, memory = ms.to_graph(chain), 16
     least = ms.min_memory(graph)
-    with pytest.raises(ms.InfeasibleError, match=f"proven only below {least}, which one op alone needs") as caught:
-        ms.plan(graph, memory, 0.0, time_limit=0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["memsched.compare"], "suits", lambda _: False)
+        with pytest.raises(ms.InfeasibleError, match=f"proven only below {least}, which one op alone needs") as caught:
+            ms.plan(graph, memory, 0.0, time_limit=0.0)
     assert ms.plan(graph, caught.value.min_memory, 0.0, time_limit=0.0).peak_memory <= caught.value.min_memory
+    with pytest.raises(ms.InfeasibleError, match=r"there is no plan .* all \d+ states were seen"):
+        ms.plan(graph, memory, 0.0, time_limit=0.0)
     with pytest.raises(ms.InfeasibleError, match=f"in {least - 1} bytes .one op alone needs {least}"):
         ms.plan(graph, least - 1, 1.0, time_limit=0.0)
+
+
+def test_a_graph_is_planned_with_recomputation_where_there_is_no_link() -> None:
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    found = ms.plan(ms.to_graph(chain), 20, 0.0, time_limit=0.0)
+    assert found.makespan == ms.rotor(chain, 20).makespan
+    assert ms.validate(found).peak_memory <= 20

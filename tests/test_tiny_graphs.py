@@ -12,6 +12,7 @@ import pytest
 
 import memsched as ms
 from memsched.cli.inputs import Machine, open_result
+from memsched.planners.pebbles import pebbles
 from oracles.exhaustive import least_makespan
 
 MOST_STATES = 4000
@@ -157,6 +158,59 @@ def test_what_the_search_finds_is_a_plan_of_that_makespan(any_plan: bool) -> Non
         assert report.makespan <= found.makespan * (1 + 1e-12)
         checked += 1
     assert checked > 50
+
+
+def of_regime(regime: str, rng: random.Random, device: ms.Device) -> ms.Device:
+    """Without a link, with a host that takes next to nothing, or as it is."""
+    if regime == "no link":
+        return ms.Device(device.memory, bandwidth=0.0)
+    if regime == "small host":
+        return ms.Device(device.memory, d2h=device.d2h or 1.0, h2d=device.h2d, host_memory=rng.randint(0, 8))
+    return device
+
+
+@pytest.mark.parametrize("regime", ["no link", "small host", "any"])
+@pytest.mark.parametrize(
+    "count", [25, pytest.param(600, marks=pytest.mark.slow), pytest.param(6000, marks=pytest.mark.exhaustive)]
+)
+def test_auto_finds_a_plan_of_a_tiny_graph_or_proves_that_there_is_none(count: int, regime: str) -> None:
+    rng = random.Random(3 * count)
+    feasible = infeasible = 0
+    for _ in range(count):
+        graph = tiny_graph(rng)
+        device = of_regime(regime, rng, tiny_device(rng, graph))
+        try:
+            least = least_makespan(graph.to_json(), device.memory, read(device), any_plan=True, max_states=MOST_STATES)
+        except RuntimeError:
+            continue
+        if least is None:
+            with pytest.raises(ms.InfeasibleError, match=r"states were seen|one op alone needs \d+\)"):
+                ms.plan(graph, device=device, time_limit=0.0)
+            infeasible += 1
+            continue
+        found = ms.plan(graph, device=device, time_limit=0.0)
+        assert ms.validate(found).peak_memory <= device.memory
+        assert found.lower_bound <= least.makespan * (1 + 1e-9)
+        assert least.makespan <= found.makespan * (1 + 1e-9)
+        feasible += 1
+    assert feasible > count / 2
+    assert infeasible > 0
+
+
+def test_pebbles_proves_nothing_where_it_has_not_seen_all() -> None:
+    chain = ms.Chain([1] * 4, [1] * 4, [4] * 5, [4] * 5)
+    assert ms.validate(pebbles(chain, 16, 1.0)).peak_memory <= 16
+    for memory in (8, 16):
+        with pytest.raises(ms.LimitError, match="give more"):
+            pebbles(chain, memory, 1.0, states=3)
+    with pytest.raises(ms.InfeasibleError, match="states were seen"):
+        pebbles(chain, 8, 1.0)
+
+
+def test_pebbles_refuses_what_is_too_large() -> None:
+    chain = ms.Chain([1] * 40, [1] * 40, [4] * 41, [4] * 41)
+    with pytest.raises(ms.LimitError, match="81 ops"):
+        pebbles(chain, 40, 1.0)
 
 
 def one_op(name: str, reads: list[str], writes: list[str], **more: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 #include "memsched/offload_sets.h"
 #include "memsched/planners/dynprog.h"
 #include "memsched/planners/offload.h"
+#include "memsched/planners/pebbles.h"
 #include "memsched/recompute_bound.h"
 #include "support.h"
 
@@ -42,6 +43,23 @@ void bind_sets(py::module_& module) {
         },
         py::arg("graph"), py::arg("budget"), py::arg("travels"), py::arg("planner"), py::arg("chunk") = py::none(),
         py::arg("ahead") = py::none());
+    module.attr("most_pebbles") = most_pebbles;
+    module.def(
+        "play_pebbles",
+        [](const Graph& graph, const Device& device, std::int64_t most_states, std::optional<double> time_limit,
+           const py::object& planner) {
+            const PythonProgress ticker(time_limit, py::none());
+            const std::string text = dump_json(planner, "planner");
+            const py::gil_scoped_release free;
+            PebbleGame found = play_pebbles(graph, device, device.memory, most_states, ticker.progress());
+            std::optional<Schedule> schedule;
+            if (found.steps) {
+                schedule = name_schedule(graph, device.memory, *found.steps, text);
+            }
+            return std::tuple(std::move(schedule), found.proven, found.states);
+        },
+        py::arg("graph"), py::arg("device"), py::arg("most_states"), py::arg("time_limit"), py::arg("planner"),
+        "A plan or None, whether it is proven that there is none, and how many states were seen.");
     module.def(
         "offload_search",
         [](const Graph& graph, const Device& device, Bytes budget, const Flags& starts, Seconds lower_bound, double gap,

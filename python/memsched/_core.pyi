@@ -39,6 +39,7 @@ __all__: list[str] = [
     "load",
     "modnn",
     "modnn_min_memory",
+    "most_pebbles",
     "most_table_layers",
     "movable_tensors",
     "need_of_fastest",
@@ -52,6 +53,7 @@ __all__: list[str] = [
     "order_within",
     "peak_of_runs",
     "place",
+    "play_pebbles",
     "pooch",
     "recompute_bound",
     "residency",
@@ -907,6 +909,13 @@ def place(
     Columns by buffer; an offset of -1 is free. The offsets, their height, and what no placement is below.
     """
 
+def play_pebbles(
+    graph: Graph, device: Device, most_states: int, time_limit: float | None, planner: _Document | None
+) -> tuple[Schedule | None, bool, int]:
+    """
+    A plan or None, whether it is proven that there is none, and how many states were seen.
+    """
+
 def pooch(
     graph: Graph,
     device: Device,
@@ -981,4 +990,5 @@ def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.
     """
 
 __version__: str
+most_pebbles: int = 64
 most_table_layers: int = 400

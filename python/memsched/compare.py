@@ -13,7 +13,9 @@ from memsched._core import Chain, Device
 from memsched.bounds import bound_of, certified, graph_bound
 from memsched.carry import carried
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.family import GraphFamily
 from memsched.ladder import below, size_of
+from memsched.planners.pebbles import pebbles, suits
 from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, least_memory, make_device
 from memsched.result import Result
@@ -134,9 +136,9 @@ def plan(
     Raises
     ------
     InfeasibleError
-        No planner found a plan; `.min_memory` is the least that any needs. Whether that proves that there is none, or
-        only that no planner knows one, the message says: with too little host memory, or without a link, a plan of a
-        graph may exist all the same.
+        No planner found a plan; `.min_memory` is the least that any needs. Of a graph, or of a chain's, with up to 64
+        ops and tensors all plans are searched too, within a number of steps; the message says where that proves that
+        there is none. Of larger ones a plan may exist all the same.
     InvalidInputError
 
     Notes
@@ -181,37 +183,61 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
     plans = [one for one in found.values() if isinstance(one, Result)]
     seconds = None if size_of(problem) <= SHORT else checks.time_limit(given.get("time_limit"))
+    plans += _pebbles(problem, device, found)
     for rung in below(problem, device, partial(_least_makespan, plans)):
         if seconds is not None and time.perf_counter() - began > seconds:
             break
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest = graph_bound(graph_of(problem), rung)
+        tried: dict[str, Result | MemschedError] = {}
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
             if hopeful and (same_link or PLANNERS[name].uses_link):
                 own = _auto(name, fixed, timed=False)
                 if seconds is not None:
                     own = _auto(name, fixed | {"time_limit": max(0.01, seconds - (time.perf_counter() - began))})
-                one = _outcome(PLANNERS[name], problem, rung, own)
-                if isinstance(one, Result):
-                    plans[:] = [min((*plans, carried(one, device)), key=_makespan)]
+                one = tried[name] = _outcome(PLANNERS[name], problem, rung, own)
+                _carry(one, device, plans)
+        for one in _pebbles(problem, rung, tried):
+            _carry(one, device, plans)
     if plans:
         return min(plans, key=_makespan)
     raise _none_found(problem, device, found)
 
 
+def _carry(one: Result | MemschedError, device: Device, plans: list[Result]) -> None:
+    """Keep the fastest of the plans so far and this one, for less, on the device."""
+    if isinstance(one, Result):
+        plans[:] = [min((*plans, carried(one, device)), key=_makespan)]
+
+
+def _pebbles(problem: Problem, device: Device, found: dict[str, Result | MemschedError]) -> list[Result]:
+    """What the search of all plans finds: of small graphs, or where the planners of chains or families have none."""
+    rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
+    refused = bool(found) and all(isinstance(one, InvalidInputError) for one in found.values())
+    if rare or refused or not suits(problem):
+        return []
+    try:
+        return [pebbles(problem, device=device)]
+    except MemschedError as error:
+        found["pebbles"] = error
+        return []
+
+
 def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
-    """What to raise where no planner has a plan, which proves only below the need of one op that there is none."""
+    """What to raise where no planner has a plan; only pebbles, or the need of one op, proves that there is none."""
     infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
     if not infeasible:
         return next(one for one in found.values() if isinstance(one, MemschedError))
-    name = min(infeasible, key=lambda one: infeasible[one].min_memory)
-    nearest, least = infeasible[name], least_memory(problem)
-    said = (
-        f"one op alone needs {least}"
-        if device.memory < least
-        else f"that there is none is proven only below {least}, which one op alone needs"
-    )
+    proof = infeasible.pop("pebbles", None)
+    nearest = min(infeasible.values(), key=lambda one: one.min_memory, default=proof)
+    assert nearest is not None
+    least = least_memory(problem)
+    said = f"that there is none is proven only below {least}, which one op alone needs"
+    if device.memory < least:
+        said = f"one op alone needs {least}"
+    elif proof is not None and not isinstance(problem, GraphFamily):
+        said = str(proof)
     return InfeasibleError(
         f"no planner found a plan for '{problem.name}' in {device.memory} bytes ({said}); the one that comes nearest: "
         f"{nearest}",

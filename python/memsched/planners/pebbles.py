@@ -1,0 +1,93 @@
+"""Pebbles: a plan of any small graph, whatever it takes, or the proof that there is none."""
+
+from __future__ import annotations
+
+import time
+
+from memsched import _core, checks
+from memsched._core import Device
+from memsched.errors import InfeasibleError, LimitError
+from memsched.planners.base import measured
+from memsched.problem import Problem, graph_of, make_device, peak_of
+from memsched.result import Result
+
+MOST: int = _core.most_pebbles  # ops, and tensors
+STATES = 50_000  # about 50 ms, and 5 MB
+
+
+def suits(problem: Problem) -> bool:
+    """Whether the graph is small enough."""
+    graph = graph_of(problem)
+    return len(graph.ops) <= MOST and len(graph.tensors) <= MOST
+
+
+def pebbles(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    states: int = STATES,
+    time_limit: float | None = None,
+) -> Result:
+    """Search all that a plan may do: the game of red and blue pebbles, state by state.
+
+    A state is which ops have run, and which tensors are on the device and on the host: what can still be done depends
+    on nothing else. The plan found takes the least time among all if nothing overlapped; then it is simulated. Where
+    that takes too many states, a greedy search follows.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+        Of up to 64 ops and 64 tensors. Of a family the graph at full batch.
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    states : int
+        Of each of the two searches.
+    time_limit : float, optional
+        Seconds.
+
+    Raises
+    ------
+    InfeasibleError
+        There is no plan: every state was seen.
+    LimitError
+        There may be one: the graph is too large, or has too many states.
+    InvalidInputError
+
+    References
+    ----------
+    Hong and Kung, "I/O complexity: the red-blue pebble game", STOC 1981.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> from memsched.planners.pebbles import pebbles
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    >>> pebbles(chain, M=20, beta=0).recomputed
+    ('F1', 'F2')
+    """
+    started = time.perf_counter()
+    states = checks.count("states", states, 1, 10_000_000)
+    limit = checks.time_limit(time_limit)
+    graph, device = graph_of(problem), make_device(M, beta, device)
+    if not suits(problem):
+        raise LimitError(
+            f"'{graph.name}' has {len(graph.ops)} ops and {len(graph.tensors)} tensors; pebbles takes {MOST} of each"
+        )
+    planner = {"name": "pebbles", "states": states}
+    schedule, proven, seen = _core.play_pebbles(graph, device, states, limit, planner)
+    if schedule is not None:
+        params = {"states": states, "seen": seen}
+        return measured("pebbles", params, problem, schedule, device, started, recomputes=True)
+    if proven:
+        raise InfeasibleError(
+            f"there is no plan for '{graph.name}' in {device.memory} bytes, whatever travels or runs again: all {seen} "
+            f"states were seen; on any device M = {peak_of(graph)} is enough",
+            peak_of(graph),
+        )
+    raise LimitError(f"pebbles found no plan for '{graph.name}' in {device.memory} bytes in {seen} states; give more")
