@@ -51,12 +51,22 @@ class WritesParameter(WritesInput):
         return self.layer(x)
 
 
+class OwnGenerator(WritesInput):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x) + torch.randn(x.shape, generator=self.generator)
+
+
 @pytest.mark.parametrize(
     ("model", "what"),
     [
         (handmade.DataDependent(), "must not depend on values of tensors"),
         (WritesInput(), "its input in place"),
         (WritesParameter(), r"its parameter 'layer\.bias' in place"),
+        (OwnGenerator(), r"reads a torch\.Generator of its own"),
     ],
 )
 def test_steps_that_cannot_be_captured(model: Any, what: str) -> None:

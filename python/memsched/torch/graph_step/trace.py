@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.capture import Autocast, CaptureError
-from memsched.torch.facts import fake_copy
+from memsched.torch.facts import attribute, fake_copy
 from memsched.torch.graph_step.inputs import replaced
 from memsched.torch.graph_step.layers import PLACE, Locator
 from memsched.torch.leaves import distinct
@@ -171,6 +171,11 @@ class _Step:
             run = torch.func.functionalize(lambda *given: _Tagging(recorded).run(*given), remove="mutations")
             module = make_fx(run)(*values)
         graph = module.graph
+        for node in graph.nodes:
+            held = attribute(module, str(node.target)) if node.op == "get_attr" else None
+            if held is not None and not isinstance(held, torch.Tensor):
+                kind = f"{type(held).__module__}.{type(held).__name__}".replace("torch._C.", "torch.")
+                raise CaptureError(f"the step reads a {kind} of its own, which is no tensor; let it do without")
         output = next(node for node in graph.nodes if node.op == "output")
         results = pytree.tree_leaves(output.args[0], is_leaf=lambda leaf: leaf is None)
         sources = [name for name, p in self.parameters.items() if p.requires_grad]
