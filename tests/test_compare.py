@@ -93,5 +93,5 @@ def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.
 def test_a_graph_is_planned_with_recomputation_where_there_is_no_link() -> None:
     chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
     found = ms.plan(ms.to_graph(chain), 20, 0.0, time_limit=0.0)
-    assert found.makespan == ms.rotor(chain, 20).makespan
+    assert found.makespan <= ms.rotor(chain, 20).makespan
     assert ms.validate(found).peak_memory <= 20
