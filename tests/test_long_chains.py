@@ -71,6 +71,38 @@ def test_a_time_limit_holds_on_a_long_chain(name: str, n: int) -> None:
 
 
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("share", [0.02, 0.3])
+@pytest.mark.parametrize("name", ["superneurons", "modnn", "tflms", "vdnn"])
+def test_a_time_limit_holds_where_there_may_be_no_plan(name: str, share: float) -> None:
+    """Then what it would take is looked for, in the same time. SuperNeurons took 20 seconds for 1,000 stages."""
+    chain, plan, memory = tiled(10_000), PLANNERS[name].plan, middle(10_000, share)
+    ms.to_graph(chain)
+    assert cpu(lambda: plan(chain, memory, BETA, time_limit=LIMIT)) <= 1.2 * LIMIT + 0.2
+
+
+def test_superneurons_takes_little_more_than_its_plans_are_long() -> None:
+    """Each map that made room was looked for among all maps: 5 seconds, now 0.6."""
+    chain, memory = tiled(600), middle(600, 0.02)
+    assert cpu(lambda: ms.superneurons(chain, memory, BETA)) <= 2.5
+
+
+@pytest.mark.parametrize("name", ["superneurons", "modnn"])
+def test_a_planner_of_graphs_that_has_no_plan_in_time_says_so(name: str) -> None:
+    chain, memory = tiled(4000), middle(4000)
+    ms.to_graph(chain)
+    with pytest.raises(ms.LimitError, match="time_limit"):
+        PLANNERS[name].plan(chain, memory, BETA, time_limit=0.01)
+
+
+def test_what_is_needed_is_enough_even_where_there_was_no_time_for_the_least() -> None:
+    chain, memory = tiled(300), middle(300, 0.02)
+    for plan in (ms.superneurons, ms.tflms):
+        with pytest.raises(ms.InfeasibleError) as refused:
+            plan(chain, memory, BETA, time_limit=0.01)
+        assert plan(chain, refused.value.min_memory, BETA).peak_memory <= refused.value.min_memory
+
+
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("name", ["rotor", "pofo"])
 def test_what_a_result_is_bounded_with_does_not_break_its_limit(name: str) -> None:
     """The bound of plans that recompute took 9 seconds for 10,000 stages."""

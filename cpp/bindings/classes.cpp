@@ -104,15 +104,17 @@ void bind_searches(py::module_& module) {
         "The schedule, and how many plans were timed.");
     module.def(
         "superneurons",
-        [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner) {
+        [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner,
+           std::optional<double> time_limit) {
             const std::string text = dump_json(planner, "planner");
-            const PythonProgress ticker(std::nullopt, py::none());
+            const PythonProgress ticker(time_limit, py::none());
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
             const ClassSolution found = superneurons(fixed.graph, device, device.memory, ticker.progress());
             return schedule_of(graph, fixed, device.memory, found, text);
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("planner"));
+        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("planner"),
+        py::arg("time_limit") = py::none());
     module.def(
         "vdnn_sync",
         [](const Graph& graph, const Device& device, const py::object& planner) {

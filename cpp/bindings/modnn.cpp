@@ -11,14 +11,15 @@ void bind_modnn(py::module_& module) {
     module.def(
         "modnn",
         [](const Graph& graph, const Device& device, bool foresee, const py::object& planner,
-           const py::object& progress) {
-            const PythonProgress ticker(std::nullopt, progress);
+           const py::object& progress, std::optional<double> time_limit) {
+            const PythonProgress ticker(time_limit, progress);
             const std::string text = dump_json(planner, "planner");
             const py::gil_scoped_release free;
             const ModnnSolution found = modnn(graph, device, device.memory, {foresee}, ticker.progress());
             return std::pair(name_schedule(graph, device.memory, found.steps, text), found.makespan);
         },
         py::arg("graph"), py::arg("device"), py::arg("foresee"), py::arg("planner"), py::arg("progress") = py::none(),
+        py::arg("time_limit") = py::none(),
         "The schedule, and the makespan by the planner's own clock.");
 }
 

@@ -254,6 +254,8 @@ void register_errors(py::module_& module) {
             raise("InvalidInputError", error.what());
         } catch (const std::length_error& error) {
             raise("LimitError", error.what());
+        } catch (const Stopped&) {
+            raise("LimitError", "time_limit was over before there was a plan; give more");
         }
     });
 }

@@ -112,9 +112,24 @@ void ClassPlans::reset(std::span<const MapClass> classes, Bytes capacity) {
     }
     ran_.assign(graph_.ops().size(), 0);
     events_.clear();
+    scarce_ = false;
+    yielding_.clear();
     passing_.clear();
     repeated_ = 0;
     depth_ = 0;
+}
+
+void ClassPlans::arrive(TensorId tensor) {
+    state(tensor).here = true;
+    live_ += fact(tensor).bytes;
+    may_yield(tensor);
+}
+
+void ClassPlans::may_yield(TensorId tensor) {
+    if (scarce_ && fact(tensor).map && state(tensor).here && state(tensor).kind != MapClass::keep) {
+        yielding_.push_back({next_use(tensor), fact(tensor).bytes, tensor});
+        std::push_heap(yielding_.begin(), yielding_.end());
+    }
 }
 
 void ClassPlans::drop(TensorId tensor) {
@@ -163,29 +178,32 @@ OpId ClassPlans::next_use(TensorId tensor) {
 }
 
 bool ClassPlans::make_room(Bytes bytes) {
-    while (live_ + bytes > capacity_) {
-        TensorId latest = -1;
-        OpId latest_use = -1;
-        for (const TensorId t : maps_) {
-            const State& s = state(t);
-            if (!s.here || s.locks > 0 || s.kind == MapClass::keep) {
-                continue;
-            }
-            const OpId use = next_use(t);
-            const bool later = latest < 0 || use > latest_use ||
-                               (use == latest_use && (fact(t).bytes > fact(latest).bytes ||
-                                                      (fact(t).bytes == fact(latest).bytes && t < latest)));
-            if (later) {
-                latest = t;
-                latest_use = use;
-            }
-        }
-        if (latest < 0) {
-            return false;
-        }
-        drop(latest);
+    if (live_ + bytes <= capacity_) {
+        return true;
     }
-    return true;
+    if (!scarce_) {
+        scarce_ = true;
+        std::for_each(maps_.begin(), maps_.end(), [this](TensorId t) { may_yield(t); });
+    }
+    while (live_ + bytes > capacity_ && !yielding_.empty()) {
+        std::pop_heap(yielding_.begin(), yielding_.end());
+        const Yielding latest = yielding_.back();
+        yielding_.pop_back();
+        if (!state(latest.tensor).here || latest.use != next_use(latest.tensor)) {
+            continue;
+        }
+        if (state(latest.tensor).locks > 0) {
+            locked_.push_back(latest);
+        } else {
+            drop(latest.tensor);
+        }
+    }
+    for (const Yielding& one : locked_) {
+        yielding_.push_back(one);
+        std::push_heap(yielding_.begin(), yielding_.end());
+    }
+    locked_.clear();
+    return live_ + bytes <= capacity_;
 }
 
 bool ClassPlans::bring(TensorId tensor) {
@@ -201,8 +219,7 @@ bool ClassPlans::bring(TensorId tensor) {
     }
     events_.push_back({WalkEvent::What::fetch, tensor});
     passing_.push_back(tensor);
-    state(tensor).here = true;
-    live_ += fact(tensor).bytes;
+    arrive(tensor);
     return true;
 }
 
@@ -246,12 +263,11 @@ bool ClassPlans::run_op(OpId id, const Op& op) {
     }
     events_.push_back({WalkEvent::What::run, id});
     for (const TensorId t : op.writes) {
-        state(t).here = true;
+        arrive(t);
         if (id < turn_) {
             passing_.push_back(t);
         }
     }
-    live_ += made;
     ran_[at(id)] = 1;
     for (const TensorId t : op.reads) {
         --state(t).locks;
@@ -266,7 +282,8 @@ bool ClassPlans::done_with(TensorId tensor) {
 }
 
 bool ClassPlans::backward() {
-    for (now_ = turn_; at(now_) < graph_.ops().size(); ++now_) {
+    for (now_ = turn_; at(now_) < graph_.ops().size();) {
+        const std::vector<TensorId>& reads = graph_.op(now_).reads;
         if (!run(now_)) {
             return false;
         }
@@ -278,6 +295,10 @@ bool ClassPlans::backward() {
             }
         }
         passing_.clear();
+        ++now_;
+        for (const TensorId t : reads) { // whose next use is later now
+            may_yield(t);
+        }
     }
     return true;
 }

@@ -8,6 +8,7 @@
 #include "memsched/schedule.h"
 
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace memsched {
@@ -51,6 +52,15 @@ class ClassPlans {
         std::int32_t locks = 0;
         std::int32_t use = 0; // index into uses_ of the first that is not over
     };
+    // A map that makes room for others, the one with the latest use first.
+    struct Yielding {
+        OpId use;
+        Bytes bytes;
+        TensorId tensor;
+        bool operator<(const Yielding& other) const {
+            return std::tie(use, bytes, other.tensor) < std::tie(other.use, other.bytes, tensor);
+        }
+    };
 
     void reset(std::span<const MapClass> classes, Bytes capacity);
     bool forward();
@@ -59,7 +69,9 @@ class ClassPlans {
     bool run_op(OpId id, const Op& op);
     bool bring(TensorId tensor);
     bool make_room(Bytes bytes); // by dropping what is needed the latest
+    void arrive(TensorId tensor); // in the backward
     void drop(TensorId tensor);
+    void may_yield(TensorId tensor);
     bool done_with(TensorId tensor); // no backward op reads it any more, and it may go
     OpId next_use(TensorId tensor);
 
@@ -82,7 +94,10 @@ class ClassPlans {
     int depth_ = 0;            // of runs that are under way
     std::vector<State> state_;
     std::vector<std::uint8_t> ran_;
-    std::vector<TensorId> passing_; // brought back for the present op, and perhaps for it alone
+    bool scarce_ = false;            // room had to be made; from then on there is a heap of
+    std::vector<Yielding> yielding_; // all maps that are here and may go; what is no longer true is skipped
+    std::vector<Yielding> locked_;   // of these, what may not go now
+    std::vector<TensorId> passing_;  // brought back for the present op, and perhaps for it alone
     std::vector<WalkEvent> events_;
 };
 

@@ -15,7 +15,7 @@ struct Progress {
 };
 
 // Thrown where work that cannot be left half done was told to stop. It goes no further than to whoever has something
-// better to return.
+// better to return; the bindings make a LimitError of it.
 struct Stopped {};
 
 // Ticks for loops within loops, by the work that they have done, in steps of some nanoseconds.

@@ -797,6 +797,7 @@ def modnn(
     foresee: bool,
     planner: _Document | None,
     progress: typing.Callable[[float], object] | None = None,
+    time_limit: float | None = None,
 ) -> tuple[Schedule, float]:
     """
     The schedule, and the makespan by the planner's own clock.
@@ -946,7 +947,9 @@ def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]:
     """
 
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
-def superneurons(graph: Graph, device: Device, workspace_limit: int, planner: _Document | None) -> Schedule | None: ...
+def superneurons(
+    graph: Graph, device: Device, workspace_limit: int, planner: _Document | None, time_limit: float | None = None
+) -> Schedule | None: ...
 def swap_all(
     graph: Graph, device: Device, workspace_limit: int, scheduled: bool, planner: _Document | None
 ) -> Schedule | None:

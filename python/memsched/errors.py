@@ -63,7 +63,7 @@ class ScheduleError(MemschedError, ValueError):
 
 
 class LimitError(MemschedError):
-    """A computation would outgrow its bound on memory; the message says which option to change."""
+    """A bound on memory or time leaves no room for a plan; the message says which option to change."""
 
 
 class StoreError(MemschedError):

@@ -22,7 +22,7 @@ class Walk {
 
     ModnnSolution plan(const Progress& progress) {
         for (OpId i = 0; i < ops_; ++i) {
-            progress.tick(static_cast<double>(i) / ops_);
+            tick(i, progress);
             run(i, progress);
         }
         return {state_.steps(), state_.makespan()};
@@ -34,6 +34,12 @@ class Walk {
         Bytes low = StepList::no_address; // of its workspace
         Tensors victims;
     };
+
+    void tick(OpId i, const Progress& progress) const {
+        if (progress.tick(static_cast<double>(i) / ops_)) {
+            throw Stopped{};
+        }
+    }
 
     // The reads of ops first .. last, and the writes of the first.
     Flags protect(OpId first, OpId last) const {
@@ -202,7 +208,7 @@ class Walk {
             if (!must_fetch(i, s, miss, start, time)) {
                 return;
             }
-            progress.tick(static_cast<double>(i) / ops_);
+            tick(i, progress);
             const Flags protects = protect(i, s);
             for (const TensorId t : miss) {
                 std::optional<Scheme> place;

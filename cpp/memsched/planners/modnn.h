@@ -24,7 +24,7 @@ Bytes modnn_min_memory(const Graph& graph);
 // The largest of reads, writes and workspace over the ops, bytes, with the fastest algorithm of each: eq. (1).
 Bytes need_of_fastest(const Graph& graph);
 
-// A plan for one batch. budget: bytes, resident included. Throws InfeasibleError, and Interrupted by `progress`.
+// A plan for one batch. budget: bytes, resident included. Throws InfeasibleError, and Stopped when told to stop.
 ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, const ModnnOptions& options,
                     const Progress& progress);
 

@@ -13,10 +13,12 @@ ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budge
     const FetchRule on_demand{FetchRule::Kind::demand};
     bool fits = search.makespan(found.classes, on_demand) < Simulator::illegal;
     for (std::size_t m = 0; m < maps.size() && !fits; ++m) {
+        if (search.stopped(static_cast<double>(m) / static_cast<double>(maps.size()))) {
+            throw Stopped{};
+        }
         const bool convolution = graph.op(graph.writer(maps[m])).kind == "conv";
         found.classes[m] = convolution ? MapClass::swap : MapClass::recompute;
         fits = search.makespan(found.classes, on_demand) < Simulator::illegal;
-        progress.tick(static_cast<double>(m) / static_cast<double>(maps.size()));
     }
     found.makespan = fits ? search.makespan(found.classes, found.rule) : Simulator::illegal;
     return found;

@@ -13,7 +13,7 @@ from memsched import _core, checks
 from memsched._core import Device
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress
-from memsched.planners.base import LEAST_TIME, ChainTask, SetTask
+from memsched.planners.base import ChainTask, SetTask, over_at
 from memsched.planners.bayes import minimise
 from memsched.planners.graph_base import WORKSPACE_LIMIT
 from memsched.planners.graph_sets import start_sets
@@ -248,7 +248,7 @@ def autoswap(
         return simulated[chosen.tobytes()]
 
     target = graph_bound(task.graph, task.device) * (1 + 1e-12)
-    until = math.inf if time_limit is None else task.started + max(time_limit, LEAST_TIME)
+    until = over_at(task.started, time_limit)
     search = minimise(
         makespan, STARTS, evaluations=evaluations, seed=seed, target=target, until=until, progress=progress
     )

@@ -25,7 +25,8 @@ from memsched.problem import ChunkLike, Problem, graph_of, make_device, peak_of,
 from memsched.result import Result
 
 LEAST_TIME = 0.15  # seconds: what is ready so soon is never cut short
-SETS = 64  # rows of flags that are there at a time
+SETS = 64  # rows of flags that are there at a time, fewer ..
+SIMULATED = 2_000_000  # .. where so many ops are simulated for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +119,15 @@ class SetTask:
         order = np.arange(count)
         if time_limit is not None:
             order = np.concatenate([order[stride // 2 :: stride] for stride in _strides(count)] + [order[:1]])
-        for at in range(0, len(order), SETS):
-            if at and time_limit is not None and time.perf_counter() > self.started + max(time_limit, LEAST_TIME):
+        step = max(1, min(SETS, SIMULATED // max(1, len(self.graph.ops) * len(aheads))))
+        for at in range(0, len(order), step):
+            if at and time.perf_counter() > over_at(self.started, time_limit):
                 if not np.isfinite(found).any():
                     raise LimitError(
                         f"time_limit is {time_limit} seconds, and none of the first {at} sets runs; give more"
                     )
                 break
-            numbers = order[at : at + SETS]
+            numbers = order[at : at + step]
             rows = self.tensors(sets(numbers))
             for line, ahead in zip(found, aheads, strict=True):
                 line[numbers] = self.makespans(rows, ahead=ahead, stall=stall)
@@ -194,6 +196,16 @@ class ChainTask(SetTask):
         """The problem."""
         assert isinstance(self.problem, Chain)
         return self.problem
+
+
+def over_at(started: float, time_limit: float | None) -> float:
+    """The moment of time.perf_counter() at which a call with such a limit is over; without one never."""
+    return math.inf if time_limit is None else started + max(time_limit, LEAST_TIME)
+
+
+def seconds_left(until: float) -> float | None:
+    """Seconds from now to a moment, for the core; None where there is no limit."""
+    return None if until == math.inf else max(0.0, until - time.perf_counter())
 
 
 def _strides(count: int) -> list[int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 from memsched._core import Chain
+from memsched.errors import LimitError
 from memsched.fluid import FluidInstance
 from memsched.problem import graph_of, least_of, peak_of
 
@@ -20,9 +23,15 @@ def of_fluid_model(chain: Chain) -> int:
     return min(least, peak_of(graph_of(chain)))
 
 
-def by_bisection(runs: Callable[[int], bool], low: int, high: int) -> int:
-    """An M in (low, high] with a plan, where one byte less has none; at `high` there must be a plan."""
-    while high - low > 1:
+def by_bisection(runs: Callable[[int], bool], low: int, high: int, until: float = math.inf) -> int:
+    """An M in (low, high] with a plan, where one byte less has none; at `high` there must be a plan.
+
+    When time.perf_counter() is at `until`, or runs raises a LimitError, the least M that is known to have a plan.
+    """
+    while high - low > 1 and time.perf_counter() < until:
         middle = (low + high) // 2
-        low, high = (low, middle) if runs(middle) else (middle, high)
+        try:
+            low, high = (low, middle) if runs(middle) else (middle, high)
+        except LimitError:
+            break
     return high

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import product
 from typing import Any, Literal
 
 from memsched import _core, checks
 from memsched._core import Device, Schedule
 from memsched.checks import EXACT_BYTES
-from memsched.errors import InfeasibleError, InvalidInputError, ScheduleError
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.fluid import Progress
-from memsched.planners.base import measured, without_link
+from memsched.planners.base import measured, over_at, seconds_left, without_link
 from memsched.planners.graph_base import infeasible
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, in_rounds, rounds_of
@@ -35,6 +36,7 @@ def modnn(
     foresee: bool = True,
     gpus: int = 1,
     memory_bandwidth: float = math.inf,
+    time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
     """Split the batch so that each op fits with its fastest algorithm, then plan one walk over the ops.
@@ -65,6 +67,8 @@ def modnn(
         params["exchange_time"] are the seconds to exchange and add the gradients of the weights, which come on top.
     memory_bandwidth : float
         Bytes per second at which a device adds gradients, for `gpus=2`.
+    time_limit : float, optional
+        Seconds after which no other rounds are tried; 0 or None for no limit.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -79,6 +83,8 @@ def modnn(
     InfeasibleError
         M is below eq. (2): resident, and the largest need of one op (of a family at batch 1).
     InvalidInputError
+    LimitError
+        The time was over before the first plan was ready.
 
     References
     ----------
@@ -97,13 +103,14 @@ def modnn(
         raise InvalidInputError(f"rounds is {rounds!r}; it must be 'fewest' or 'search'")
     gpus = checks.count("gpus", gpus, 1, 2)
     added = checks.bandwidth("memory_bandwidth", memory_bandwidth)
+    until = over_at(started, checks.time_limit(time_limit) or None)
     name = graph_of(problem).name
     device = make_device(M, beta, device)
     foresee = checks.flag("foresee", foresee)
     params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:
         problem, device, params["exchange_time"] = _one_of_two(problem, device, added)
-    walk = _Walk(problem, device, {"name": "modnn", **params}, foresee, rounds == "search", progress)
+    walk = _Walk(problem, device, {"name": "modnn", **params}, foresee, rounds == "search", progress, until)
     schedule = walk.best(device.memory)
     if schedule is None:
         least, reason = least_memory(problem), "some op does not fit"
@@ -153,8 +160,10 @@ class _Walk:
         foresee: bool,
         search: bool,
         progress: Progress,
+        until: float,
     ) -> None:
         self.problem, self.device, self.planner, self.progress = problem, device, planner, progress
+        self.until = until
         self.foresee, self.search = foresee, search
         everything = int(_core.tensor_bytes(graph_of(problem)).sum())
         self.linked = not without_link(device, everything, len(graph_of(problem).tensors))
@@ -166,7 +175,7 @@ class _Walk:
         while high < EXACT_BYTES and self.best(high) is None:
             high *= 2
         high = min(high, EXACT_BYTES)
-        return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high)
+        return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high, self.until)
 
     def best(self, memory: int) -> Schedule | None:
         """The fastest of the plans that can run; None where none can."""
@@ -174,11 +183,16 @@ class _Walk:
             return None
         device = make_device(memory, None, self.device)
         found: list[tuple[float, int, Schedule]] = []
-        for order, rounds in enumerate(self._candidates(memory)):
-            for foresee in (True, False) if self.search and self.foresee else (self.foresee,):
+        ways = (True, False) if self.search and self.foresee else (self.foresee,)
+        for (order, rounds), foresee in product(enumerate(self._candidates(memory)), ways):
+            try:
                 planned = self._timed(rounds, device, foresee)
-                if planned is not None:
-                    found.append((planned[0], order, planned[1]))
+            except LimitError:
+                if not found:
+                    raise
+                break
+            if planned is not None:
+                found.append((planned[0], order, planned[1]))
         return min(found, key=lambda one: one[:2])[2] if found else None
 
     def _timed(self, rounds: Rounds, device: Device, foresee: bool) -> tuple[float, Schedule] | None:
@@ -214,7 +228,7 @@ class _Walk:
         """The walk at the larger batch: what fits there fits at the smaller."""
         graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
         linked = device if self.linked else Device(device.memory, 1.0)
-        schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress)
+        schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress, seconds_left(self.until))
         return schedule if rounds == [(graph.batch, 1)] else in_rounds(schedule, rounds)
 
     def _can_run(self, schedule: Schedule) -> bool:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from memsched import _core
+import math
+
+from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule
+from memsched.planners.base import over_at, seconds_left
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problem import Problem
 from memsched.result import Result
 
 
-def _planned(graph: Graph, device: Device, workspace_limit: int) -> Schedule | None:
-    return _core.superneurons(graph, device, workspace_limit, {"name": "superneurons"})
+def _planned(graph: Graph, device: Device, workspace_limit: int, until: float) -> Schedule | None:
+    return _core.superneurons(graph, device, workspace_limit, {"name": "superneurons"}, seconds_left(until))
 
 
-def least_memory(graph: Graph, workspace_limit: int, above: int = 0) -> int:
-    """An M above `above` at which there is a plan, and with one byte less none. It may fail again with more."""
+def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
+    """An M above `above` at which there is a plan, and with one byte less none. It may fail again with more.
+
+    When time.perf_counter() is at `until`, the least that is known to do.
+    """
     return by_bisection(
-        lambda memory: _planned(graph, Device(memory, 1.0), workspace_limit) is not None,
+        lambda memory: _planned(graph, Device(memory, 1.0), workspace_limit, until) is not None,
         above,
         max(above + 1, need_of_keeping_all(graph, workspace_limit)),
+        until,
     )
 
 
@@ -30,6 +37,7 @@ def superneurons(
     *,
     device: Device | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
+    time_limit: float | None = None,
 ) -> Result:
     """Keep the last feature maps; of the others swap those of convolutions, and compute the rest again.
 
@@ -48,6 +56,8 @@ def superneurons(
         Instead of M and beta, which override its memory and bandwidth.
     workspace_limit : int
         Bytes; each op takes its fastest algorithm whose workspace is within it.
+    time_limit : float, optional
+        Seconds; 0 or None for no limit.
 
     Returns
     -------
@@ -56,8 +66,10 @@ def superneurons(
     Raises
     ------
     InfeasibleError
-        `.min_memory` is an M above the one given at which there is a plan.
+        `.min_memory` is an M above the one given at which there is a plan; where time allows, the least one found.
     InvalidInputError
+    LimitError
+        The time was over before it was known whether there is a plan.
 
     References
     ----------
@@ -73,12 +85,13 @@ def superneurons(
     (5, True)
     """
     task = start_graph("superneurons", problem, M, beta, device, workspace_limit, need=lambda graph, limit: 0)
+    until = over_at(task.started, checks.time_limit(time_limit) or None)
     if task.stays:
         return task.result({}, task.everything_stays(), recomputes=True)
-    schedule = _planned(task.graph, task.device, task.workspace_limit)
+    schedule = _planned(task.graph, task.device, task.workspace_limit, until)
     if schedule is None:
-        needed = least_memory(task.graph, task.workspace_limit)
+        needed = least_memory(task.graph, task.workspace_limit, until=until)
         if needed <= task.device.memory:
-            needed = least_memory(task.graph, task.workspace_limit, task.device.memory)
+            needed = least_memory(task.graph, task.workspace_limit, task.device.memory, until)
         raise task.no_plan(needed, "its classes, or their fetches one convolution ahead, do not fit")
     return task.result({}, schedule, recomputes=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +14,7 @@ from memsched import _core, checks
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags
-from memsched.planners.base import ChainTask, start
+from memsched.planners.base import ChainTask, over_at, start
 from memsched.planners.graph_base import WORKSPACE_LIMIT, GraphTask, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
@@ -42,10 +44,10 @@ def _prefix(n: int, counts: npt.NDArray[np.int64]) -> Flags:
     return (np.arange(n) < counts[:, None]).astype(np.uint8)
 
 
-def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
+def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: float = math.inf) -> int:
     """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer.
 
-    Few n lower what others have shown to suffice, where they come in no order; only for those it takes a bisection.
+    When time.perf_counter() is at `until`, the least M that is known to do. Few n lower what others have shown to suffice, where they come in no order; only for those it takes a bisection.
     """
     peak = max(1, _core.graph_peak_memory(graph_of(chain)))
     task = start("tflms", chain, peak, None, device, chunk)
@@ -59,9 +61,11 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None) -> int:
         return bool(runs(np.array([count]), memory)[0])
 
     for counts in np.array_split(np.random.default_rng(0).permutation(chain.n + 1), 1 + chain.n // 64):
+        if time.perf_counter() >= until:
+            break
         for one in counts[runs(counts, least - 1)] if least > 1 else ():
             if least > 1 and alone(one, least - 1):
-                least = by_bisection(partial(alone, one), 0, least - 1)
+                least = by_bisection(partial(alone, one), 0, least - 1, until)
     return least
 
 
@@ -126,9 +130,10 @@ def tflms(
         graph_of(problem, chunk)
         return _of_graph(start_graph("tflms", problem, M, beta, device, workspace_limit, need=lambda *_: 0))
     task = start("tflms", problem, M, beta, device, chunk)
-    makespans = _makespans(task, checks.time_limit(time_limit) or None)
+    limit = checks.time_limit(time_limit) or None
+    makespans = _makespans(task, limit)
     if not np.isfinite(makespans).any():
-        least = min_memory(problem, task.device, chunk)
+        least = min_memory(problem, task.device, chunk, over_at(task.started, limit))
         raise InfeasibleError(
             f"tflms has no plan for '{problem.name}' in {task.device.memory} bytes: every setting makes a forward wait "
             f"for memory, which tflms cannot do; it needs M >= {least}",
