@@ -19,8 +19,7 @@ void bind_modnn(py::module_& module) {
             return std::pair(name_schedule(graph, device.memory, found.steps, text), found.makespan);
         },
         py::arg("graph"), py::arg("device"), py::arg("foresee"), py::arg("planner"), py::arg("progress") = py::none(),
-        py::arg("time_limit") = py::none(),
-        "The schedule, and the makespan by the planner's own clock.");
+        py::arg("time_limit") = py::none(), "The schedule, and the makespan by the planner's own clock.");
 }
 
 } // namespace memsched::bindings

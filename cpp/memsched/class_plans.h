@@ -68,7 +68,7 @@ class ClassPlans {
     bool run(OpId op);
     bool run_op(OpId id, const Op& op);
     bool bring(TensorId tensor);
-    bool make_room(Bytes bytes); // by dropping what is needed the latest
+    bool make_room(Bytes bytes);  // by dropping what is needed the latest
     void arrive(TensorId tensor); // in the backward
     void drop(TensorId tensor);
     void may_yield(TensorId tensor);

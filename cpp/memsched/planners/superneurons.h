@@ -7,8 +7,8 @@
 namespace memsched {
 
 // As many maps stay as fit when fetches wait until they are needed. The makespan is Simulator::illegal when none may
-// stay, or when the fetches, made one convolution ahead, do not fit after all; more memory may fail again. Throws Stopped when told to
-// stop before it knows.
+// stay, or when the fetches, made one convolution ahead, do not fit after all; more memory may fail again. Throws
+// Stopped when told to stop before it knows.
 ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget, const Progress& progress);
 
 } // namespace memsched

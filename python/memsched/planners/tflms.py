@@ -47,7 +47,8 @@ def _prefix(n: int, counts: npt.NDArray[np.int64]) -> Flags:
 def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: float = math.inf) -> int:
     """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer.
 
-    When time.perf_counter() is at `until`, the least M that is known to do. Few n lower what others have shown to suffice, where they come in no order; only for those it takes a bisection.
+    When time.perf_counter() is at `until`, the least M that is known to do. Few n lower what others have shown to
+    suffice, where they come in no order; only for those it takes a bisection.
     """
     peak = max(1, _core.graph_peak_memory(graph_of(chain)))
     task = start("tflms", chain, peak, None, device, chunk)
