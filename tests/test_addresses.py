@@ -35,12 +35,6 @@ def planned(planner: str, problem: ms.Chain | ms.Graph, share: float, device: ms
     raise AssertionError
 
 
-def all_read(graph: ms.Graph) -> bool:
-    """Whether some op reads each input: others are there at the beginning, but no order counts them."""
-    read = {name for one in graph.ops for name in one["reads"]}
-    return all(one["name"] in read for one in graph.tensors if one["role"] == "input")
-
-
 def check_addresses(result: ms.Result, alignment: int) -> None:
     """By the validators, which know nothing of the code that places."""
     placement = ms.place(result, alignment=alignment, time_limit=BRIEF)
@@ -85,11 +79,26 @@ def test_plans_of_graphs(planner: str, graph: ms.Graph, share: float, device: ms
     check_addresses(planned(planner, graph, share, device), alignment)
 
 
+def skips_for_more_workspace(graph: ms.Graph) -> bool:
+    """Whether an op's workspace is larger without its tape: then two small blocks may fit where the one does not."""
+    return any(one.get("skip_workspace", 0) > min(way["workspace"] for way in one["choices"]) for one in graph.ops)
+
+
+def test_where_skipping_takes_one_large_block_no_arena_is_proven_lowest() -> None:
+    """Beside y, B's tape and workspace fit into the gaps that x and z leave, 2 bytes each; its 3 bytes alone do not."""
+    tensors = [*(tensor(name, size, "input") for name, size in (("x", 2), ("y", 1), ("z", 2))), tensor("tape", 2)]
+    ops = [op("A", ["x", "z"], [], 1.0), op("B", ["y"], ["tape"], 1.0, workspace=2, tape=["tape"], skip_workspace=3)]
+    graph = ms.Graph.from_json(graph_json(tensors, ops))
+    assert least_joint_height(graph, any_run=True) == 5
+    found = ms.olla(graph, M=6)
+    assert (found.peak_memory, found.placement.height) == (5, 6)  # type: ignore[union-attr]
+    assert not found.params["memory_optimal"]
+
+
 @FEW
 @given(case=with_kept(random_graphs(max_ops=5)))
 def test_small_graphs_are_solved_as_one(case: tuple[ms.Graph, frozenset[str]]) -> None:
     graph, keep = case
-    assume(all_read(graph))
     least = least_joint_height(graph, keep) + graph.resident
     try:
         found = ms.olla(graph, max(1, least), keep=keep)
@@ -97,8 +106,10 @@ def test_small_graphs_are_solved_as_one(case: tuple[ms.Graph, frozenset[str]]) -
         raise AssertionError(f"needs {error.min_memory}, but {least} is enough") from error
     assert found.placement is not None
     assert found.placement.height + graph.resident == least
-    assert found.params["memory_optimal"]
-    assert found.params["peak_bound"] <= least
+    best = least_joint_height(graph, keep, any_run=True) + graph.resident
+    assert not found.params["memory_optimal"] or least == best
+    assert found.params["memory_optimal"] or skips_for_more_workspace(graph)
+    assert found.params["peak_bound"] <= best
     ms.validate(found)
 
 

@@ -39,7 +39,11 @@ def times(graph: ms.Graph, factor: int) -> ms.Graph:
     """The graph with every number of bytes that many times as large."""
     tensors = [{**tensor, "size": tensor["size"] * factor} for tensor in graph.tensors]
     ops = [
-        {**op, "choices": [{**one, "workspace": one["workspace"] * factor} for one in op["choices"]]}
+        {
+            **op,
+            "choices": [{**one, "workspace": one["workspace"] * factor} for one in op["choices"]],
+            **({"skip_workspace": op["skip_workspace"] * factor} if "skip_workspace" in op else {}),
+        }
         for op in graph.ops
     ]
     return ms.Graph(tensors, ops, resident=graph.resident * factor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,12 +15,48 @@ from oracles.orders import best_order, peak_of
 from plans import graph as graph_json
 from plans import op, tensor
 
+METHODS = ("search", "listed", *(("ilp",) if find_spec("highspy") else ()))
 MANY = settings(max_examples=200 if settings().max_examples <= 100 else 20 * settings().max_examples)
 
 
 def ids(graph: ms.Graph, order: tuple[str, ...]) -> list[int]:
     number = {op["name"]: k for k, op in enumerate(graph.ops)}
     return [number[name] for name in order]
+
+
+def test_a_tape_that_nobody_reads_is_skipped() -> None:
+    """It used to be written, which made peak, bound and the least memory of olla too large."""
+    tensors = [tensor("x", 1, "input"), tensor("a", 5), tensor("tape", 50)]
+    graph = ms.Graph.from_json(graph_json(tensors, [op("A", ["x"], ["a", "tape"], 1.0, tape=["tape"])]))
+    for method in METHODS:
+        found = ms.order(graph, method=method)
+        assert (found.peak_memory, found.lower_bound) == (6, 6)
+        assert ms.order(graph, method=method, keep=["tape"]).peak_memory == 56
+    assert ms.min_memory(graph, "olla") == 6
+    assert next(step.get("skip") for step in ms.olla(graph, M=6).schedule.to_json()["steps"]) == ["tape"]
+
+
+def test_inputs_that_no_op_reads_are_there_at_first() -> None:
+    """They used to be forgotten, and the plan of the order could not run in its own peak."""
+    tensors = [tensor("x", 1, "input"), tensor("y", 100, "input"), tensor("a", 5)]
+    graph = ms.Graph.from_json(graph_json(tensors, [op("A", ["x"], ["a"], 1.0)]))
+    for method in METHODS:
+        found = ms.order(graph, method=method)
+        assert (found.peak_memory, found.lower_bound) == (101, 101)
+
+
+@MANY
+@given(case=with_kept(random_graphs(max_ops=12)))
+def test_the_plan_of_an_order_runs_in_its_peak(case: tuple[ms.Graph, frozenset[str]]) -> None:
+    graph, keep = case
+    for method in ("search", "listed"):
+        found = ms.order(graph, method=method, keep=keep)
+        limit = found.peak_memory
+        budget, flags = max(1, limit), [int(one["name"] in keep) for one in graph.tensors]
+        plan = _core.order_schedule(graph, ids(graph, found.order), flags, limit, budget, {"name": "order"})
+        device = ms.Device(budget)
+        assert ms.simulate(graph, plan, device).peak_memory == limit
+        assert ms.validate(graph, plan, device).logical_peak == limit
 
 
 @MANY

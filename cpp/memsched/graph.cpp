@@ -194,10 +194,13 @@ std::int32_t baseline(const Op& op) {
     return static_cast<std::int32_t>(least - op.choices.begin());
 }
 
-LeastRun least_run(const Graph& graph, const Op& op) {
+LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep) {
     const std::int32_t choice = baseline(op);
     LeastRun least{false, written_bytes(graph, op) + workspace(op, choice, false)};
-    if (!op.tape.empty() && std::none_of(op.tape.begin(), op.tape.end(), [&](TensorId t) { return graph.read(t); })) {
+    const auto wanted = [&](TensorId t) {
+        return graph.read(t) || (!keep.empty() && keep[static_cast<std::size_t>(t)]);
+    };
+    if (!op.tape.empty() && std::none_of(op.tape.begin(), op.tape.end(), wanted)) {
         Bytes kept = written_bytes(graph, op);
         for (const TensorId t : op.tape) {
             kept -= graph.tensor(t).bytes;

@@ -85,14 +85,15 @@ Bytes workspace(const Op& op, int choice, bool skip);
 // The first choice of the least workspace.
 std::int32_t baseline(const Op& op);
 
-// The run of an op that holds the least beside its reads: with the baseline, and without its tape where no op reads any
-// of it and that holds less. Some run of the op in every plan holds as much.
+// The run of an op that holds the least beside its reads: with the baseline, and without its tape where nobody wants
+// any of it and that holds less. Some run of the op in every plan holds as much. Wanted is what an op reads, and what
+// `keep` says: one entry a tensor, or none.
 struct LeastRun {
     bool skip = false;
     Bytes bytes = 0; // writes and workspace
 };
 
-LeastRun least_run(const Graph& graph, const Op& op);
+LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep = {});
 
 // The first choice of the least time.
 const Choice& fastest(const Op& op);

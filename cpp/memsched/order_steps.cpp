@@ -4,11 +4,12 @@ namespace memsched {
 namespace {
 
 // The index of the fastest choice whose workspace is no larger, else of the one with the least workspace.
-std::int32_t fastest_within(const Op& op, Bytes room) {
+std::int32_t fastest_within(const Op& op, bool skip, Bytes room) {
     std::int32_t best = baseline(op);
     for (std::size_t c = 0; c < op.choices.size(); ++c) {
-        if (op.choices[c].workspace <= room && op.choices[c].time < op.choices[at(best)].time) {
-            best = static_cast<std::int32_t>(c);
+        const auto choice = static_cast<std::int32_t>(c);
+        if (workspace(op, choice, skip) <= room && op.choices[c].time < op.choices[at(best)].time) {
+            best = choice;
         }
     }
     return best;
@@ -42,9 +43,16 @@ StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const s
     }
     for (const OpId id : order) {
         const Op& op = graph.op(id);
-        held += written_bytes(graph, op);
-        list.steps.push_back({Verb::run, false, id, fastest_within(op, limit - held), -1});
+        const bool skip = least_run(graph, op, keep).skip;
+        std::vector<TensorId> made;
         for (const TensorId t : op.writes) {
+            if (!skip || !graph.taped(t)) {
+                made.push_back(t);
+                held += graph.tensor(t).bytes;
+            }
+        }
+        list.steps.push_back({Verb::run, skip, id, fastest_within(op, skip, limit - held), -1});
+        for (const TensorId t : made) {
             if (left[at(t)] == 0 && !stays(t)) {
                 free(t);
             }

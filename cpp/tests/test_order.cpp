@@ -43,6 +43,9 @@ Graph random_graph(Random& random, int ops) {
             op.writes.push_back(static_cast<TensorId>(data.tensors.size()));
             data.tensors.push_back({"t" + std::to_string(data.tensors.size()), draw(random, 0, 9), Role::activation});
         }
+        if (!op.writes.empty() && draw(random, 0, 2) == 0) {
+            op.tape = {op.writes.back()};
+        }
         data.ops.push_back(op);
     }
     return Graph(data);
@@ -50,7 +53,9 @@ Graph random_graph(Random& random, int ops) {
 
 OrderProblem random_problem(Random& random, int ops) {
     const Graph graph = random_graph(random, ops);
-    return order_problem(graph, std::vector<std::uint8_t>(graph.tensors().size(), 0));
+    OrderProblem problem = order_problem(graph, std::vector<std::uint8_t>(graph.tensors().size(), 0));
+    problem.start = 0; // as of a part
+    return problem;
 }
 
 // The least peak, by a program over sets of ops.
@@ -284,8 +289,7 @@ TEST_CASE("steps of an order hold what the order holds") {
                 held[at(step)] += block.bytes;
             }
         }
-        const Bytes inputs = graph.resident() + graph.tensors()[0].bytes;
-        REQUIRE(std::max(inputs, *std::max_element(held.begin(), held.end())) ==
-                std::max(inputs, peak_of(problem, found.order)));
+        REQUIRE(*std::max_element(held.begin(), held.end()) == found.peak);
+        REQUIRE(peak_of(problem, found.order) == found.peak);
     }
 }

@@ -24,9 +24,9 @@ class Order:
     order : tuple of str
         Names of the ops, each once, each after those it reads from.
     peak_memory : int
-        Bytes, resident included: the most that is held while an op runs.
+        Bytes, resident included: the most that is held at once.
     lower_bound : int
-        Bytes, resident included: no order has a lower peak where every op writes its tape.
+        Bytes, resident included: no order has a lower peak.
     method : str
     runtime : float
         Seconds.
@@ -68,10 +68,10 @@ def order(
 ) -> Order:
     """The order of the ops with the least peak memory, with a proof.
 
-    Every op runs once and writes its tape, if it has one, whether or not an op reads it. While an op runs, its reads,
-    its writes and its workspace (that of the algorithm with the least) are held, beside all that later ops read. A
-    tensor is freed after its last reader; if nobody reads it, after its writer. Weights stay. An input that no op reads
-    does not count.
+    Every op runs once. While it runs, its reads, its writes and its workspace (that of the algorithm with the least)
+    are held, beside all that later ops read; a tape that no op reads is skipped where that takes less. A tensor is
+    freed after its last reader; if nobody reads it, after its writer. Weights stay. All inputs are there at first; one
+    that no op reads goes before the first op.
 
     "search" bounds the peak from below by minimum cuts, one for each op that matters, and from above by greedy orders
     that know which runs lose nothing. Where the two do not meet it goes on with a best-first search over sets of ops,

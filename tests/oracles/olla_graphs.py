@@ -75,7 +75,8 @@ WORKED = {
 def random_graphs(draw: st.DrawFn, max_ops: int = 8, max_bytes: int = 9) -> Graph:
     """Ops that read a few earlier tensors: several outputs, shared readers, no bytes, workspaces, inputs and weights.
 
-    Some tensors have no reader, some ops neither read nor write. `testing.graphs` draws training steps instead.
+    Some tensors have no reader, some of them in a tape; some ops neither read nor write. `testing.graphs` draws
+    training steps instead.
     """
     size = st.one_of(st.just(0), st.integers(1, max_bytes), st.integers(1, max_bytes))
     tensors: list[dict[str, Any]] = []
@@ -95,7 +96,12 @@ def random_graphs(draw: st.DrawFn, max_ops: int = 8, max_bytes: int = 9) -> Grap
             {"alg": f"a{j}", "time": 1.0, "workspace": draw(st.sampled_from((0, 0, 2, max_bytes)))}
             for j in range(draw(st.integers(1, 2)))
         ]
-        ops.append({"name": f"o{k}", "phase": "fwd", "reads": reads, "writes": writes, "choices": choices})
+        op = {"name": f"o{k}", "phase": "fwd", "reads": reads, "writes": writes, "choices": choices}
+        if writes and draw(st.booleans()):
+            op["tape"] = draw(st.sampled_from((writes, writes[-1:])))
+            if draw(st.booleans()):
+                op["skip_workspace"] = draw(st.sampled_from((0, 2, max_bytes)))
+        ops.append(op)
         known += writes
     return Graph(tensors, ops, resident=draw(st.integers(0, max_bytes)))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from memsched import Graph
-from oracles.orders import all_orders
+from oracles.orders import all_orders, all_runs, least_runs
 
 
 class Lived(NamedTuple):
@@ -49,14 +50,22 @@ def least_height(blocks: Sequence[Lived]) -> int:
     return max(best, idle)
 
 
-def lived(graph: Graph, order: Sequence[int], keep: Collection[str] = ()) -> list[Lived]:
-    """What an order's tensors and workspaces need; inputs and weights are packed from address 0."""
+Runs = Sequence[tuple[set[str], int]]
+
+
+def lived(graph: Graph, order: Sequence[int], keep: Collection[str] = (), runs: Runs | None = None) -> list[Lived]:
+    """What an order's tensors and workspaces need; inputs and weights are packed from address 0.
+
+    `runs`: of each op what it writes and its workspace; those of the least runs by default.
+    """
     place = {k: t for t, k in enumerate(order)}
+    runs = least_runs(graph, keep) if runs is None else runs
     blocks = []
     base = 0
     for tensor in graph.tensors:
         name = tensor["name"]
-        writer = [k for k, op in enumerate(graph.ops) if name in op["writes"]]
+        source = tensor["role"] in ("input", "weight")
+        writer = [k for k, (writes, _) in enumerate(runs) if name in writes]
         readers = [place[k] for k, op in enumerate(graph.ops) if name in op["reads"]]
         start = place[writer[0]] if writer else 0
         end = 1 + max([start, *readers])
@@ -64,14 +73,15 @@ def lived(graph: Graph, order: Sequence[int], keep: Collection[str] = ()) -> lis
             end = len(order)
         elif not writer and not readers:
             end = start
-        blocks.append(Lived(start, end, tensor["size"], 1, None if writer else base))
-        base += 0 if writer else tensor["size"]
-    for k, op in enumerate(graph.ops):
-        workspace = min(choice["workspace"] for choice in op["choices"])
+        blocks.append(Lived(start, end, tensor["size"] if source or writer else 0, 1, base if source else None))
+        base += tensor["size"] if source else 0
+    for k, (_, workspace) in enumerate(runs):
         blocks.append(Lived(place[k], place[k] + 1, workspace))
     return blocks
 
 
-def least_joint_height(graph: Graph, keep: Collection[str] = ()) -> int:
-    """Over all orders; those with the same lifetimes count once."""
-    return min(least_height(blocks) for blocks in {tuple(lived(graph, order, keep)) for order in all_orders(graph)})
+def least_joint_height(graph: Graph, keep: Collection[str] = (), *, any_run: bool = False) -> int:
+    """Over all orders, by the least run of each op or by any; those with the same lifetimes count once."""
+    chosen = list(product(*all_runs(graph, keep))) if any_run else [least_runs(graph, keep)]
+    found = {tuple(lived(graph, order, keep, runs)) for order in all_orders(graph) for runs in chosen}
+    return min(least_height(blocks) for blocks in found)

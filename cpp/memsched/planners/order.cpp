@@ -21,7 +21,7 @@ constexpr std::int64_t first_steps = 20'000'000;               // of the first b
 
 Bytes greatest(const std::vector<Bytes>& bytes) { return *std::max_element(bytes.begin(), bytes.end()); }
 
-Bytes start_bytes(const OrderProblem& problem) { return OrderState(problem).memory(); }
+Bytes start_bytes(const OrderProblem& problem) { return std::max(problem.start, OrderState(problem).memory()); }
 
 // A part of the problem between two ops that every order runs at the same place.
 struct Part {

@@ -52,7 +52,7 @@ void add_net(OrderProblem& problem, Lists& members, std::vector<OpId> ops, Bytes
         return;
     }
     if (ops.empty()) {
-        problem.base += to_end ? bytes : 0; // an input that nobody reads goes before the first op
+        problem.base += to_end ? bytes : 0; // others are not there when an op runs
         return;
     }
     if (ops.size() == 1 && !from_start && !to_end) {
@@ -77,12 +77,15 @@ IdLists::IdLists(const Lists& lists) {
 OrderProblem order_problem(const Graph& graph, const std::vector<std::uint8_t>& keep) {
     const auto& ops = graph.ops();
     OrderProblem problem;
-    problem.base = graph.resident();
+    problem.base = problem.start = graph.resident();
     Lists touched(graph.tensors().size()), before(ops.size()), members;
     for (std::size_t v = 0; v < ops.size(); ++v) {
-        problem.scratch.push_back(ops[v].choices[at(baseline(ops[v]))].workspace);
+        const bool skip = least_run(graph, ops[v], keep).skip;
+        problem.scratch.push_back(workspace(ops[v], baseline(ops[v]), skip));
         for (const TensorId t : ops[v].writes) {
-            touched[at(t)].push_back(static_cast<OpId>(v));
+            if (!skip || !graph.taped(t)) {
+                touched[at(t)].push_back(static_cast<OpId>(v));
+            }
         }
         for (const TensorId t : ops[v].reads) {
             touched[at(t)].push_back(static_cast<OpId>(v));
@@ -96,6 +99,7 @@ OrderProblem order_problem(const Graph& graph, const std::vector<std::uint8_t>& 
         const Tensor& tensor = graph.tensors()[t];
         const bool given = graph.writer(static_cast<TensorId>(t)) < 0;
         const bool stays = tensor.role == Role::weight || keep[t] != 0;
+        problem.start += given ? tensor.bytes : 0;
         add_net(problem, members, tensor.role == Role::weight ? std::vector<OpId>{} : std::move(touched[t]),
                 tensor.bytes, given, stays);
     }
@@ -216,7 +220,7 @@ OrderProblem renumbered(const OrderProblem& problem, const std::vector<OpId>& op
 
 Bytes peak_of(const OrderProblem& problem, const std::vector<OpId>& order) {
     OrderState state(problem);
-    Bytes peak = state.memory();
+    Bytes peak = std::max(problem.start, state.memory());
     for (const OpId op : order) {
         peak = std::max(peak, state.needs(op));
         state.run(op);

@@ -31,7 +31,8 @@ class IdLists {
 // Ops are numbered in a topological order. One entry a net: bytes, and whether it is held from before the first op
 // (from_start) or until after the last (to_end). One entry an op: scratch, the bytes that it holds only while it runs.
 struct OrderProblem {
-    Bytes base = 0; // held throughout
+    Bytes base = 0;  // held throughout
+    Bytes start = 0; // no order has a lower peak: held before the first op, with inputs that no op reads
     std::vector<Bytes> bytes;
     std::vector<std::uint8_t> from_start, to_end;
     std::vector<Bytes> scratch;
@@ -44,7 +45,7 @@ struct OrderProblem {
 };
 
 // keep, one entry a tensor: whether it stays to the end. Others end with their last reader, or with their writer if
-// nobody reads them; weights stay. Workspaces are those of the algorithms that need the least.
+// nobody reads them; weights stay. Inputs that no op reads end before the first op. Each op runs as `least_run` says.
 OrderProblem order_problem(const Graph& graph, const std::vector<std::uint8_t>& keep);
 
 // The same in reversed time; op k becomes op n - 1 - k.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memsched._core import Graph
 from memsched.ilp.blocks import Block, height, settle, step
 from memsched.ilp.model import Model, Scale, load
-from memsched.ilp.net import INPUT, Item, Net, Reach, is_topological, lifetimes, net_of, workspace
+from memsched.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
 from memsched.ilp.order import exact_order, gap, left
 from memsched.ilp.place import address_of, apart, place_ilp
 from memsched.ilp.spans import Plan, Sum
@@ -25,7 +25,7 @@ class JointSolution:
     order : list of int
         Ids of the ops.
     offsets : dict
-        Of each tensor that has bytes, by its id, the address in bytes.
+        Of each tensor that has bytes and is there at some time, by its id, the address in bytes.
     workspaces : dict
         Of each op that has a workspace, by its id.
     height, lower_bound : int
@@ -125,7 +125,7 @@ def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
             packed[k] = base
             base += int(tensor["size"])
     items = lifetimes(graph, keep)
-    sizes = [workspace(op) for op in graph.ops]
+    sizes = [workspace for _, workspace in least_runs(graph, keep)]
     owners = [k for k, size in enumerate(sizes) if size]
     scratch = [Item(tensors=(), source=k, readers=frozenset(), kept=False, size=sizes[k]) for k in owners]
     fixed = [packed.get(item.tensors[0]) for item in items]

@@ -140,26 +140,41 @@ def is_topological(order: Sequence[int], reach: Reach) -> bool:
     return len(order) == len(reach.before)
 
 
-def workspace(op: Document) -> int:
-    """Bytes of the choice that has the least."""
-    return min(int(choice["workspace"]) for choice in op["choices"])
+def least_run(op: Document, size: dict[str, int], wanted: set[str]) -> tuple[list[str], int]:
+    """What an op writes, and its workspace, in the run that makes the least; a tape with nothing wanted may be left."""
+    writes, least = list(op["writes"]), min(int(choice["workspace"]) for choice in op["choices"])
+    tape = set(op.get("tape", ()))
+    if tape and not tape & wanted:
+        skipping = int(op.get("skip_workspace", least))
+        if skipping < least + sum(size[name] for name in tape):
+            return [name for name in writes if name not in tape], skipping
+    return writes, least
+
+
+def least_runs(graph: Graph, keep: frozenset[int]) -> list[tuple[list[str], int]]:
+    """`least_run` of each op, where what an op reads and what is kept is wanted."""
+    size = {tensor["name"]: int(tensor["size"]) for tensor in graph.tensors}
+    wanted = {name for op in graph.ops for name in op["reads"]}
+    wanted |= {tensor["name"] for k, tensor in enumerate(graph.tensors) if k in keep}
+    return [least_run(op, size, wanted) for op in graph.ops]
 
 
 def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
     """An item for each tensor of more than no bytes that is alive at some time, in the graph's order."""
     tensors, ops = graph.tensors, graph.ops
     number = {tensor["name"]: k for k, tensor in enumerate(tensors)}
+    runs = least_runs(graph, keep)
     source = [INPUT] * len(tensors)
     readers: list[set[int]] = [set() for _ in tensors]
     for k, op in enumerate(ops):
-        for name in op["writes"]:
+        for name in runs[k][0]:
             source[number[name]] = k
         for name in op["reads"]:
             readers[number[name]].add(k)
     items = []
     for k, tensor in enumerate(tensors):
         kept = k in keep or tensor["role"] == "weight"
-        unused = source[k] == INPUT and not readers[k] and not kept
+        unused = source[k] == INPUT and not readers[k] and not kept  # an input, or a tape that is left
         if tensor["size"] > 0 and not unused:
             items.append(
                 Item(tensors=(k,), source=source[k], readers=frozenset(readers[k]), kept=kept, size=int(tensor["size"]))
@@ -176,7 +191,7 @@ def edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
 def net_of(graph: Graph, keep: frozenset[int]) -> Net:
     """What orders of a graph are about."""
     edges = edges_of(graph)
-    scratch = [workspace(op) for op in graph.ops]
+    scratch = [workspace for _, workspace in least_runs(graph, keep)]
     always = graph.resident
     alike: dict[tuple[int, frozenset[int], bool], list[Item]] = {}
     for item in lifetimes(graph, keep):

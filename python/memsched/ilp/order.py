@@ -83,12 +83,17 @@ def order_ilp(
         reach = net.reach
         if control_edges:
             reach = Reach.of(net.count, net.edges | control_edges_of(graph))
-        return _published(net, reach, compressed, until)
-    return exact_order(net, until)
+        found = _published(net, reach, compressed, until)
+    else:
+        found = exact_order(net, until)
+    given = [int(tensor["size"]) for tensor in graph.tensors if tensor["role"] in ("input", "weight")]
+    start = int(graph.resident) + sum(given)  # also of what no op reads
+    peak, bound = max(found.peak_memory, start), max(found.lower_bound, start)
+    return OrderSolution(order=found.order, peak_memory=peak, lower_bound=bound)
 
 
 def exact_order(net: Net, until: float | None) -> OrderSolution:
-    """The order of least peak; `until` is a time of the monotonic clock."""
+    """The order of least peak while ops run; `until` is a time of the monotonic clock."""
     best = beam_order(net, until)
     peak, bound = net.peak(best), net.bound(net.reach)
     if is_up(until):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memsched import _core, checks
@@ -74,8 +74,7 @@ def olla(
     -------
     Result
         With addresses in schedule and placement. params has peak_bound, the bytes (resident included) that no order
-        can do without in which every op writes its tape, and memory_optimal: whether the arena is proven to be the
-        lowest for any such order.
+        can do without, and memory_optimal: whether the arena is proven to be the lowest of any order.
 
     Raises
     ------
@@ -140,11 +139,15 @@ def _start(graph: Graph, keep: tuple[str, ...], method: str, limit: float, align
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """An order with addresses; fast algorithms were allowed up to `limit` bytes, resident included."""
+    """An order with addresses; fast algorithms were allowed up to `limit` bytes, resident included.
+
+    `lowest`: no addresses of the order end lower, whatever the runs, and that is proven.
+    """
 
     ids: list[int]
     limit: int
     placement: Placement
+    lowest: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +190,24 @@ class _Task:
 
     def place(self, ids: list[int]) -> _Placed:
         """The addresses of an order: with fast algorithms, or with the least workspaces where those are lower."""
-        found = []
+        found, lowest = [], False
         for limit in (self.peak, 0):
             plain = self.plain(ids, limit, checks.EXACT_BYTES, {"name": "olla"})
             buffers = buffers_of(plain, self.graph, self.alignment)
             placement = place_buffers(buffers, time_limit=self.left(), method=self.method)
-            found.append(_Placed(ids=ids, limit=limit, placement=placement))
+            found.append(_Placed(ids=ids, limit=limit, placement=placement, lowest=False))
             if self.height(found[-1]) <= self.peak or self.left() == 0:
                 break
-        return min(found, key=self.height)
+            lowest = limit == 0 and placement.optimal and not self.could_split(plain)
+        return replace(min(found, key=self.height), lowest=lowest)
+
+    def could_split(self, plain: Schedule) -> bool:
+        """Whether a run skips its tape for a larger workspace: tape and workspace may fit where one block does not."""
+        ops = {op["name"]: op for op in self.graph.ops}
+        skipping = [ops[step["run"]] for step in plain.to_json()["steps"] if step.get("skip")]
+        return any(
+            op.get("skip_workspace", 0) > min(choice["workspace"] for choice in op["choices"]) for op in skipping
+        )
 
     def improve(self, best: _Placed, tries: int, seed: int) -> tuple[_Placed, bool]:
         """Other orders, as long as the arena is higher than the peak: all of a small graph, else random ones.
@@ -203,7 +215,7 @@ class _Task:
         Also returns whether no order at all has a lower arena.
         """
         small = len(self.graph.ops) <= _ALL_ORDERS
-        complete = small and best.placement.optimal
+        complete = small and best.lowest
         lowest = [best]
         for ids in self.all_orders(lowest) if small else self.random_orders(tries, seed):
             if self.height(lowest[0]) <= self.peak:
@@ -212,7 +224,7 @@ class _Task:
                 return lowest[0], False
             if _core.order_peak(self.graph, self.flags, ids) < self.height(lowest[0]):
                 other = self.place(ids)
-                complete = complete and other.placement.optimal
+                complete = complete and other.lowest
                 lowest[0] = min(lowest[0], other, key=self.height)
         return lowest[0], complete and self.left() > 0
 
