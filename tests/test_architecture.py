@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def imported(node: ast.stmt, module: str) -> Iterator[str]:
         yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def imports(module: str, *, anywhere: bool) -> set[str]:
+@cache
+def imports(module: str, *, anywhere: bool) -> frozenset[str]:
     """What a module imports: when it is imported itself, or anywhere."""
 
     def walk(nodes: list[ast.stmt]) -> Iterator[str]:
@@ -76,7 +78,7 @@ def imports(module: str, *, anywhere: bool) -> set[str]:
             for handler in getattr(node, "handlers", []):
                 yield from walk(handler.body)
 
-    return set(walk(ast.parse(source(module)).body))
+    return frozenset(walk(ast.parse(source(module)).body))
 
 
 def uses(module: str, other: str, *, anywhere: bool = True) -> bool:

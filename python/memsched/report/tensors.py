@@ -91,6 +91,8 @@ class _Walk:
         until = round_end(result)
         for name in list(self.since):
             self._leave(name, until)
+        for stays in self.stays.values():  # a copy that is fetched in vain may come after the next one has begun
+            stays.sort(key=lambda stay: stay.start)
         for name, first in self.offloaded.items():
             self.stays[name] = _with_host(self.stays[name], first, until)
 
@@ -144,9 +146,10 @@ def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
     """With the times between them on the host alone; a copy lies there from `first` on."""
     found: list[Stay] = []
     back = any(stay.place == "fetched" for stay in stays)
+    start = first
     for stay, end in zip(stays, [*(stay.start for stay in stays[1:]), 0.0 if back else until], strict=True):
         found.append(stay)
-        start = max(first, stay.end)
+        start = max(start, stay.end)
         if start < end:
             found.append(Stay(place="host", start=start, end=end))
     return found
