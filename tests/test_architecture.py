@@ -166,9 +166,11 @@ LAYERS = {
         *("errors", "_core", "checks", "compare", "documents", "family", "files", "planners", "plot_sweep", "problem"),
         *("result", "sources", "sweep", "units"),
     ],
-    "carry": ["_core", "planners", "result"],
+    "carry": ["_core", "place", "planners", "problem", "result"],
     "ladder": ["_core", "bounds", "family", "memo", "planners", "problem"],
-    "compare": ["errors", "_core", "bounds", "carry", "checks", "family", "ladder", "planners", "problem", "result"],
+    "compare": [
+        *("errors", "_core", "bounds", "carry", "checks", "family", "ladder", "memo", "planners", "problem", "result"),
+    ],
     "frontier": ["errors", "_core", "carry", "checks", "fluid", "planners", "problem", "result"],
     "trace": ["errors", "_core", "problem", "result", "units"],
     "plot": ["errors", "files", "result", "trace", "units"],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -108,7 +110,7 @@ def test_rungs_that_cannot_matter_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     def unused(*_: object) -> None:
         raise AssertionError("a plan was carried")
 
-    monkeypatch.setattr(sys.modules["memsched.compare"], "carried", unused)
+    monkeypatch.setattr(sys.modules["memsched.carry"].Draft, "on", unused)
     assert ms.plan(chain, device=device).makespan == best.makespan
 
 
@@ -137,3 +139,30 @@ def test_graphs_have_a_ladder_too(graph: ms.Graph, share: float, beta: float, da
     assert ms.validate(best).peak_memory <= device.memory
     kept = carried(less, device)
     assert kept.lower_bound <= kept.makespan <= less.makespan
+
+
+def test_what_was_planned_for_a_rung_is_there_for_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = ms.Chain.from_json(ms.profiles.load("resnet34-224-b32").to_json())
+    memory = 810_212_448
+    first = ms.plan(chain, memory, 12.2e9)
+    asked: list[int] = []
+    compare = sys.modules["memsched.compare"]
+    outcome = compare._outcome
+
+    def counted(entry: object, problem: ms.Chain, device: ms.Device, options: dict[str, object]) -> object:
+        asked.append(device.memory)
+        return outcome(entry, problem, device, options)
+
+    monkeypatch.setattr(compare, "_outcome", counted)
+    again = ms.plan(chain, memory, 12.2e9)
+    assert set(asked) == {memory}
+    assert (again.schedule, again.makespan) == (first.schedule, first.makespan)
+
+
+def test_what_is_kept_for_the_next_call_does_not_keep_the_problem() -> None:
+    chain = ms.Chain.from_json(ms.profiles.load("resnet34-224-b32").to_json())
+    assert ms.plan(chain, 810_212_448, 12.2e9).params.get("planned_for") is not None
+    gone = weakref.ref(chain)
+    del chain
+    gc.collect()
+    assert gone() is None

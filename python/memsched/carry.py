@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
+from dataclasses import dataclass, replace
+from typing import Any
 
 from memsched._core import Device, Schedule
+from memsched.place import Placement
 from memsched.planners.base import measured
+from memsched.problem import Problem
 from memsched.result import Result
 
 
-def carried(plan: Result, device: Device) -> Result:
-    """The same steps, measured on a device with no less memory, bandwidth or host memory, and no more latency.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What is left of a plan without its problem and its times: enough to measure it again.
 
-    They run there, and take no longer: so docs/schedule.md, "No anomalies". params["planned_for"] says for which
-    device they were planned.
+    It can be kept as long as the problem, for it does not keep the problem alive.
     """
-    began = time.perf_counter()
-    schedule = Schedule.from_json({**plan.schedule.to_json(), "budget": device.memory})
-    result = measured(
-        plan.planner,
-        {"planned_for": plan.device.to_json(), **plan.params},
-        plan.problem,
-        schedule,
-        device,
-        began,
-        estimate=plan.estimate,
-        recomputes=plan.bound_on == "all",
-    )
-    return dataclasses.replace(result, placement=plan.placement)
+
+    planner: str
+    params: dict[str, Any]
+    device: Device
+    schedule: Schedule
+    placement: Placement | None
+    estimate: float | None
+    recomputes: bool
+
+    @classmethod
+    def of(cls, plan: Result) -> Draft:
+        """That of a result."""
+        return cls(
+            planner=plan.planner,
+            params=plan.params,
+            device=plan.device,
+            schedule=plan.schedule,
+            placement=plan.placement,
+            estimate=plan.estimate,
+            recomputes=plan.bound_on == "all",
+        )
+
+    def on(self, problem: Problem, device: Device) -> Result:
+        """The same steps, measured on a device with no less memory, bandwidth or host memory, and no more latency.
+
+        They run there, and take no longer: so docs/schedule.md, "No anomalies". params["planned_for"] says for which
+        device they were planned.
+        """
+        began = time.perf_counter()
+        result = measured(
+            self.planner,
+            {"planned_for": self.device.to_json(), **self.params},
+            problem,
+            Schedule.from_json({**self.schedule.to_json(), "budget": device.memory}),
+            device,
+            began,
+            estimate=self.estimate,
+            recomputes=self.recomputes,
+        )
+        return replace(result, placement=self.placement)
+
+
+def carried(plan: Result, device: Device) -> Result:
+    """`Draft.on` of a result."""
+    return Draft.of(plan).on(plan.problem, device)

@@ -7,14 +7,16 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from memsched import checks
 from memsched._core import Chain, Device
 from memsched.bounds import bound_of, certified, graph_bound
-from memsched.carry import carried
+from memsched.carry import Draft
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.family import GraphFamily
 from memsched.ladder import below, size_of
+from memsched.memo import once_an_object
 from memsched.planners.pebbles import pebbles, suits
 from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
 from memsched.problem import ChunkLike, Problem, graph_of, least_memory, make_device
@@ -181,6 +183,8 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     names, began = planners_of(problem), time.perf_counter()
     fixed = _walks(problem) | {name: value for name, value in given.items() if name != "time_limit"}
     found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
+    if all(isinstance(one, InvalidInputError) for one in found.values()):
+        raise _none_found(problem, device, found)
     plans = [one for one in found.values() if isinstance(one, Result)]
     seconds = None if size_of(problem) <= SHORT else checks.time_limit(given.get("time_limit"))
     plans += _pebbles(problem, device, found)
@@ -188,34 +192,55 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
         if seconds is not None and time.perf_counter() - began > seconds:
             break
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
-        rest = graph_bound(graph_of(problem), rung)
-        tried: dict[str, Result | MemschedError] = {}
+        rest, none = graph_bound(graph_of(problem), rung), True
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
             if hopeful and (same_link or PLANNERS[name].uses_link):
                 own = _auto(name, fixed, timed=False)
                 if seconds is not None:
                     own = _auto(name, fixed | {"time_limit": max(0.01, seconds - (time.perf_counter() - began))})
-                one = tried[name] = _outcome(PLANNERS[name], problem, rung, own)
-                _carry(one, device, plans)
-        for one in _pebbles(problem, rung, tried):
-            _carry(one, device, plans)
+                one = _draft(problem, name, rung, own)
+                none = none and one is None
+                _carry(one, problem, device, plans)
+        if none or not isinstance(problem, Chain | GraphFamily):
+            _carry(_draft(problem, "pebbles", rung, {}), problem, device, plans)
     if plans:
         return min(plans, key=_makespan)
     raise _none_found(problem, device, found)
 
 
-def _carry(one: Result | MemschedError, device: Device, plans: list[Result]) -> None:
+def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
     """Keep the fastest of the plans so far and this one, for less, on the device."""
-    if isinstance(one, Result):
-        plans[:] = [min((*plans, carried(one, device)), key=_makespan)]
+    if one is not None:
+        plans[:] = [min((*plans, one.on(problem, device)), key=_makespan)]
+
+
+def _draft(problem: Problem, name: str, rung: Device, options: dict[str, object]) -> Draft | None:
+    """A planner's plan for a rung; the next call for the problem finds it ready, if it did not depend on time."""
+    ends = (rung.memory, rung.d2h, rung.h2d, rung.duplex, rung.latency, rung.host_memory, rung.name)
+    make = _drafted if "time_limit" in options else _kept_draft
+    return make(problem, name, ends, tuple(options.items()))
+
+
+def _drafted(
+    problem: Problem, name: str, rung: tuple[Any, ...], options: tuple[tuple[str, object], ...]
+) -> Draft | None:
+    memory, d2h, h2d, duplex, latency, host, title = rung
+    device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host, name=title)
+    if name == "pebbles":
+        found = _pebbles(problem, device, {})
+        return Draft.of(found[0]) if found else None
+    one = _outcome(PLANNERS[name], problem, device, dict(options))
+    return Draft.of(one) if isinstance(one, Result) else None
+
+
+_kept_draft = once_an_object(_drafted)
 
 
 def _pebbles(problem: Problem, device: Device, found: dict[str, Result | MemschedError]) -> list[Result]:
     """What the search of all plans finds: of small graphs, or where the planners of chains or families have none."""
     rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
-    refused = bool(found) and all(isinstance(one, InvalidInputError) for one in found.values())
-    if rare or refused or not suits(problem):
+    if rare or not suits(problem):
         return []
     try:
         return [pebbles(problem, device=device)]

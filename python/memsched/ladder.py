@@ -13,8 +13,7 @@ from memsched.memo import once_an_object
 from memsched.planners.registry import min_memory
 from memsched.problem import Problem, graph_of, peak_memory
 
-FINE = 36  # memories from the least to the peak; below, where one plan takes longer
-MEDIUM = 18
+FINE = 18  # memories from the least to the peak; below, where one plan takes longer
 COARSE = 9
 LONGEST = 48  # ops of a graph whose plans take no time to speak of
 OCTAVES = 6  # links up to 2^6 times slower and faster than one that moves everything while everything runs
@@ -65,7 +64,7 @@ def _memories(problem: Problem) -> list[int]:
     """Falling: from the peak of the plain run to the least memory of POFO, or of one op of a graph."""
     low = max(1, min_memory(problem, "pofo" if isinstance(problem, Chain) else None))
     high = max(low, peak_memory(problem))
-    steps = FINE if size_of(problem) <= 40 else MEDIUM if size_of(problem) <= 64 else COARSE
+    steps = FINE if size_of(problem) <= 40 else COARSE
     return sorted({low + (high - low) * step // steps for step in range(steps + 1)}, reverse=True)
 
 
