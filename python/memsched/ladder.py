@@ -13,8 +13,9 @@ from memsched.memo import once_an_object
 from memsched.planners.registry import min_memory
 from memsched.problem import Problem, graph_of, peak_memory
 
-FINE = 18  # memories from the least to the peak; below, where one plan takes longer
-COARSE = 9
+FINE = 18  # memories from the least to the peak, and octaves between links: where a plan takes little time,
+COARSE = 9  # and of longer chains, of which the least memory and every other octave are left out, too
+QUICK = 30  # stages, or half the ops
 LONGEST = 48  # ops of a graph whose plans take no time to speak of
 OCTAVES = 6  # links up to 2^6 times slower and faster than one that moves everything while everything runs
 HOST_PARTS = (2, 4, 8)  # of the bytes of all tensors
@@ -64,8 +65,10 @@ def _memories(problem: Problem) -> list[int]:
     """Falling: from the peak of the plain run to the least memory of POFO, or of one op of a graph."""
     low = max(1, min_memory(problem, "pofo" if isinstance(problem, Chain) else None))
     high = max(low, peak_memory(problem))
-    steps = FINE if size_of(problem) <= 40 else COARSE
-    return sorted({low + (high - low) * step // steps for step in range(steps + 1)}, reverse=True)
+    quick = size_of(problem) <= QUICK
+    steps = FINE if quick else COARSE
+    first = 0 if quick else 1
+    return sorted({low + (high - low) * step // steps for step in range(first, steps + 1)}, reverse=True)
 
 
 def size_of(problem: Problem) -> int:
@@ -85,7 +88,8 @@ def _links(problem: Problem) -> list[float]:
     if moved == 0 or seconds == 0:
         return [0.0]
     middle = round(math.log2(moved / seconds / unit))
-    return [*(unit * 2.0**octave for octave in range(middle + OCTAVES, middle - OCTAVES - 1, -1)), 0.0]
+    octaves = range(middle + OCTAVES, middle - OCTAVES - 1, -1)
+    return [*(unit * 2.0**octave for octave in octaves if octave % 2 == 0 or size_of(problem) <= QUICK), 0.0]
 
 
 @once_an_object
