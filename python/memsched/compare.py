@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,9 @@ SEARCH = 1.0  # seconds in which auto improves PoocH's plan, which by default st
 MOVES = 300_000  # of auto's walks around the plans of a chain, times stages; about 0.1 s ..
 MOST_MOVES = 8192  # .. or less,
 MOVES_A_STAGE = 512  # on short chains
-SHORT = 24  # stages, or half the ops: here auto tries all rungs, whatever its time limit
+SHORT = 24  # stages, or half the ops: here auto tries all rungs, or takes half of its time limit for them
+SEARCHES = ("offload", "pooch")  # go on for as long as they may
+LEAST_SHARE = 0.01  # seconds of a planner; 0 would be no limit
 AUTO: dict[str, dict[str, object]] = {"pooch": {"search": SEARCH}, "modnn": {"rounds": "search"}}
 
 
@@ -124,15 +126,16 @@ def plan(
     chunk : None, int or "storage"
         Of a chain, how tensors travel: whole, or in pieces.
     time_limit : float, optional
-        Seconds for each planner that takes a limit. By default auto's searches on chains stop after a number of moves,
-        so that its plan does not depend on the machine, and PoocH's after one second. Of more than 24 stages no smaller
-        device is tried after so many seconds.
+        Seconds in all. Of auto each planner has an equal share of what is left when its turn comes; of up to 24 stages
+        half of it is for smaller devices. Where no planner has a plan when the time is over, the rest are asked all the
+        same, each for 0.15 s. By default, and with 0, auto's searches on chains stop after a number of moves, so that
+        its plan does not depend on the machine, and PoocH's after one second.
 
     Returns
     -------
     Result
         With "auto" and no time_limit never worse than any planner's for this device with its default options, but for
-        offload's search of a second; with one, never worse than what they find by then. `lower_bound` holds for all
+        offload's search of a second; with one, the best of what they find in their shares. `lower_bound` holds for all
         plans, those that recompute included (of a family, in the same rounds); with a name for that planner's.
 
     Raises
@@ -182,23 +185,26 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     """The fastest of all planners' plans for the device, and for the rungs below it."""
     names, began = planners_of(problem), time.perf_counter()
     fixed = _walks(problem) | {name: value for name, value in given.items() if name != "time_limit"}
-    found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
+    seconds, short = checks.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
+    if seconds:
+        found = _in_turns(problem, device, fixed, began + (seconds / 2 if short else seconds))
+    else:
+        found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
+        seconds = None if short else seconds
     if all(isinstance(one, InvalidInputError) for one in found.values()):
         raise _none_found(problem, device, found)
-    plans = [one for one in found.values() if isinstance(one, Result)]
-    seconds = None if size_of(problem) <= SHORT else checks.time_limit(given.get("time_limit"))
+    plans = [one for one in map(found.get, names) if isinstance(one, Result)]
     plans += _pebbles(problem, device, found)
-    for rung in below(problem, device, partial(_least_makespan, plans)):
-        if seconds is not None and time.perf_counter() - began > seconds:
-            break
+    for rung in _rungs(problem, device, plans, None if seconds is None else began + seconds):
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
-            if hopeful and (same_link or PLANNERS[name].uses_link):
+            over = seconds is not None and time.perf_counter() - began > seconds
+            if hopeful and not over and (same_link or PLANNERS[name].uses_link):
                 own = _auto(name, fixed, timed=False)
                 if seconds is not None:
-                    own = _auto(name, fixed | {"time_limit": max(0.01, seconds - (time.perf_counter() - began))})
+                    own = _auto(name, fixed | {"time_limit": max(LEAST_SHARE, seconds - (time.perf_counter() - began))})
                 one = _draft(problem, name, rung, own)
                 none = none and one is None
                 _carry(one, problem, device, plans)
@@ -207,6 +213,36 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     if plans:
         return min(plans, key=_makespan)
     raise _none_found(problem, device, found)
+
+
+def _in_turns(
+    problem: Problem, device: Device, options: dict[str, object], until: float
+) -> dict[str, Result | MemschedError]:
+    """What each planner says when time.perf_counter() shall be `until` at the end.
+
+    First those that take no limit. Then the others, each with an equal share of what time is left: what it leaves goes
+    to those behind it, last of all to the searches. When there is none left, and a plan, the rest are not asked.
+    """
+    timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
+    names = sorted(timed, key=lambda name: (timed[name], name in SEARCHES))
+    found: dict[str, Result | MemschedError] = {}
+    for at, name in enumerate(names):
+        left = until - time.perf_counter()
+        if left <= 0 and any(isinstance(one, Result) for one in found.values()):
+            break
+        share = {"time_limit": max(LEAST_SHARE, left / (len(names) - at))}
+        found[name] = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
+    return found
+
+
+def _rungs(problem: Problem, device: Device, plans: list[Result], until: float | None) -> Iterator[Device]:
+    """Smaller devices, as long as there is time."""
+    rungs = below(problem, device, partial(_least_makespan, plans))
+    while until is None or time.perf_counter() < until:
+        rung = next(rungs, None)
+        if rung is None:
+            return
+        yield rung
 
 
 def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
