@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.autoswap import STARTS, blocks_of, select
+from memsched.planners.autoswap import STARTS, blocks_of, select, take
 from memsched.planners.base import start
 from memsched.planners.bayes import expected_improvement, minimise, posterior
 from memsched.testing import chains, devices
@@ -205,6 +205,25 @@ def test_autoswap_selects_by_its_scores(weights: list[float] | None, data: st.Da
 
 
 @pytest.mark.parametrize("seed", [0, 7])
+@settings(deadline=None)
+@given(chain=chains(), share=st.floats(0, 1), weights=st.integers(0, 4))
+def test_autoswap_takes_enough_when_its_time_is_over(chain: ms.Chain, share: float, weights: int) -> None:
+    """The scores stay as they are after the first choice. The load fits, if it can; without the last it did not."""
+    memory = ms.min_memory(chain) + int(share * (ms.peak_memory(chain) - ms.min_memory(chain)))
+    blocks = blocks_of(start("autoswap", chain, max(1, memory), 4, None, min_memory=ms.min_memory))
+    chosen = set(np.flatnonzero(select(blocks, STARTS[weights], until=-math.inf)).tolist())
+
+    def fits(taken: set[int]) -> bool:
+        excess = blocks.excess.copy()
+        for k in taken:
+            take(blocks, excess, k)
+        return bool(excess.max() <= 0)
+
+    assert fits(chosen) or chosen == set(np.flatnonzero(blocks.size > 0).tolist())
+    if chosen and fits(chosen):
+        assert any(not fits(chosen - {k}) for k in chosen)
+
+
 def test_autoswap_is_the_same_for_a_seed(seed: int) -> None:
     chain = ms.profiles.random(12, seed=3)
     memory = (ms.min_memory(chain) + ms.peak_memory(chain)) // 2

@@ -80,6 +80,24 @@ def test_a_time_limit_holds_where_there_may_be_no_plan(name: str, share: float) 
     assert cpu(lambda: plan(chain, memory, BETA, time_limit=LIMIT)) <= 1.2 * LIMIT + 0.2
 
 
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("n", [10, 100, 1000, 10_000])
+def test_a_time_limit_of_auto_is_one_of_the_whole_call(n: int) -> None:
+    chain, memory = tiled(n), middle(n)
+    ms.to_graph(chain)
+    assert cpu(lambda: ms.plan(chain, memory, BETA, time_limit=LIMIT)) <= 1.2 * LIMIT + 0.2
+
+
+def test_auto_in_little_time_has_a_plan_and_does_not_take_the_time_of_each_planner() -> None:
+    """It took the limit once for each planner, five times in all."""
+    chain, memory = tiled(1000), middle(1000)
+    greedy = ms.greedy(chain, memory, BETA)
+    found: list[ms.Result] = []
+    assert cpu(lambda: found.append(ms.plan(chain, memory, BETA, time_limit=0.4))) <= 2.5 * 0.4
+    assert found[0].makespan <= greedy.makespan
+    assert ms.plan(chain, memory, BETA, time_limit=1e-6).makespan <= greedy.makespan
+
+
 def test_superneurons_takes_little_more_than_its_plans_are_long() -> None:
     """Each map that made room was looked for among all maps: 5 seconds, now 0.6."""
     chain, memory = tiled(600), middle(600, 0.02)

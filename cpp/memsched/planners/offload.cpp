@@ -10,7 +10,8 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t slice = 32;          // moves between two looks at the clock
+constexpr std::size_t slice = 32;          // moves between two looks at the clock, fewer ..
+constexpr std::size_t simulated = 50'000;  // .. where so many ops are simulated for them
 constexpr std::size_t slices_a_turn = 128; // of one walk before the other has its turn
 constexpr std::size_t turns = 8;           // of both walks, at least, where the moves are limited
 constexpr std::size_t patience =
@@ -24,7 +25,8 @@ class Search {
            const Progress& progress)
         : builder_(graph, std::min(budget, device.memory) - graph.resident()), simulator_(graph, device, budget),
           target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)), most_(options.most),
-          slices_(std::clamp<std::uint64_t>(options.most / (turns * slice), 1, slices_a_turn)), progress_(progress),
+          slices_(std::clamp<std::uint64_t>(options.most / (turns * slice), 1, slices_a_turn)),
+          part_(std::clamp<std::size_t>(simulated / (graph.ops().size() + 1), 1, slice)), progress_(progress),
           random_(options.seed), sets_(graph, builder_, simulator_, random_) {
         best_.makespan = Simulator::illegal;
     }
@@ -70,10 +72,13 @@ class Search {
     template <class Walk> bool turn(Walk& walk) {
         bool better = false;
         for (std::size_t s = 0; s < slices_ && walk.makespan() > target_ && !stopped_; ++s) {
-            better |= walk.run(slice, target_);
+            for (std::size_t done = 0; done < slice && !stopped_; done += part_) {
+                better |= walk.run(std::min(part_, slice - done), target_);
+                stopped_ = progress_.tick(0);
+            }
             best_.evaluations += slice;
             moves_ += slice;
-            stopped_ = progress_.tick(0) || moves_ >= most_;
+            stopped_ = stopped_ || moves_ >= most_;
         }
         return better;
     }
@@ -109,6 +114,7 @@ class Search {
     Seconds target_;
     std::uint64_t most_, moves_ = 0;
     std::size_t slices_; // of one walk before the other has its turn
+    std::size_t part_;   // of a slice
     const Progress& progress_;
     std::mt19937_64 random_;
     SetWalk sets_;

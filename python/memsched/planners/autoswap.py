@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,11 +139,12 @@ def take(blocks: Blocks, excess: Bytes, k: int) -> None:
         excess[[begin - 1, end]] -= blocks.tape[k]
 
 
-def select(blocks: Blocks, weights: Array) -> Flags:
+def select(blocks: Blocks, weights: Array, until: float = math.inf) -> Flags:
     """Take the block with the largest weighted score until the load fits everywhere; one flag a block.
 
     DOA, AOA and WDOA are normalised once over all blocks, SWDOA over those left at each choice. Blocks of no
     bytes stay. On ties the first block wins. All are taken when nothing less fits.
+    When time.perf_counter() is at `until`, the scores stay as they are.
     """
     chosen = np.zeros(len(blocks.size), np.uint8)
     left = np.flatnonzero(blocks.size > 0)
@@ -155,8 +158,28 @@ def select(blocks: Blocks, weights: Array) -> Flags:
         chosen[left[top]] = 1
         take(blocks, excess, int(left[top]))
         kept = np.arange(len(left)) != top
-        left, fixed = left[kept], fixed[kept]
+        left, fixed, total = left[kept], fixed[kept], total[kept]
+        if time.perf_counter() >= until:
+            chosen[_enough(blocks, excess, left[np.argsort(-total, kind="stable")])] = 1
+            break
     return chosen
+
+
+def _enough(blocks: Blocks, excess: Bytes, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The fewest of the blocks, from the first on, after which the load fits; all where nothing less does."""
+
+    def fits(count: int) -> bool:
+        taken, change = order[:count], np.zeros(len(excess) + 2, np.int64)
+        for begin, end, size in (
+            (blocks.begin, blocks.end, blocks.size),
+            (blocks.begin - 1, blocks.begin, blocks.tape),
+            (blocks.end, blocks.end + 1, blocks.tape),
+        ):
+            np.subtract.at(change, begin[taken], size[taken])
+            np.add.at(change, end[taken], size[taken])
+        return bool((excess + np.cumsum(change)[: len(excess)]).max() <= 0)
+
+    return order[: bisect_left(range(len(order)), True, key=fits)]
 
 
 def autoswap(
@@ -240,9 +263,11 @@ def autoswap(
         return task.result("autoswap", {**params, "evaluations": 0, "weights": None}, nothing)
     blocks = in_its_unit(blocks_of(task))
     simulated: dict[bytes, float] = {}
+    sets: list[Flags] = []  # of each evaluation
 
     def makespan(weights: Array) -> float:
-        chosen = select(blocks, weights)
+        chosen = select(blocks, weights, until)
+        sets.append(chosen)
         if chosen.tobytes() not in simulated:
             simulated[chosen.tobytes()] = float(task.makespans(task.tensors(chosen[None]))[0])
         return simulated[chosen.tobytes()]
@@ -252,7 +277,6 @@ def autoswap(
     search = minimise(
         makespan, STARTS, evaluations=evaluations, seed=seed, target=target, until=until, progress=progress
     )
-    best = search.points[search.best]
-    weights = best.tolist()
-    schedule = task.schedule(task.tensors(select(blocks, best)), {"name": "autoswap", "weights": weights})
+    weights = search.points[search.best].tolist()
+    schedule = task.schedule(task.tensors(sets[search.best]), {"name": "autoswap", "weights": weights})
     return task.result("autoswap", {**params, "evaluations": len(search.values), "weights": weights}, schedule)

@@ -11,12 +11,13 @@ from memsched._core import Chain, Device
 from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress, fluid_chain, fluid_solve
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, start
+from memsched.planners.base import SIMULATED, ChainTask, over_at, seconds_left, start
 from memsched.planners.dynprog import dynprog_set
 from memsched.planners.greedy import greedy_set, release_prefix
 from memsched.problem import ChunkLike
 from memsched.result import Result
 
+WINDOWS = 500
 FLUID_STATES = 200_000  # of the search for a fluid optimum to start from
 
 
@@ -41,7 +42,8 @@ def _windows(task: ChainTask) -> list[Flags]:
     movable = np.array(_core.movable_tensors(task.graph))
     ends = np.concatenate([[0], np.cumsum(_core.tensor_bytes(task.graph)[movable])])
     windows = []
-    for first in range(0, len(movable), max(1, len(movable) // 500)):
+    count = max(1, min(WINDOWS, SIMULATED // len(task.graph.ops)))
+    for first in range(0, len(movable), max(1, len(movable) // count)):
         last = int(np.searchsorted(ends, ends[first] + task.excess))
         if last < len(ends):
             flags = np.zeros(len(task.stage), np.uint8)
@@ -50,18 +52,25 @@ def _windows(task: ChainTask) -> list[Flags]:
     return windows
 
 
-def _starts(task: ChainTask, progress: Progress) -> list[Flags]:
+def _starts(task: ChainTask, progress: Progress, until: float) -> list[Flags]:
     """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything.
 
-    They do not depend on the time limit, so that more time never gives a worse plan.
+    They do not depend on the time limit where they are ready when time.perf_counter() is `until`, and then more time
+    never gives a worse plan.
     """
     everything = np.zeros(len(task.stage), np.uint8)
     everything[_core.movable_tensors(task.graph)] = 1
     all_stages = task.tensors(np.ones(task.chain.n, np.uint8))
     starts = [greedy_set(task), release_prefix(task), _fitted_prefix(task), all_stages, everything]
     if task.device.memory >= minimum.of_fluid_model(task.chain):
-        starts.append(task.tensors(dynprog_set(task, 500, progress=progress).offloaded))
-        exact = fluid_solve(fluid_chain(task.chain, task.device), gap=1e-3, max_states=FLUID_STATES, progress=progress)
+        starts.append(task.tensors(dynprog_set(task, 500, time_limit=seconds_left(until), progress=progress).offloaded))
+        exact = fluid_solve(
+            fluid_chain(task.chain, task.device),
+            gap=1e-3,
+            max_states=FLUID_STATES,
+            time_limit=seconds_left(until),
+            progress=progress,
+        )
         starts.append(task.tensors(exact.offloaded))
     return starts + (_windows(task) if task.device.host_memory is not None else [])
 
@@ -134,7 +143,8 @@ def offload(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     bound = graph_bound(task.graph, task.device)
-    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, progress)
+    until = over_at(task.started, None if moves is not None else time_limit / 2)
+    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, progress, until)
     if not np.isfinite(task.makespans(np.array(starts))).any():
         raise task.host_error("offload")
     left = max(0.0, time_limit - (time.perf_counter() - task.started)) if moves is None else None
