@@ -4,6 +4,7 @@
 
 #include "memsched/graph.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace memsched {
@@ -20,9 +21,12 @@ struct Lifetimes {
     std::vector<Bytes> need;          // per op: its reads and what its least run writes and works in
     Bytes least = 0;                  // of any plan: the largest need, or what lies on the device at time 0
 
-    // A feature map: written by a forward op, or an input, and read by a backward op.
+    // The first op before which a tensor that leaves after its last forward use may be away.
+    OpId away_from(std::size_t tensor) const { return std::max(last_forward[tensor], 0) + 1; }
+
+    // A feature map: written by a forward op, or an input, and read by a backward op, after all forward ones.
     bool movable(std::size_t tensor) const {
-        return first_backward[tensor] >= 0 && (birth[tensor] < 0 || last_forward[tensor] >= 0);
+        return first_backward[tensor] >= away_from(tensor) && (birth[tensor] < 0 || last_forward[tensor] >= 0);
     }
 };
 

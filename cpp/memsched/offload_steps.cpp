@@ -50,7 +50,7 @@ bool OffloadSteps::place(const std::vector<std::uint8_t>& travels, const Prefetc
         if (!travels[id]) {
             continue;
         }
-        const OpId away = std::max(lifetimes_.last_forward[id], 0) + 1;
+        const OpId away = lifetimes_.away_from(id);
         const OpId need = lifetimes_.first_backward[id];
         last_offload = std::max(last_offload, lifetimes_.birth[id]);
         usage_[static_cast<std::size_t>(away)] -= graph_.tensor(t).bytes;
@@ -69,7 +69,7 @@ bool OffloadSteps::place(const std::vector<std::uint8_t>& travels, const Prefetc
     OpId earliest = last_offload + 1; // every prefetch stands after every offload and after the one before it
     for (Fetch& fetch : fetches_) {
         const Bytes bytes = graph_.tensor(fetch.tensor).bytes;
-        earliest = std::max(earliest, std::max(lifetimes_.last_forward[static_cast<std::size_t>(fetch.tensor)], 0) + 1);
+        earliest = std::max(earliest, lifetimes_.away_from(static_cast<std::size_t>(fetch.tensor)));
         OpId at = fetch.need;
         if (rule.kind == PrefetchRule::Kind::eager) {
             while (at > earliest && usage_[static_cast<std::size_t>(at - 1)] + bytes <= capacity_) {
