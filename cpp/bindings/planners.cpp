@@ -142,6 +142,26 @@ void bind_planners(py::module_& module) {
         "movable_tensors", [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");
     module.def(
+        "tensor_names",
+        [](const Graph& graph) {
+            std::vector<std::string> names;
+            for (const Tensor& tensor : graph.tensors()) {
+                names.push_back(tensor.name);
+            }
+            return names;
+        },
+        py::arg("graph"), "By tensor, without the dicts of Graph.tensors.");
+    module.def(
+        "op_names",
+        [](const Graph& graph) {
+            std::vector<std::string> names;
+            for (const Op& op : graph.ops()) {
+                names.push_back(op.name);
+            }
+            return names;
+        },
+        py::arg("graph"));
+    module.def(
         "tensor_bytes",
         [](const Graph& graph) {
             py::array_t<Bytes> bytes(static_cast<py::ssize_t>(graph.tensors().size()));

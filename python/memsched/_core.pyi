@@ -46,6 +46,7 @@ __all__: list[str] = [
     "offload_search",
     "offload_set_makespans",
     "offload_set_schedule",
+    "op_names",
     "order",
     "order_bound",
     "order_peak",
@@ -61,6 +62,7 @@ __all__: list[str] = [
     "superneurons",
     "swap_all",
     "tensor_bytes",
+    "tensor_names",
     "to_graph",
     "vdnn_classes",
     "vdnn_sync",
@@ -850,6 +852,7 @@ def offload_set_schedule(
     chunk: _Number | str | None = None,
     ahead: int | None = None,
 ) -> Schedule: ...
+def op_names(graph: Graph) -> list[str]: ...
 def order(
     graph: Graph,
     keep: collections.abc.Sequence[int],
@@ -960,6 +963,11 @@ def swap_all(
 def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
     """
     Sizes of the tensors, by id.
+    """
+
+def tensor_names(graph: Graph) -> list[str]:
+    """
+    By tensor, without the dicts of Graph.tensors.
     """
 
 def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:

@@ -263,7 +263,7 @@ def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[B
 
 
 def _as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buffer]:
-    names = [tensor["name"] for tensor in graph.tensors] if graph is not None else None
+    names = _core.tensor_names(graph) if graph is not None else None
     buffers, low = [], 0
     for tensor, start, end, size, source, _ in zip(*(column.tolist() for column in blocks), strict=True):
         buffers.append(

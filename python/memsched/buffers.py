@@ -23,6 +23,8 @@ _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
 
 
 def _moment(name: str, value: object) -> int | float:
+    if type(value) is int:  # most are, and there may be 100,000s
+        return value
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         if isinstance(value, numbers.Integral):
             return int(value)

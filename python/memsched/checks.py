@@ -44,6 +44,8 @@ def count(name: str, value: object, least: int, most: int) -> int:
     InvalidInputError
         Naming the option and its value.
     """
+    if type(value) is int and least <= value <= most:  # most are, and there may be 100,000s
+        return value
     whole = isinstance(value, numbers.Integral) and _is_number(value)
     if not whole or not least <= value <= most:  # type: ignore[operator]
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number from {least} to {most}")
@@ -101,6 +103,8 @@ def size(name: str, value: object) -> int:
     InvalidInputError
         Naming the option and its value.
     """
+    if type(value) is int and 0 <= value <= EXACT_BYTES:
+        return value
     number = _as_float(value)
     if not 0 <= number < math.inf or number != math.floor(number) or int(value) > EXACT_BYTES:  # type: ignore[call-overload]
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 0 to 2^53")

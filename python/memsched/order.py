@@ -124,14 +124,14 @@ def order(
     flags = kept(graph, keep)
     if method not in METHODS:
         raise InvalidInputError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    names = [op["name"] for op in graph.ops]
+    names = _core.op_names(graph)
     if method == "ilp":
         from memsched.ilp.order import order_ilp
 
         solved = order_ilp(graph, keep=frozenset(k for k, flag in enumerate(flags) if flag), time_limit=limit)
         ids, peak, bound, visited = solved.order, solved.peak_memory, solved.lower_bound, 0
     elif method == "listed":
-        ids = list(range(len(graph.ops)))
+        ids = list(range(len(names)))
         peak, visited = _core.order_peak(graph, flags, ids), 0
         bound = _core.order_bound(graph, flags, limit, progress)
     else:
@@ -157,7 +157,7 @@ def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
     """
     if isinstance(keep, str) or not isinstance(keep, Iterable):
         raise InvalidInputError(f"keep is {keep!r}; it must be a list of names of tensors")
-    number = {tensor["name"]: k for k, tensor in enumerate(graph.tensors)}
+    number = {name: k for k, name in enumerate(_core.tensor_names(graph))}
     flags = [0] * len(number)
     for name in keep:
         if not isinstance(name, str) or name not in number:

@@ -160,7 +160,8 @@ class _Instants:
         brought = np.bincount(self.writer[chosen], self.size[chosen], len(self.time))
         runs = np.flatnonzero(brought)
         runs = runs[np.argsort(self.time[runs] / brought[runs], kind="stable")]
-        return np.cumsum([0.0, *brought[runs]]), np.cumsum([0.0, *self.time[runs]])
+        start = np.zeros(1)
+        return np.cumsum(np.concatenate((start, brought[runs]))), np.cumsum(np.concatenate((start, self.time[runs])))
 
     def value(self, op: int) -> float:
         """The least makespan over all mixtures of the link and running again; a bit less where rounding decides."""

@@ -103,8 +103,7 @@ def olla(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     if method not in ("search", "ilp"):
         raise InvalidInputError(f"method is {method!r}; it must be search or ilp")
-    names = [tensor["name"] for tensor in graph.tensors]
-    stay = tuple(name for name, flag in zip(names, kept(graph, keep), strict=True) if flag)
+    stay = tuple(name for name, flag in zip(_core.tensor_names(graph), kept(graph, keep), strict=True) if flag)
     task = _start(graph, stay, method, limit, alignment, progress)
     placed, of_all = task.improve(task.place_names(task.first.order), tries, seed)
     if task.height(placed) > device.memory:
@@ -185,7 +184,7 @@ class _Task:
 
     def place_names(self, names: Iterable[str]) -> _Placed:
         """The addresses of an order by names."""
-        number = {op["name"]: k for k, op in enumerate(self.graph.ops)}
+        number = {name: k for k, name in enumerate(_core.op_names(self.graph))}
         return self.place([number[name] for name in names])
 
     def place(self, ids: list[int]) -> _Placed:
@@ -214,7 +213,7 @@ class _Task:
 
         Also returns whether no order at all has a lower arena.
         """
-        small = len(self.graph.ops) <= _ALL_ORDERS
+        small = len(best.ids) <= _ALL_ORDERS
         complete = small and best.lowest
         lowest = [best]
         for ids in self.all_orders(lowest) if small else self.random_orders(tries, seed):
