@@ -69,7 +69,7 @@ def test_anything_at_all_is_refused_or_good(kind: str, data: bytes) -> None:
     readers.accepts(kind, data)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @settings(max_examples=100 * EXAMPLES, derandomize=True)
 @given(st.sampled_from(KINDS), NUMBERS)
 def test_many_damaged_documents_are_refused_or_good(kind: str, numbers: list[tuple[int, int, int]]) -> None:

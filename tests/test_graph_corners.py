@@ -45,7 +45,7 @@ def helped(planner: str, problem: Any, memory: int, device: ms.Device) -> ms.Res
 
 
 @ALL
-@pytest.mark.parametrize("maps", [400, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("maps", [400, pytest.param(2000, marks=pytest.mark.exhaustive)])
 def test_ops_with_very_many_maps(planner: str, maps: int) -> None:
     graph = wide(maps, 1)
     assert ms.validate(helped(planner, graph, maps // 2, ms.Device(maps // 2, 1.0))).peak_memory == maps

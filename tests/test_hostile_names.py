@@ -65,7 +65,10 @@ def run(*arguments: str) -> str:
     return outcome.output
 
 
-ALL = [pytest.param(" ".join(HOSTILE), id="all"), *(pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE)]
+ALL = [
+    pytest.param(" ".join(HOSTILE), id="all"),
+    *(pytest.param(name, marks=pytest.mark.exhaustive) for name in HOSTILE),
+]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -72,14 +72,14 @@ def test_plans_at_three_limits(name: str, planner: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", CHAIN_PLANNERS)
-@pytest.mark.parametrize("name", one_in(4))
+@pytest.mark.parametrize("name", one_in(8))
 def test_plans_at_ten_limits(name: str, planner: str) -> None:
     for share in np.linspace(0, 1, 10):
         check(planner, ms.profiles.load(name), float(share))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", one_in(16))
+@pytest.mark.parametrize("name", one_in(32))
 def test_auto_is_feasible_and_never_worse(name: str) -> None:
     """From the least that POFO needs."""
     chain = ms.profiles.load(name)

@@ -82,7 +82,7 @@ def read(device: ms.Device) -> dict[str, Any]:
 
 MANY = pytest.mark.parametrize(
     "count",
-    [100, pytest.param(1500, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.exhaustive)],
+    [100, pytest.param(1000, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.exhaustive)],
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -15,6 +16,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `memsched` command. Needs the extra memsched[cli]."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by who called: what is said is said to nobody
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         import click  # noqa: F401
         import rich  # noqa: F401

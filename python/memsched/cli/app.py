@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Any
@@ -57,6 +58,12 @@ def _status(error: MemschedError) -> int:
     return USAGE if isinstance(error, InvalidInputError) else OTHER
 
 
+def _told(error: OSError) -> str:
+    """Files that cannot be written have errors of ours, which name them."""
+    unwritten = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return f"the standard output cannot be written: {error.strerror}" if unwritten else str(error)
+
+
 def _complain_of_usage(error: click.ClickException) -> None:
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
@@ -80,6 +87,11 @@ class Program(click.Group):
         except click.UsageError as error:
             _complain_of_usage(error)
             sys.exit(USAGE)
+        except BrokenPipeError:
+            raise  # click ends quietly
+        except OSError as error:  # of --help and --version
+            complain(_told(error))
+            sys.exit(OTHER)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -94,7 +106,7 @@ class Program(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except OSError as error:
-            complain(str(error))
+            complain(_told(error))
             ctx.exit(OTHER)
         except MemoryError:
             complain("out of memory")

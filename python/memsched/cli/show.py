@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -65,8 +65,9 @@ def print_rich(*things: Table | Text | str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on stderr."""
-    click.echo(visible(text), err=True)
+    """One line on stderr; where that is full the exit status must do."""
+    with suppress(OSError):
+        click.echo(visible(text), err=True)
 
 
 def complain(text: str) -> None:

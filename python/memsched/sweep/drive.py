@@ -95,7 +95,7 @@ class Drive:
 
     def run(self) -> None:
         """Until every point is in the store."""
-        self._executor = self._start()
+        self._executor = self._started()
         self._here = isinstance(self._executor, ThreadPoolExecutor)
         try:
             while not self._finished:
@@ -140,7 +140,7 @@ class Drive:
             future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, *stop)
         except BrokenExecutor as error:
             self._record(self._after_a_death([(batch, error)]))
-        except RuntimeError as error:  # it was shut down
+        except (RuntimeError, OSError) as error:  # it was shut down, or can start no worker
             raise self._broken(error) from error
         else:
             self._flying[future] = batch
@@ -217,17 +217,24 @@ class Drive:
         batches = [batch for batch, _ in dead] + list(self._flying.values())
         self._flying.clear()
         self._end(wait=False)
-        self._executor = self._start()
+        self._executor = self._started()
         if len(batches) == 1 and len(batches[0].places) == 1 and not batches[0].deaths:
             self._suspects.append(replace(batches[0], deaths=1))  # perhaps somebody else killed the worker
             return []
         return self._blame(batches, error)
 
+    def _started(self) -> Executor:
+        try:
+            return self._start()
+        except OSError as error:
+            raise self._broken(error) from error
+
     def _broken(self, error: BaseException) -> MemschedError:
-        return MemschedError(
-            f"the executor broke ({error}); give a new one and run the same sweep again: "
-            "what it has finished is in its store"
-        )
+        if self._owned:
+            told = f"no worker can be started ({error}); end other programs or take fewer jobs"
+        else:
+            told = f"the executor broke ({error}); give a new one"
+        return MemschedError(f"{told}, and run the same sweep again: what it has finished is in its store")
 
     def _report(self) -> None:
         now = time.perf_counter()
