@@ -194,3 +194,24 @@ def test_a_bound_of_plans_that_run_once_is_none_of_all_plans() -> None:
         ms.Result.from_json({**document, "bound_on": "all"})
     renamed = ms.Result.from_json({**document, "planner": "pofo"})
     assert renamed.bounded == result.bounded  # the name of a planner proves nothing
+
+
+@pytest.mark.parametrize("result", few(), ids=name)
+def test_validate_itself_refuses_another_timeline_and_another_placement(result: ms.Result) -> None:
+    """It used to look at neither the memory over time nor the placement of a plan without addresses."""
+    document = result.timeline.to_json()
+    for key, values in document["memory"].items():
+        for value in (values[-1] + 1, -1):
+            memory = {**document["memory"], key: [*values[:-1], value]}
+            with pytest.raises((ms.ScheduleError, ms.InvalidInputError)):
+                ms.validate(replace(result, timeline=ms.Timeline.from_json({**document, "memory": memory})))
+    placement = result.placement or ms.place(result)
+    ms.validate(replace(result, placement=placement))
+    first = next(k for k, one in enumerate(placement.buffers) if one.size)
+    larger = replace(placement.buffers[first], size=placement.buffers[first].size + 1)
+    for buffers in (placement.buffers[1:], (*placement.buffers[:first], larger, *placement.buffers[first + 1 :])):
+        offsets = placement.offsets[-len(buffers) :]
+        height = max(offset + one.size for one, offset in zip(buffers, offsets, strict=True))
+        other = replace(placement, buffers=buffers, offsets=offsets, height=height, lower_bound=0)
+        with pytest.raises(ms.ScheduleError, match=r"buffers|bytes"):
+            ms.validate(replace(result, placement=other))

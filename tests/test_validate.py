@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memsched.errors import ScheduleError
-from memsched.validate import _execute, _sweep, _Walk, check_plan, validate
+from memsched.validate import _checked, _execute, _sweep, _Walk, check_plan, validate
 from plans import device, graph, instances, op, plan, tensor
 
 Json = dict[str, Any]
@@ -304,7 +304,7 @@ def test_bad_heads(head: Json) -> None:
 def test_sweep_refuses_wrong_intervals(step: int, begin: float, finish: float) -> None:
     walk = _Walk(CHAIN, plan(SWAP, 100), device())
     start, end = _execute(walk)
-    assert _sweep(walk, start, end) == 11
+    assert max(held for _, held in _sweep(walk, start, end)) == 11
     start[step], end[step] = begin, finish
     with pytest.raises(ScheduleError) as caught:
         _sweep(walk, start, end)
@@ -335,9 +335,10 @@ def test_validate_a_result() -> None:
             "device": as_object(device()),
             "schedule": as_object(plan(SWAP, 100), chunk=None),
         }
-        played = check_plan(CHAIN, plan(SWAP, 100), device())
+        played, held = _checked(CHAIN, plan(SWAP, 100), device())
         keys = ("makespan", "peak_memory", "recompute_time", "bytes_out", "bytes_in", "start", "end")
         timeline = {"idle": played.makespan - played.compute_time, **{key: getattr(played, key) for key in keys}}
+        timeline["memory"] = tuple(zip(*held.memory, strict=True))
         timeline |= {key: value for key, value in figures.items() if key in timeline}
         said = {"lower_bound": 12.0, "bound_on": "all", "placement": None, **figures}
         return SimpleNamespace(**parts, **said, timeline=SimpleNamespace(**timeline))
@@ -363,6 +364,12 @@ def test_validate_a_result() -> None:
             validate(result(**{key: getattr(report, key)[:3]}))
     with pytest.raises(ScheduleError, match="lower_bound"):
         validate(result(lower_bound=math.nan))
+    times, held = good.timeline.memory
+    last = times.index(times[-1])  # of the events that follow on time
+    other = (*held[: last - 1], held[last - 1] - 1, *held[last:])
+    for memory in ((times, other), (times[::-1], held), (times, (*held[:-1], 99)), ((), ())):
+        with pytest.raises(ScheduleError, match="memory of the result"):
+            validate(result(memory=memory))
 
 
 def test_validate_a_family() -> None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from memsched.errors import InvalidInputError, ScheduleError
 from memsched.validate_bounds import bound_of_all, bound_of_once
-from memsched.validate_result import ROUNDING, check_result
+from memsched.validate_result import ROUNDING, Stay, check_result
 
 Json = Mapping[str, Any]
 _FIELDS = {"run": "alg at skip after", "offload": "after", "prefetch": "at after", "free": ""}
@@ -91,6 +91,14 @@ class _Step:
     reads: Sequence[str] = ()
     waits: list[int] = field(default_factory=list)
     births: list[_Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a plan holds: bytes after each event, and each block from step to step."""
+
+    memory: list[tuple[float, int]]
+    stays: list[Stay]
 
 
 def _is_int(value: Any) -> bool:
@@ -327,8 +335,8 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
     return start, end
 
 
-def _sweep(walk: _Walk, start: Sequence[float], end: Sequence[float]) -> int:
-    """Check the intervals alone; the peak in bytes, without resident."""
+def _sweep(walk: _Walk, start: Sequence[float], end: Sequence[float]) -> list[tuple[float, int]]:
+    """Check the intervals alone; the bytes held after each event, without resident."""
 
     def hold(truth: bool, index: int, text: str) -> None:
         if not truth:
@@ -352,20 +360,21 @@ def _sweep(walk: _Walk, start: Sequence[float], end: Sequence[float]) -> int:
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(walk.blocks)]
     events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(walk.blocks) if b.dies is not None]
-    held = peak = 0
+    held, curve = 0, [(0.0, 0)]
     present: dict[int, _Block] = {}
-    for _, k, leaves, number in sorted(events):
+    for moment, k, leaves, number in sorted(events):
         block = walk.blocks[number]
         if leaves:
             held -= present.pop(number).bytes
+            curve.append((moment, held))
             continue
         taken = walk.contiguous and any(block.overlaps(other) for other in present.values())
         hold(not taken, k, f"the addresses of {block.name!r} are taken")
         present[number] = block
         held += block.bytes
-        peak = max(peak, held)
+        curve.append((moment, held))
         hold(held <= walk.capacity, k, f"{held} bytes are held, {walk.capacity} are there")
-    return peak
+    return curve
 
 
 def _check_head(graph: Json, plan: Json, device: Json) -> int:
@@ -406,15 +415,26 @@ def check_plan(graph: Json, plan: Json, device: Json) -> ValidationReport:
     ScheduleError
         The plan cannot run as it is written; `.step` is the index of the step to blame, if there is one.
     """
+    return _checked(graph, plan, device)[0]
+
+
+def _checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, Held]:
+    """The report of one plan on one graph, and what it holds."""
     times = _check_head(graph, plan, device)
     walk = _Walk(graph, plan, device)
     start, end = _execute(walk)
     resident = walk.budget - walk.capacity
     repeats = sorted((again, name) for name, runs in walk.runs.items() for again in runs[1:])
     sizes = [(step.verb, walk.tensors.get(step.name, 0)) for step in walk.steps]
-    return ValidationReport(
+    memory = [(moment, held + resident) for moment, held in _sweep(walk, start, end)]
+    last = len(walk.steps) - 1
+    held = Held(
+        memory=memory,
+        stays=[(b.name, max(b.born, 0), 1 + (last if b.dies is None else b.dies), b.bytes) for b in walk.blocks],
+    )
+    report = ValidationReport(
         makespan=times * max(end, default=0.0),
-        peak_memory=_sweep(walk, start, end) + resident,
+        peak_memory=max(one for _, one in memory),
         logical_peak=walk.peak + resident,
         compute_time=times * sum(step.seconds for step in walk.steps if step.verb == "run"),
         recompute_time=times * sum(walk.steps[again].seconds for again, _ in repeats),
@@ -424,6 +444,7 @@ def check_plan(graph: Json, plan: Json, device: Json) -> ValidationReport:
         start=tuple(start),
         end=tuple(end),
     )
+    return report, held
 
 
 def validate(problem: Any, schedule: Any = None, device: Any = None) -> ValidationReport:
@@ -469,20 +490,21 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     if hasattr(problem, "at"):
         rounds = [(batch, times) for batch, times in plan["rounds"]]
         graphs |= {batch: problem.at(batch).to_json() for batch, _ in rounds}
-        alone = {b: check_plan(graph, {**plan, "rounds": [[b, 1]]}, machine) for b, graph in graphs.items()}
+        both = {b: _checked(graph, {**plan, "rounds": [[b, 1]]}, machine) for b, graph in graphs.items()}
     else:
         from memsched._core import to_graph
 
         graph = problem if hasattr(problem, "ops") else to_graph(problem, chunk=schedule.chunk)
         rounds, graphs[1] = [(1, 1)], graph.to_json()
-        alone = {1: check_plan(graphs[1], plan, machine)}
+        both = {1: _checked(graphs[1], plan, machine)}
+    alone = {batch: report for batch, (report, _) in both.items()}
     sums = ("makespan", "compute_time", "recompute_time", "bytes_out", "bytes_in")
     peaks = ("peak_memory", "logical_peak")
     totals: dict[str, Any] = {key: sum(times * getattr(alone[one], key) for one, times in rounds) for key in sums}
     totals |= {key: max(getattr(one, key) for one in alone.values()) for key in peaks}
     report = replace(alone[rounds[0][0]], **totals)
     if result is not None:
-        check_result(result, report)
+        check_result(result, report, both[rounds[0][0]][1].memory, both[max(both)][1].stays)
         report = replace(report, claimed_lower_bound=result.lower_bound, bound_on=result.bound_on)
     return replace(report, lower_bound=_derived(graphs, rounds, machine, report))
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from memsched.errors import ScheduleError
+from memsched.validate_placement import validate_placement
+
+Stay: TypeAlias = tuple[str, int, int, int]  # name ("": a workspace), first step, step after the last, bytes
 
 ROUNDING = 1e-9  # between two ways to sum
 
 
-def check_result(result: Any, report: Any) -> None:
-    """Compare timeline, addresses and bound of a result with a report on its plan.
+def check_result(result: Any, report: Any, memory: Sequence[tuple[float, int]], stays: Sequence[Stay]) -> None:
+    """Compare timeline, placement and bound of a result with a report on its plan.
+
+    memory: bytes after each event of the first round. stays: what the plan holds from step to step, in the round with
+    the most.
 
     Raises
     ------
@@ -31,8 +40,44 @@ def check_result(result: Any, report: Any) -> None:
             raise ScheduleError(f"{key} of the result is {one}, of the schedule {other}; simulate it again.")
     if not 0 <= result.lower_bound <= report.makespan * (1 + ROUNDING):
         raise ScheduleError(f"The lower_bound is {result.lower_bound}, but the plan takes {report.makespan}.")
-    if result.placement is not None and result.schedule.memory == "contiguous":
-        _check_addresses(result)
+    moments, held = timeline.memory
+    curve = [(float(moment), int(one)) for moment, one in zip(moments, held, strict=True)]
+    _check_memory(curve, memory, report.peak_memory, ROUNDING * report.makespan)
+    if result.placement is not None:
+        _check_buffers(result.placement, stays)
+        if result.schedule.memory == "contiguous":
+            _check_addresses(result)
+
+
+def _check_memory(
+    said: Sequence[tuple[float, int]], memory: Sequence[tuple[float, int]], peak: int, slack: float
+) -> None:
+    """The same bytes wherever no event is near, nothing above the peak, and times that rise."""
+    times = [moment for moment, _ in said]
+    if times != sorted(times) or not all(0 <= bytes_ <= peak for _, bytes_ in said):
+        raise ScheduleError(f"memory of the result must rise in time and keep to the peak, {peak}; simulate it again.")
+    for (moment, here), (later, _) in zip(memory, (*memory[1:], (math.inf, 0)), strict=True):
+        if later - moment > 2 * slack:
+            at = moment + slack if later == math.inf else (moment + later) / 2
+            before = bisect_right(times, at)
+            found = said[before - 1][1] if before else None
+            if found != here:
+                raise ScheduleError(
+                    f"memory of the result is {found} at {at}, of the schedule {here}; simulate it again."
+                )
+
+
+def _check_buffers(placement: Any, stays: Sequence[Stay]) -> None:
+    """The placement is of what the schedule holds, and no two share bytes."""
+    placed = Counter((one.name or "", one.start, one.end, one.size) for one in placement.buffers if one.size)
+    held = Counter(stay for stay in stays if stay[3])
+    if placed != held:
+        name, start, end, size = next(iter((placed - held) + (held - placed)))
+        raise ScheduleError(
+            f"buffers of the placement are not what the schedule holds: {name or 'a workspace'!r} of {size} bytes from "
+            f"step {start} to {end} is in one of them alone; place the result again."
+        )
+    validate_placement(placement.buffers, placement.offsets)
 
 
 def _check_addresses(result: Any) -> None:
