@@ -110,7 +110,10 @@ def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms
     assert result.offloaded == result.recomputed == ()
     if enough > 1:
         needed = needs(planner, graph, enough - 1)
-        assert needed == enough or (planner == "modnn" and needed is not None)  # it may fail again with more
+        if planner == "pooch" and needed is None:  # it may compute again
+            assert run(planner, graph, enough - 1).recomputed
+        else:
+            assert needed == enough or (planner == "modnn" and needed is not None)  # it may fail again with more
 
 
 @ALL
@@ -330,3 +333,29 @@ def test_compare_and_plan_take_graphs() -> None:
         ms.compare(graph, memory, 12e9, chunk=5)
     with pytest.raises(ms.InvalidInputError, match="greedy plans a Chain"):
         ms.plan(graph, memory, 12e9, planner="greedy")
+
+
+@pytest.mark.parametrize("host", [0, 500_000_000, None])
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_a_long_graph_is_planned_where_its_feature_maps_cannot_all_travel(host: int | None, share: float) -> None:
+    graph = ms.profiles.analytic("resnet50", 8).graph
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    device = ms.Device(int(least + share * (peak - least)), bandwidth=0 if host is None else 12e9, host_memory=host)
+    found = ms.pooch(graph, device=device)
+    check(found, device.memory)
+    assert found.recomputed
+    assert ms.plan(graph, device=device, time_limit=0.0).makespan <= found.makespan
+
+
+@pytest.mark.parametrize("planner", ["pooch", "swap_opt"])
+@FEW
+@given(case=cases(), share=st.floats(0, 1), part=st.floats(0, 1))
+def test_what_a_small_host_takes_may_travel(
+    planner: str, case: tuple[ms.Graph, ms.Device], share: float, part: float
+) -> None:
+    graph, linked = case
+    total = sum(tensor["size"] for tensor in graph.tensors)
+    link = {"d2h": linked.d2h, "h2d": linked.h2d, "duplex": linked.duplex, "latency": linked.latency}
+    device = ms.Device(between(planner, graph, share), **link, host_memory=int(part * total))
+    memory = needs(planner, graph, device.memory, device=device) or device.memory
+    check(run(planner, graph, memory, device=device), memory)

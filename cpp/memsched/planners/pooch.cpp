@@ -55,6 +55,50 @@ Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, C
     return found;
 }
 
+// Where not all maps can travel (there is no link, or the host is too small): the best of those that send as many as
+// the host takes, the first or the largest, and of the rest keep each so manieth and, if they may, compute the others
+// again.
+ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompute, ClassSearch& search) {
+    const std::vector<TensorId>& maps = search.maps();
+    std::vector<std::size_t> order(maps.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::vector<Classes> sent{Classes(maps.size(), MapClass::recompute)};
+    for (int round = 0; round < 2 && device.d2h > 0 && device.h2d > 0; ++round) {
+        Bytes room = device.host_memory.value_or(std::numeric_limits<Bytes>::max());
+        sent.push_back(sent[0]);
+        for (const std::size_t m : order) {
+            const Bytes own = graph.tensor(maps[m]).bytes;
+            if (own <= room) {
+                room -= own;
+                sent.back()[m] = MapClass::swap;
+            }
+        }
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+            return graph.tensor(maps[a]).bytes > graph.tensor(maps[b]).bytes;
+        });
+    }
+    ClassSolution best{{}, {}, Simulator::illegal};
+    for (const Classes& base : sent) {
+        for (std::size_t stride = 1; stride <= (recompute ? maps.size() + 1 : 1); stride += (stride + 3) / 4) {
+            if (best.makespan < Simulator::illegal && search.stopped(0)) {
+                return best;
+            }
+            Classes classes = base;
+            std::size_t rest = 0;
+            for (MapClass& one : classes) {
+                if (one == MapClass::recompute && ++rest % stride == 0) {
+                    one = MapClass::keep;
+                }
+            }
+            ClassSolution found = search.with_best_rule(std::move(classes));
+            if (clearly_less(found.makespan, best.makespan)) {
+                best = std::move(found);
+            }
+        }
+    }
+    return best;
+}
+
 // Step 1: which of the maps whose transfers stall are kept.
 class KeepSearch {
   public:
@@ -69,14 +113,14 @@ class KeepSearch {
         }
     }
 
-    ClassSolution best(const ClassSolution& swap_all) {
-        const Classes base(search_.maps().size(), MapClass::swap);
+    ClassSolution best(const ClassSolution& start) {
+        const Classes& base = start.classes;
         if (levels_.size() <= static_cast<std::size_t>(options_.tree)) {
             grow(base, 0);
         } else {
             walk(base);
         }
-        ClassSolution best = swap_all;
+        ClassSolution best = start;
         for (ClassSolution& leaf : with_rest()) {
             if (leaf.makespan < best.makespan) {
                 best = std::move(leaf);
@@ -270,19 +314,26 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
                                    const PoochOptions& options, Workers& workers, const Progress& progress) {
     ClassSearch search(graph, device, budget, workers, progress);
     PoochSolution found;
-    const ClassSolution all = search.with_best_rule(Classes(search.maps().size(), MapClass::swap));
-    if (all.makespan == Simulator::illegal) {
-        return std::nullopt;
-    }
-    found.swap_opt = {Classes(all.classes.size(), MapClass::keep), {}, 0};
+    ClassSolution start = search.with_best_rule(Classes(search.maps().size(), MapClass::swap));
+    found.swap_opt = {Classes(search.maps().size(), MapClass::keep), {}, 0};
     found.swap_opt.makespan = search.makespan(found.swap_opt.classes);
     if (found.swap_opt.makespan < Simulator::illegal) { // nothing stalls
         found.pooch = found.swap_opt;
         found.evaluations = search.evaluations();
         return found;
     }
-    const Stalling stalling = stalling_maps(graph, device, budget, search);
-    found.swap_opt = settled(search, KeepSearch(search, stalling, options).best(all));
+    Stalling stalling;
+    if (start.makespan < Simulator::illegal) {
+        stalling = stalling_maps(graph, device, budget, search);
+    } else {
+        start = mixed_start(graph, device, recompute, search);
+        if (start.makespan == Simulator::illegal) {
+            return std::nullopt;
+        }
+        stalling.in.assign(search.maps().size(), 1);
+        stalling.out = stalling.in;
+    }
+    found.swap_opt = settled(search, KeepSearch(search, stalling, options).best(start));
     found.pooch = found.swap_opt;
     if (recompute) {
         found.pooch = settled(search, with_recomputation(graph, search, found.swap_opt));

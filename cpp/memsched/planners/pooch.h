@@ -23,7 +23,8 @@ struct PoochSolution {
 };
 
 // Keep and swap only (its first step), and all of PoocH if `recompute`; else `pooch` is swap_opt. Where everything fits
-// nothing moves. budget: bytes, resident included. None when swapping all does not run. Stops early when told to.
+// nothing moves. budget: bytes, resident included. Where swapping all does not run (no link, a small host), it starts
+// from a mixture of the classes instead; none when no such mixture runs. Stops early when told to.
 std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress);
 

@@ -37,8 +37,10 @@ class GraphTask:
         Its memory is the budget M.
     workspace_limit : int
         Bytes of workspace within which each op takes its fastest algorithm; -1: each takes its first.
+    cannot : str
+        Why not all feature maps can move; "" where they can.
     stays : bool
-        Nothing can move, but everything fits: then nothing needs to.
+        Not all can move, but everything fits: then nothing needs to.
     started : float
         When the call began, for Result.runtime.
     """
@@ -48,6 +50,7 @@ class GraphTask:
     graph: Graph
     device: Device
     workspace_limit: int
+    cannot: str
     stays: bool
     started: float
 
@@ -66,9 +69,9 @@ class GraphTask:
         return measured(self.planner, options, self.problem, schedule, device, started, recomputes=recomputes)
 
     def endless(self) -> InfeasibleError:
-        """What to raise where plans fit but take forever."""
+        """What to raise where plans fit but take forever, or where not all can move."""
         needed = need_of_keeping_all(self.graph, self.workspace_limit)
-        return self.no_plan(needed, "the link is so slow that no plan ends")
+        return self.no_plan(needed, self.cannot or "the link is so slow that no plan ends")
 
     def no_plan(self, needed: int, reason: str) -> InfeasibleError:
         """What to raise."""
@@ -106,11 +109,13 @@ def start_graph(
     workspace_limit: object,
     *,
     need: Need = need_of_swapping_all,
+    mixes: bool = False,
 ) -> GraphTask:
     """Check a call of a planner of graphs, and that it can succeed.
 
     `need` is the planner's own minimum where feature maps can move. Without a link, or where the host cannot take all
-    of them, it needs what keeps them all. A planner that has no workspace_limit gives FIRST: each op takes its first.
+    of them, it needs what keeps them all, unless it `mixes`: then it may try with less. A planner that has no
+    workspace_limit gives FIRST: each op takes its first.
 
     Raises
     ------
@@ -130,7 +135,8 @@ def start_graph(
     elif device.host_memory is not None and device.host_memory < moved:
         reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, so all must stay"
     needed = (need_of_keeping_all if reason else need)(graph, limit)
-    if device.memory < needed:
+    stays = bool(reason) and device.memory >= needed
+    if device.memory < needed and not (reason and mixes):
         raise infeasible(planner, graph.name, device, needed, reason or "some op does not fit")
     return GraphTask(
         planner=planner,
@@ -138,7 +144,8 @@ def start_graph(
         graph=graph,
         device=device,
         workspace_limit=limit,
-        stays=bool(reason),
+        cannot=reason,
+        stays=stays,
         started=started,
     )
 

@@ -69,7 +69,8 @@ def pooch(
     Raises
     ------
     InfeasibleError
-        Even with all feature maps on the host it does not fit.
+        Even with all feature maps on the host it does not fit. Without a link, or where the host cannot take all, no
+        mixture that was tried fits either, and `.min_memory` is what keeps them all; less may do.
     InvalidInputError
 
     References
@@ -86,7 +87,7 @@ def pooch(
     >>> result.makespan < 0.5 * ms.swap_opt(graph, device=device).makespan
     True
     """
-    task = start_graph("pooch", problem, M, beta, device, workspace_limit)
+    task = start_graph("pooch", problem, M, beta, device, workspace_limit, mixes=True)
     return search_classes(
         task,
         recompute=True,

@@ -59,7 +59,8 @@ def swap_opt(
     Raises
     ------
     InfeasibleError
-        Even with all feature maps on the host it does not fit.
+        Even with all feature maps on the host it does not fit. Without a link, or where the host cannot take all, no
+        mixture that was tried fits either, and `.min_memory` is what keeps them all; less may do.
     InvalidInputError
 
     References
@@ -73,7 +74,7 @@ def swap_opt(
     >>> ms.swap_opt(graph, 16e9, 12e9).makespan < ms.swap_all(graph, 16e9, 12e9).makespan
     True
     """
-    task = start_graph("swap_opt", problem, M, beta, device, workspace_limit)
+    task = start_graph("swap_opt", problem, M, beta, device, workspace_limit, mixes=True)
     return search_classes(
         task,
         recompute=False,
