@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from importlib.util import find_spec
 
 import pytest
@@ -166,3 +167,17 @@ def test_graphs_without_an_order(reads: dict[str, str], sentence: str) -> None:
     ops = [op(name, [reads[name]] if name in reads else [], [name.lower()], 1.0) for name in "AB"]
     with pytest.raises(ms.InvalidInputError, match=sentence):
         ms.Graph.from_json(graph_json(tensors, ops))
+
+
+def test_what_loses_nothing_is_run_at_once() -> None:
+    """A search that begins by trying what loses nothing sees 214 sets of ops here; one that does not sees 7,507."""
+    rng = random.Random(0)
+    tensors, ops = [], []
+    for k in range(60):
+        tensors.append({"name": f"t{k}", "size": rng.randint(0, 99), "role": "activation"})
+        reads = [f"t{j}" for j in range(max(0, k - 15), k) if rng.random() < 0.1]
+        choices = [{"alg": "default", "time": 1.0, "workspace": 0}]
+        ops.append({"name": f"o{k}", "phase": "fwd", "reads": reads, "writes": [f"t{k}"], "choices": choices})
+    found = ms.order(ms.Graph(tensors, ops))
+    assert found.optimal
+    assert 0 < found.visited < 1000
