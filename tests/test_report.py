@@ -472,6 +472,7 @@ def sweeps(draw: st.DrawFn) -> list[dict[str, Any]]:
     rows = []
     for planner, problem, memory, bandwidth in draw(st.lists(points, max_size=30, unique=True)):
         row = {**ROW, "planner": planner, "problem": problem, "memory": memory, "bandwidth": bandwidth}
+        row["peak_memory"] = memory
         status = draw(st.sampled_from(["planned", "planned", "infeasible", "failed"]))
         if status == "planned":
             makespan, bound = draw(st.integers(1, 9)), draw(st.integers(1, 9))

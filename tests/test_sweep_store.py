@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -25,6 +26,7 @@ from memsched.sweep import store as stores
 from memsched.sweep.points import group, swept_problem
 from memsched.sweep.rows import Row
 from memsched.sweep.store import Store
+from memsched.sweep.store_file import POINT, as_kept, seal
 from sweeps import POINTS, SWEEP
 
 CHAIN = "resnet18-224-b32"
@@ -176,7 +178,7 @@ def test_a_point_that_is_there_is_neither_claimed_nor_replaced(tmp_path: Path) -
     points = group(problem, "greedy", {}, None, [Device(10**9, 8e9), Device(10**8, 8e9)], "1")
     store = Store(tmp_path / "a.sqlite")
     store.add_problem(problem)
-    store.add([(points, 0, {**measured(1.0), "optimal": True})])
+    store.add([(points, 0, {**measured(1.0), "lower_bound": 1.0, "gap": 0.0, "optimal": True})])
     store.add([(points, 0, measured(2.0)), (points, 1, {"status": "failed", "error": "x"})])
     assert store.claim(points.keys) == set()
     assert [(row["makespan"], row["optimal"], row["error"]) for row in store.rows(points.keys)] == [
@@ -278,3 +280,35 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_a_store_that_opens(small
     table = ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=path)
     assert len(table) == 1000
     assert keys(path).items() >= before.items()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("peak_memory", lambda row: row["memory"] + 1),
+        ("lower_bound", lambda row: 2 * row["makespan"]),
+        ("lower_bound", lambda _: -1.0),
+        ("makespan", lambda row: row["lower_bound"] / 2),
+        ("optimal", lambda row: not row["optimal"]),
+        ("gap", lambda row: row["gap"] + 1.0),
+        ("bytes_out", lambda _: -1),
+        ("runtime", lambda _: -1.0),
+    ],
+)
+def test_a_forged_point_that_contradicts_itself_is_refused(
+    tmp_path: Path, key: str, value: Callable[[dict[str, Any]], Any]
+) -> None:
+    """With a seal that is right: only the figures beside it tell."""
+    path = tmp_path / "sweep.sqlite"
+    swept = ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=path)
+    (row,) = ms.read_store(path)
+    assert (swept.claimed, ms.read_store(path).claimed) == (False, True)
+    assert ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=path).claimed  # planned before
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        values = list(database.execute(f"SELECT {', '.join(POINT)} FROM points").fetchone())
+        values[list(POINT).index(key)] = value(row)
+        database.execute(
+            f"UPDATE points SET {key} = ?, seal = ?", (values[list(POINT).index(key)], seal(as_kept(values)))
+        )
+    with pytest.raises(ms.StoreError, match=key):
+        ms.read_store(path)

@@ -136,7 +136,7 @@ def _summary(found: Sweep) -> Table:
         ("points", "right"),
         ("planned", "right"),
         ("best", "right"),
-        ("mean gap", "right"),
+        ("claimed gap" if found.claimed else "mean gap", "right"),
         ("over ideal", "right"),
         ("solved in", "right"),
     )
@@ -158,6 +158,8 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed{where}",
         "best: as fast as any planner at the same problem and device; over ideal: the mean, above all run times",
     ]
+    if found.claimed:
+        notes.append("claimed: some points were in the store already; memsched.plan_again plans one anew")
     failed = [row for row in found if row["status"] == "failed"]
     for row in failed[:_SHOWN]:
         notes.append(f"failed: {row['planner']} on {row['problem']} with {row['memory']} bytes: {row['error']}")

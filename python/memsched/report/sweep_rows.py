@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from memsched.errors import InvalidInputError
+from memsched.sweep.rows import contradiction
 from memsched.units import format_bytes
 
 STATUSES = ("planned", "infeasible", "failed")
@@ -58,14 +59,10 @@ def checked(rows: Sequence[Row]) -> list[Row]:
 
 
 def _check_proof(where: str, row: Row) -> None:
-    """Refuse a bound, a gap or a proof that the makespan contradicts."""
-    makespan, bound = row["makespan"], row["lower_bound"]
-    _check(where, "lower_bound", bound, bound <= makespan * (1 + 1e-9), f"at most the makespan, {makespan!r}")
-    meets = makespan <= bound * (1 + 1e-12)
-    _check(where, "optimal", row["optimal"], bool(row["optimal"]) is meets, f"{meets}, by makespan and lower_bound")
-    gap = (makespan - bound) / bound if bound > 0 else 0.0
-    fine = row["gap"] is not None and math.isclose(row["gap"], gap, rel_tol=1e-9, abs_tol=1e-9)
-    _check(where, "gap", row["gap"], fine, f"{gap!r}, by makespan and lower_bound")
+    """Refuse what other figures of the row contradict."""
+    wrong = contradiction(row)
+    if wrong is not None:
+        _check(where, wrong[0], row[wrong[0]], False, wrong[1])
 
 
 def _is_number(value: object) -> bool:

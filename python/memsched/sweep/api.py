@@ -158,8 +158,9 @@ def sweep(
         for one in loaded:
             opened.add_problem(one)
         keys = list(dict.fromkeys(key for one in groups for key in one.keys))
-        Drive(_once(groups), opened, start, workers, progress, owned, interrupts).run()
-        return Sweep(opened.rows(keys))
+        drive = Drive(_once(groups), opened, start, workers, progress, owned, interrupts)
+        drive.run()
+        return Sweep(opened.rows(keys), claimed=drive.kept > 0)
 
 
 def read_store(path: str | os.PathLike[str]) -> Sweep:
@@ -173,7 +174,7 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
     Returns
     -------
     Sweep
-        By problem, planner, options, memory and bandwidth.
+        By problem, planner, options, memory and bandwidth. Its figures are `claimed`.
 
     Raises
     ------
@@ -192,7 +193,7 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
 
     opened = Store(path, read_only=True)
     try:
-        return Sweep(opened.rows())
+        return Sweep(opened.rows(), claimed=True)
     finally:
         opened.close()
 

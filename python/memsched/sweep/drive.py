@@ -116,6 +116,11 @@ class Drive:
         self._report()
 
     @property
+    def kept(self) -> int:
+        """How many points were in the store already, or came there by another sweep."""
+        return self._kept
+
+    @property
     def _finished(self) -> bool:
         return not (self._waiting or self._suspects or self._flying or self._elsewhere)
 

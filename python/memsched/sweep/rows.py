@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from memsched.errors import InfeasibleError
@@ -63,3 +65,27 @@ def unplanned(error: BaseException) -> Row:
     if isinstance(error, InfeasibleError):
         return {"status": "infeasible", "min_memory": error.min_memory, "error": str(error)}
     return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+
+
+def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A figure of a planned row that others of the row contradict, and what it must be; None where none does.
+
+    That is all that a row can prove: its makespan and its bound are what the sweep claims.
+    """
+    makespan, bound = row["makespan"], row["lower_bound"]
+    if not 0 <= makespan < math.inf:
+        return "makespan", "a number of seconds >= 0"
+    if not 0 <= bound <= makespan * (1 + 1e-9):
+        return "lower_bound", f"at least 0 and at most the makespan, {makespan!r}"
+    meets = makespan <= bound * (1 + 1e-12)
+    if bool(row["optimal"]) is not meets:
+        return "optimal", f"{meets}, by makespan and lower_bound"
+    gap = (makespan - bound) / bound if bound > 0 else 0.0
+    if row["gap"] is None or not math.isclose(row["gap"], gap, rel_tol=1e-9, abs_tol=1e-9):
+        return "gap", f"{gap!r}, by makespan and lower_bound"
+    if row["peak_memory"] is not None and not 0 <= row["peak_memory"] <= row["memory"]:
+        return "peak_memory", f"at least 0 and at most the memory, {row['memory']!r}"
+    for key in ("bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed", "runtime"):
+        if row[key] is not None and not row[key] >= 0:
+            return key, "a number >= 0"
+    return None

@@ -18,7 +18,7 @@ from memsched.documents import Document, write_device
 from memsched.errors import StoreError
 from memsched.files import MOST_BYTES, path_of
 from memsched.sweep.points import Group, SweptProblem, content_key
-from memsched.sweep.rows import MEASURES, Row
+from memsched.sweep.rows import MEASURES, Row, contradiction
 from memsched.sweep.store_file import (
     PATIENCE,
     POINT,
@@ -243,6 +243,10 @@ class Store:
             raise damaged(self.path, f"its point {row['key']} cannot be read ({error})") from error
         if row["optimal"] is not None:
             row["optimal"] = bool(row["optimal"])
+        wrong = contradiction(row) if row["status"] == "planned" else None
+        if wrong is not None:
+            key, what = wrong
+            raise damaged(self.path, f"{key} of its point {row['key']} is {row[key]!r}; it must be {what}")
         return row
 
     @contextmanager

@@ -49,9 +49,13 @@ class Sweep:
         and ops); min_memory (bytes, of the infeasible), error (a sentence, of the infeasible and the failed); ideal
         (seconds of all runs), device, table_slots, version, finished (a Unix time), problem_key, key. None where a
         point has no such number.
+    claimed : bool
+        Whether rows were read from a file: then their figures, bounds among them, are what it claims. Only what the
+        figures of a row say about each other is checked; `plan_again` plans a point anew.
     """
 
     rows: list[Row] = field(repr=False)
+    claimed: bool = field(default=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
