@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
@@ -224,6 +225,7 @@ def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
+    gc.disable()  # an exception in a callback of gc, such as that of Hypothesis, would be lost
     before = signal.signal(signal.SIGPROF, stop)
     began = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -236,6 +238,7 @@ def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        gc.enable()
     return 0.0  # it was ready before
 
 

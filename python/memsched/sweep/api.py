@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from memsched import checks, profiles
-from memsched._core import Chain, Device, Graph
+from memsched import checks
+from memsched._core import Device
 from memsched.documents import read_device
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.family import GraphFamily
 from memsched.files import path_of
-from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problem import Problem
 from memsched.result import Result
-from memsched.sources import find_problem, link_bandwidth, problem_from
-from memsched.sweep.interrupt import Interrupts
-from memsched.sweep.points import (
-    MOST_POINTS,
-    Group,
-    SweptProblem,
-    check_count,
-    check_kind,
-    check_options,
-    group,
-    swept_problem,
-    table_slots,
+from memsched.sources import find_problem, problem_from
+from memsched.sweep.arguments import (
+    listed_problems,
+    options_of,
+    read_devices,
+    read_list,
+    read_options,
+    read_planners,
+    read_problem,
 )
+from memsched.sweep.interrupt import Interrupts
+from memsched.sweep.points import MOST_POINTS, Group, SweptProblem, check_count, group, table_slots
 from memsched.sweep.progress import SweepProgress
 from memsched.sweep.table import Sweep
-from memsched.units import parse_bandwidth, parse_memory
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-Options = Mapping[str, Any]
 _GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
 
 
@@ -134,22 +129,22 @@ def sweep(
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
     if store is not None and path_of(store, "store") == ":memory:":
         raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
-    memory = _listed("memory", memory)
-    beta = None if beta is None else _listed("beta", beta)
+    memory = read_list("memory", memory)
+    beta = None if beta is None else read_list("beta", beta)
     planners = planners if planners is None or isinstance(planners, str) else list(islice(planners, MOST_POINTS + 1))
-    given = _given(problems)
+    given = listed_problems(problems)
     links = 1 if beta is None else len(beta)
     each = 1 if planners is None or isinstance(planners, str) else len(planners)
     check_count(len(given) * max(1, each), len(memory), links)
-    loaded = [_problem(one) for one in given]
-    wanted = _options(options)
-    named = [_planners(planners, one.problem, wanted) for one in loaded]
+    loaded = [read_problem(one) for one in given]
+    wanted = read_options(options)
+    named = [read_planners(planners, one.problem, wanted) for one in loaded]
     check_count(sum(map(len, named)), len(memory), links)
     groups: list[Group] = []
     for one, names in zip(loaded, named, strict=True):
-        devices = _devices(one.problem, memory, beta, device)
+        devices = read_devices(one.problem, memory, beta, device)
         for planner in names:
-            own = _options_of(planner, wanted)
+            own = options_of(planner, wanted)
             slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
             groups.append(group(one, planner, own, slots, devices, __version__))
     interrupts = Interrupts()
@@ -252,110 +247,6 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         devices=(),
     )
     return planning(work)(read_device(row["device"]))
-
-
-def _given(problems: Sequence[Problem | str] | Problem | str) -> list[Problem | str]:
-    if isinstance(problems, str | Chain | Graph | GraphFamily):
-        return [problems]
-    if not isinstance(problems, Iterable) or not (listed := list(islice(problems, MOST_POINTS + 1))):
-        raise InvalidInputError(f"problems is {problems!r}; give a problem, a name or a list of them, not empty")
-    return listed
-
-
-def _problem(given: Problem | str) -> SweptProblem:
-    if isinstance(given, str):
-        named = given in profiles.names() or given.startswith(("graph:", "analytic:"))
-        return swept_problem(find_problem(given), given if named else None)
-    if not isinstance(given, Chain | Graph | GraphFamily):
-        raise InvalidInputError(f"problems has {given!r}; each must be a Chain, a Graph, a GraphFamily or a name")
-    return swept_problem(given)
-
-
-def _devices(
-    problem: Problem, memory: Sequence[float | str], beta: Sequence[float | str] | None, base: Device | None
-) -> list[Device]:
-    if base is not None and not isinstance(base, Device):
-        raise InvalidInputError(f"device is {base!r}; it must be a Device")
-    memories = [parse_memory(one, problem) for one in memory]
-    for wanted, one in zip(memory, memories, strict=True):
-        if one == 0:
-            raise InvalidInputError(f"memory has {wanted!r}; each must be more than 0 bytes")
-    links: list[tuple[float, float]]
-    if beta is not None:
-        links = [(speed, speed) for speed in (_speed(one, problem) for one in beta)]
-    elif base is not None:
-        links = [(base.d2h, base.h2d)]
-    else:
-        speed = link_bandwidth(problem, "give beta")
-        links = [(speed, speed)]
-    more: dict[str, Any] = {}
-    if base is not None:
-        more = {"duplex": base.duplex, "latency": base.latency, "host_memory": base.host_memory, "name": base.name}
-    return [Device(one, d2h=d2h, h2d=h2d, **more) for one in memories for d2h, h2d in links]
-
-
-def _speed(given: float | str, problem: Problem) -> float:
-    return link_bandwidth(problem, "give a bandwidth") if given == "profile" else parse_bandwidth(given)
-
-
-def _listed(what: str, given: Sequence[float | str]) -> list[float | str]:
-    listed = [] if isinstance(given, str) or not isinstance(given, Iterable) else list(islice(given, MOST_POINTS + 1))
-    if not listed:
-        raise InvalidInputError(f"{what} is {given!r}; give a list, not empty")
-    return listed
-
-
-def _planners(given: Sequence[str] | None, problem: Problem, options: Mapping[str, Options]) -> list[str]:
-    if given is None:
-        return planners_of(problem)
-    if isinstance(given, str):
-        given = [given]
-    names = list(dict.fromkeys(given))
-    if not names:
-        raise InvalidInputError("planners is empty; name some, or leave it out to take all")
-    for name in names:
-        check_planner(name)
-        check_kind(problem, name)
-    for name in options:
-        if name != "all" and name not in names:
-            raise InvalidInputError(f"options has {name!r}, which is not among the planners {', '.join(names)}")
-    return names
-
-
-def _options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
-    """Options by planner, or by "all", checked as far as they can be before a planner runs."""
-    found: dict[str, dict[str, Any]] = {}
-    for planner, options in (given or {}).items():
-        if not isinstance(options, Mapping):
-            raise InvalidInputError(f"options of {planner!r} is {options!r}; it must be a mapping: option -> value")
-        if planner != "all":
-            check_options(planner, options)
-        for name, value in options.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidInputError(f"option {name!r} is {value!r}; it must be finite")
-            short = abs(value) < 2**63 if isinstance(value, int) else len(str(value)) < 1000
-            if not (value is None or isinstance(value, bool | int | float | str)) or not short:
-                raise InvalidInputError(
-                    f"option {name!r} is {checks.shown(value)}; it must be a number, a text, true or false, and short"
-                )
-        found[planner] = dict(options)
-    for name in found.get("all", {}):
-        if not any(_takes(planner, name) for planner in PLANNERS):
-            raise InvalidInputError(f"no planner has the option {name!r}")
-    return found
-
-
-def _takes(planner: str, option: str) -> bool:
-    try:
-        check_options(planner, {option: None})
-    except InvalidInputError:
-        return False
-    return True
-
-
-def _options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
-    common = {name: value for name, value in options.get("all", {}).items() if _takes(planner, name)}
-    return {**common, **options.get(planner, {})}
 
 
 def _executor(
