@@ -163,3 +163,9 @@ def test_what_olla_does_besides_searching_takes_little() -> None:
     """Names were read from dicts of all that the graph has, again and again: 1.1 seconds of 20,000 ops, now 0.3."""
     graph = step_graph(20_000)
     assert spent(lambda: ms.olla(graph, M=2**50, beta=1.0, time_limit=0.1)) <= 0.7
+
+
+def test_validate_takes_little_with_addresses() -> None:
+    """Each block was held against all others: 20 seconds for 8,000 ops, now 1."""
+    result = ms.olla(step_graph(8_000), M=2**50, beta=1.0, time_limit=0.5)
+    assert spent(lambda: ms.validate(result)) <= 4

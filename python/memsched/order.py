@@ -76,6 +76,8 @@ def order(
     "search" bounds the peak from below by minimum cuts, one for each op that matters, and from above by greedy orders
     that know which runs lose nothing. Where the two do not meet it goes on with a best-first search over sets of ops,
     forwards and backwards in time. On training steps of thousands of ops the bounds nearly always meet.
+    Beyond some 32,000 ops that hang together the cuts would need more than 256 MiB; there the bound is the largest need
+    of one op.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ One file on purpose, though a long one: whoever distrusts a plan reads all that 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,50 @@ class Held:
     stays: list[Stay]
 
 
+class _Sums:
+    """Numbers by index, all 0 at first, and the sum of those before an index: a Fenwick tree."""
+
+    def __init__(self, count: int) -> None:
+        self.tree = [0] * (count + 1)
+
+    def add(self, index: int, value: int) -> None:
+        at = index + 1
+        while at < len(self.tree):
+            self.tree[at] += value
+            at += at & -at
+
+    def before(self, index: int) -> int:
+        total, at = 0, index
+        while at > 0:
+            total += self.tree[at]
+            at -= at & -at
+        return total
+
+
+class _Arena:
+    """Blocks of which no two overlap, by address; only neighbours of a new one can be in its way."""
+
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+
+    def takes(self, block: _Block) -> bool:
+        """Whether it overlaps none; then it is one of them. What has no bytes overlaps nothing."""
+        at = bisect_left(self.blocks, block.low, key=_low)
+        if any(block.overlaps(other) for other in self.blocks[max(0, at - 1) : at + 1]):
+            return False
+        if block.bytes:
+            self.blocks.insert(at, block)
+        return True
+
+    def drop(self, block: _Block) -> None:
+        if block.bytes:
+            del self.blocks[bisect_left(self.blocks, block.low, key=_low)]
+
+
+def _low(block: _Block) -> int:
+    return block.low
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -124,10 +169,12 @@ class _Walk:
         self.host_bytes = 0
         self.runs: dict[str, list[int]] = {}
         self.last_run = _AT_TIME_0
+        self.arena = _Arena()  # in contiguous plans what is on the device
         self.live = self.peak = 0  # bytes in list order, without resident
         for tensor in graph["tensors"]:
             if tensor["role"] in ("input", "weight"):  # packed from address 0, in the order of the graph
-                self.hold(_Block(tensor["name"], tensor["size"], _AT_TIME_0, low=self.live))
+                self.hold(block := _Block(tensor["name"], tensor["size"], _AT_TIME_0, low=self.live))
+                self.arena.takes(block)
         if self.live > self.capacity:
             need = self.live - self.capacity + self.budget
             raise ScheduleError(f"At time 0 there are {need} bytes, the budget is {self.budget}; raise it.")
@@ -195,8 +242,11 @@ class _Walk:
                 self.fail(f"its output {block.name!r} is already on the device; free it first.")
         workspace: int = choices[alg]["workspace"]
         workspace = op.get("skip_workspace", workspace) if skip else workspace
-        self.allocate(index, [*births, _Block("", workspace, index, dies=index)], raw.get("at", {}))
+        scratch = _Block("", workspace, index, dies=index)
+        self.allocate(index, [*births, scratch], raw.get("at", {}))
         self.live -= workspace
+        if self.contiguous:
+            self.arena.drop(scratch)
         step.reads, step.stream, step.seconds = op["reads"], "compute", float(choices[alg]["time"])
         self.runs.setdefault(name, []).append(index)
         self.last_run = index
@@ -228,6 +278,8 @@ class _Walk:
         block = self.on_device.pop(name)
         block.dies = index
         self.live -= block.bytes
+        if self.contiguous:
+            self.arena.drop(block)
         self.steps[index].waits += block.touched
 
     def touch(self, index: int, name: str) -> None:
@@ -248,19 +300,16 @@ class _Walk:
         names = [block.name for block in births]
         if not isinstance(at, Mapping) or not set(at) <= set(names):
             self.fail(f"at is {at!r}; give addresses of {names!r} and of nothing else.")
-        others = list(self.on_device.values()) if self.contiguous else []
         for block in births:
             low = at.get(block.name, None if block.bytes and self.contiguous else 0)
             top = self.capacity - block.bytes
             if self.contiguous and (not _is_int(low) or low > top):
                 self.fail(f"the address at[{block.name!r}] is {low!r}; give a whole number from 0 to {top}.")
             block.low = low
-            for other in others:
-                if block.overlaps(other):
-                    text = f"{block.bytes} bytes at {low} overlap {other.bytes} bytes at {other.low}"
-                    self.fail(f"{block.name!r}: {text} ({other.name!r}); move it or free the other before.")
-            if self.contiguous:
-                others.append(block)
+            if self.contiguous and not self.arena.takes(block):
+                other = next(one for one in self.on_device.values() if block.overlaps(one))
+                text = f"{block.bytes} bytes at {low} overlap {other.bytes} bytes at {other.low}"
+                self.fail(f"{block.name!r}: {text} ({other.name!r}); move it or free the other before.")
             block.touched.append(index)
             self.hold(block)
         self.steps[index].births = births
@@ -270,7 +319,7 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
     """Play the steps against a clock: at every event the head of each stream, and every free, may start."""
     steps, count = walk.steps, len(walk.steps)
     start, end, clock = [math.inf] * count, [math.inf] * count, 0.0
-    births, returned = [0] * (count + 1), [0] * count  # bytes
+    births, returned = [0] * (count + 1), _Sums(count)  # bytes
     deaths: list[list[_Block]] = [[] for _ in range(count)]
     for block in walk.blocks:
         births[block.born + 1] += block.bytes
@@ -282,7 +331,7 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
         """What was listed before counts as held, but for what steps listed before have really given back."""
         if not walk.contiguous:
             asks = any(block.bytes for block in steps[index].births)  # who asks for nothing waits for nothing
-            return not asks or asked[index] - settled_bytes - sum(returned[settled:index]) <= walk.capacity
+            return not asks or asked[index] - returned.before(index) <= walk.capacity
         leaving = [old for k in range(settled, index) if end[k] > clock for old in deaths[k]]
         return not any(new.overlaps(old) for new in steps[index].births for old in leaving)
 
@@ -298,17 +347,16 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
         elif not step.waits:
             frees.append(index)
     waiting, running = count, list[int]()
-    settled = settled_bytes = 0  # all steps before this one have ended, and gave back so much
+    settled = 0  # all steps before this one have ended
     while waiting or running:
         for index in [index for index in running if end[index] <= clock]:
             running.remove(index)
-            returned[index] = sum(block.bytes for block in deaths[index])
+            returned.add(index, sum(block.bytes for block in deaths[index]))
             for other in followers[index]:
                 pending[other] -= 1
                 if not pending[other] and not steps[other].stream:
                     frees.append(other)
         while settled < count and end[settled] <= clock and settled not in running:
-            settled_bytes += returned[settled]
             settled += 1
         busy = {steps[index].stream for index in running}
         heads = [queue[0] for stream, queue in queues.items() if queue and stream not in busy]
@@ -361,16 +409,16 @@ def _sweep(walk: _Walk, start: Sequence[float], end: Sequence[float]) -> list[tu
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(walk.blocks)]
     events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(walk.blocks) if b.dies is not None]
     held, curve = 0, [(0.0, 0)]
-    present: dict[int, _Block] = {}
+    arena = _Arena()
     for moment, k, leaves, number in sorted(events):
         block = walk.blocks[number]
         if leaves:
-            held -= present.pop(number).bytes
+            held -= block.bytes
             curve.append((moment, held))
+            if walk.contiguous:
+                arena.drop(block)
             continue
-        taken = walk.contiguous and any(block.overlaps(other) for other in present.values())
-        hold(not taken, k, f"the addresses of {block.name!r} are taken")
-        present[number] = block
+        hold(not walk.contiguous or arena.takes(block), k, f"the addresses of {block.name!r} are taken")
         held += block.bytes
         curve.append((moment, held))
         hold(held <= walk.capacity, k, f"{held} bytes are held, {walk.capacity} are there")
