@@ -16,7 +16,8 @@ from memsched.problem import Problem, graph_of, peak_memory
 FINE = 18  # memories from the least to the peak, and octaves between links: where a plan takes little time,
 COARSE = 9  # and of longer chains, of which the least memory and every other octave are left out, too
 QUICK = 30  # stages, or half the ops
-LONGEST = 48  # ops of a graph whose plans take no time to speak of
+LONG = 48  # ops of a graph whose plans take no time to speak of; of longer ones only memories are tried,
+LONGEST = 100  # up to so many ops
 OCTAVES = 6  # links up to 2^6 times slower and faster than one that moves everything while everything runs
 HOST_PARTS = (2, 4, 8)  # of the bytes of all tensors
 
@@ -26,15 +27,18 @@ def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterat
 
     A rung has the memory of the device, or one of the ladder's that is no larger; so have its link and its host.
     Where the bound on all plans on a rung reaches best(), seconds, neither it nor any rung below it can have a faster
-    plan. Families and graphs of more than LONGEST ops have no ladder.
+    plan. Graphs of more than LONG ops have memories alone, families and graphs of more than LONGEST no ladder.
     """
     if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or len(problem.ops) > LONGEST):
         return
     memories = [device.memory, *(one for one in _memories(problem) if one < device.memory)]
     slowest = min(device.d2h, device.h2d)
-    links = [(device.d2h, device.h2d), *((one, one) for one in _links(problem) if one <= slowest)]
+    links = [(device.d2h, device.h2d)]
     hosts: list[int | None] = [device.host_memory]
-    if device.host_memory is not None:
+    every = isinstance(problem, Chain) or len(problem.ops) <= LONG
+    if every:
+        links += [(one, one) for one in _links(problem) if one <= slowest]
+    if every and device.host_memory is not None:
         hosts += [one for one in _hosts(problem) if one < device.host_memory]
     for d2h, h2d in dict.fromkeys(links):
         for memory in memories:
