@@ -17,7 +17,8 @@ from plans import graph as graph_json
 from plans import op, tensor
 
 METHODS = ("search", "listed", *(("ilp",) if find_spec("highspy") else ()))
-MANY = settings(max_examples=200 if settings().max_examples <= 100 else 20 * settings().max_examples)
+TRIED = settings().max_examples
+MANY = settings(max_examples=TRIED * (2 if TRIED <= 100 else 10 if TRIED < 1000 else 20))
 
 
 def ids(graph: ms.Graph, order: tuple[str, ...]) -> list[int]:
