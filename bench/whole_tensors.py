@@ -1,8 +1,9 @@
 """A lower bound for plans whose tensors travel whole, exact enough to say when no plan can come closer to `bounds`.
 
 The fractional bound of `memsched.bounds` lets any byte of any tensor travel. Where few large tensors travel, whole
-ones cost more; this bound says how much, for graphs of up to about 24 tensors that may travel, by a search over all
-2^24 sets of them.
+ones cost more; this bound says how much, for graphs of chains with up to about 24 tensors that may travel, by a search
+over all 2^24 sets of them. On other graphs it is no bound: there tapes may go unread and be skipped, and tensors may
+travel between two forward ops.
 
 Let p be the op at which memory exceeds the budget most, and t its start in some schedule that runs each op once, in
 graph order. Let P be the tensors that are on the host alone at t: their bytes are at least p's excess, their first
@@ -63,6 +64,8 @@ def _half() -> ctypes._CFuncPtr:
 
 def whole_tensor_bound(graph: ms.Graph, device: ms.Device, limit: float) -> float:
     """Least makespan in seconds of plans that move whole tensors over one link, in the relaxation above.
+
+    The graph is that of a chain.
 
     Infinite where every such plan is above `limit`.
     """
