@@ -226,6 +226,35 @@ def test_addresses_are_lowest(blocks: list[Lived]) -> None:
     assert not optimal or bound == low
 
 
+@pytest.mark.parametrize(
+    "lives",
+    [
+        [
+            (1, 2, 2952790016, 3),
+            (1, 2, 3221225472, 2**29),
+            (2, 3, 4563402752, 3 * 2**28),
+            (1, 2, 1879048192, 3 * 2**28),
+            (1, 6, 268435456, 2),
+            (3, 6, 3758096384, 3 * 2**28),
+            (5, 6, 3758096384, 2**29),
+        ],
+        [
+            (1, 2, 93323264, 3),
+            (1, 2, 772800512, 7 * 2**20),
+            (0, 1, 982515712, 3 * 2**20),
+            (1, 2, 601882624, 7 * 2**20),
+            (0, 2, 688914432, 3 * 2**20),
+            (1, 2, 289406976, 3 * 2**20),
+        ],
+    ],
+)
+def test_fine_alignments_of_large_buffers_prove_nothing_false(lives: list[tuple[int, int, int, int]]) -> None:
+    buffers = [ms.Buffer(start, end, size, alignment=alignment) for start, end, size, alignment in lives]
+    lowest = ms.place(buffers)
+    assert lowest.optimal
+    assert ms.place(buffers, method="ilp").lower_bound <= lowest.height
+
+
 def test_fixed_blocks_that_cannot_be() -> None:
     with pytest.raises(
         InvalidInputError, match=r"buffers\[0\] and buffers\[1\] overlap at their fixed offsets, 0 and 4"

@@ -126,11 +126,15 @@ def _by_program(blocks: Sequence[Lifetime], best: list[int], bound: int, until: 
 
 
 def address_of(model: Model, scale: Scale, one: Lifetime, limit: int, plain: bool) -> int:
-    """A variable for an address, in HiGHS's bytes: fixed, or a multiple of the alignment."""
+    """A variable for an address, in HiGHS's bytes: fixed, or a multiple of the alignment.
+
+    Where the scale is not whole, multiples are finer than doubles, and HiGHS would find none where there are some. Then
+    any address may be taken: that can only lower the bound, and `settle` aligns what is found.
+    """
     if one.offset is not None:
         return model.variable(scale.down(one.offset), scale.down(one.offset))
     address = model.variable(0, scale.down(limit - one.size))
-    if not plain:
+    if not plain and scale.whole:
         multiple = model.variable(0, (limit - one.size) // one.alignment, integer=True)
         model.row(0, 0, [(address, 1.0), (multiple, -scale.down(one.alignment))])
     return address
