@@ -355,6 +355,18 @@ def test_an_interrupted_write_leaves_the_file_as_it_was(
 
 # Calls of planners.
 
+
+@pytest.mark.parametrize("name", ["dynprog2", "Auto", "", None, 3, ["greedy"]])
+def test_bad_names_of_planners(name: Any) -> None:
+    with pytest.raises(ms.InvalidInputError, match="must be auto or one of offload"):
+        ms.plan(profile(), 60, 1.0, planner=name)
+    with pytest.raises(ms.InvalidInputError, match="must be one of offload"):
+        ms.compare(profile(), 60, 1.0, planners=[name])
+    if name is not None:
+        with pytest.raises(ms.InvalidInputError, match="must be one of offload"):
+            ms.min_memory(profile(), name)
+
+
 ALL = pytest.mark.parametrize("planner", PLANNERS)
 OF_CHAINS = pytest.mark.parametrize("planner", CHAIN_PLANNERS)
 

@@ -249,6 +249,24 @@ def test_a_store_that_another_program_holds_is_told(tmp_path: Path, monkeypatch:
     assert len(ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=path)) == 1
 
 
+def test_two_that_make_a_store_at_once_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    class Racing(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql.startswith("PRAGMA journal_mode"):
+                tries.append(sql)
+                if len(tries) < 3:  # SQLite says so at once, whatever the timeout
+                    raise sqlite3.OperationalError("database is locked")
+            return super().execute(sql, *values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **options: connect(*given, factory=Racing, **options))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    Store(tmp_path / "a.sqlite").close()
+    assert len(tries) == 3
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 300 KB."""
