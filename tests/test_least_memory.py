@@ -73,6 +73,28 @@ def test_what_a_refusal_says_is_needed_is_the_least_on_any_device(planner: str, 
                 PLANNERS[planner].plan(graph, M=least - 1, device=device)
 
 
+def any_chain(rng: random.Random) -> ms.Chain:
+    count = rng.randint(1, 5)
+    activation, gradient = ([rng.randint(0, 6) for _ in range(count + 1)] for _ in range(2))
+    saved = [size + rng.choice([0, 0, 3]) for size in activation[1:]]
+    return ms.Chain([1] * count, [1] * count, activation, gradient, saved)
+
+
+@FEW_AND_MANY
+@pytest.mark.parametrize("planner", [name for name, one in PLANNERS.items() if "chain" in one.problems])
+def test_what_is_said_to_be_needed_of_a_chain_is_enough_or_the_host_is_named(planner: str, count: int) -> None:
+    rng = random.Random(count)
+    options = {"moves": 0} if planner == "offload" else {}
+    for _ in range(count):
+        chain, device = any_chain(rng), any_device(rng, 1)
+        memory = rng.randint(1, max(1, ms.peak_memory(chain)))
+        try:
+            PLANNERS[planner].plan(chain, M=memory, device=device, **options)
+        except ms.InfeasibleError as error:
+            if "host_memory" not in str(error):
+                ms.validate(PLANNERS[planner].plan(chain, M=error.min_memory, device=device, **options))
+
+
 def least_peak(graph: ms.Graph) -> int:
     """The most bytes of the best list of runs and frees, by all permutations and all ways to run: nothing moves."""
     ops, size = graph.ops, {one["name"]: one["size"] for one in graph.tensors}

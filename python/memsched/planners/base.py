@@ -335,9 +335,12 @@ def check_memory(
             if no_link and recomputing is None
             else "some stage does not fit"
         )
+        needs = f"it needs M >= {needed}"
+        travels = not no_link and needed < peak_of(graph) and (recomputing is None or needed < recomputing())
+        if travels and device.host_memory is not None:
+            needs += f", and more where what must leave exceeds host_memory = {device.host_memory}"
         raise InfeasibleError(
-            f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; it needs M >= {needed}",
-            needed,
+            f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; {needs}", needed
         )
 
 
