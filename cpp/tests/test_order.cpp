@@ -60,9 +60,10 @@ OrderProblem random_problem(Random& random, int ops) {
 
 // The least peak, by a program over sets of ops.
 Bytes least_peak(const OrderProblem& problem) {
-    std::map<std::vector<std::uint8_t>, Bytes> level{{std::vector<std::uint8_t>(problem.ops(), 0), 0}};
+    using Ran = std::vector<bool>;
+    std::map<Ran, Bytes> level{{Ran(problem.ops()), 0}};
     for (std::size_t step = 0; step < problem.ops(); ++step) {
-        std::map<std::vector<std::uint8_t>, Bytes> next;
+        std::map<Ran, Bytes> next;
         for (const auto& [ran, peak] : level) {
             OrderState state(problem);
             for (std::size_t v = 0; v < ran.size(); ++v) { // numbers are in a topological order
@@ -71,8 +72,8 @@ Bytes least_peak(const OrderProblem& problem) {
                 }
             }
             for (const OpId op : state.ready()) {
-                std::vector<std::uint8_t> after = ran;
-                after[at(op)] = 1;
+                Ran after = ran;
+                after[at(op)] = true;
                 const Bytes now = std::max({peak, state.memory(), state.needs(op)});
                 const auto [found, fresh] = next.try_emplace(after, now);
                 found->second = std::min(found->second, now);
