@@ -639,3 +639,63 @@ def test_so_many_rounds_overflow() -> None:
     document = {**result.schedule.to_json(), "rounds": [[1, 2**62]]}
     with pytest.raises(ms.ScheduleError, match="rounds"):
         ms.simulate(result.problem, ms.Schedule.from_json(document), result.device)
+
+
+class Raising:
+    """A number, or a list of them, whose own code fails."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        return "Raising"
+
+    def __float__(self) -> float:
+        raise self.error
+
+
+class RaisingIndex(Raising):
+    def __index__(self) -> int:
+        raise self.error
+
+
+class RaisingList(Raising):
+    def __iter__(self) -> Any:
+        raise self.error
+
+
+USES_OF_A_NUMBER: list[Callable[[Any], Any]] = [
+    lambda value: chain(forward_time=[1, value]),
+    lambda value: chain(activation=[4, value, 5]),
+    lambda value: chain(resident=value),
+    lambda value: ms.Device(value, 1),
+    lambda value: ms.Device(100, value),
+    lambda value: ms.Device(100, 1, latency=value),
+]
+
+
+@pytest.mark.parametrize("use", USES_OF_A_NUMBER)
+@pytest.mark.parametrize("kind", [Raising, RaisingIndex])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ZeroDivisionError])
+def test_what_the_code_of_a_value_raises_goes_through(
+    use: Callable[[Any], Any], kind: type[Raising], error: type[BaseException]
+) -> None:
+    """A Ctrl-C that comes while a value becomes a number was taken for a value that is none."""
+    with pytest.raises(error):
+        use(kind(error()))
+
+
+@pytest.mark.parametrize("use", USES_OF_A_NUMBER)
+@pytest.mark.parametrize("kind", [Raising, RaisingIndex])
+@pytest.mark.parametrize("error", [TypeError, ValueError, OverflowError])
+def test_a_value_that_is_no_number_is_refused_by_name(
+    use: Callable[[Any], Any], kind: type[Raising], error: type[Exception]
+) -> None:
+    refused(lambda: use(kind(error())), "Raising")
+
+
+def test_what_the_code_of_a_list_raises_goes_through() -> None:
+    for error in (KeyboardInterrupt, MemoryError, ZeroDivisionError):
+        with pytest.raises(error):
+            chain(forward_time=RaisingList(error()))
+    refused(lambda: chain(forward_time=RaisingList(TypeError())), "forward_time", "a list")

@@ -9,6 +9,18 @@
 namespace memsched::bindings {
 namespace {
 
+// Drops the error that Python has set where it says no more than that a value will not do. All others go on: Ctrl-C,
+// and whatever the value's own code raised.
+void drop_refusal() {
+    for (PyObject* kind : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError}) {
+        if (PyErr_ExceptionMatches(kind) != 0) {
+            PyErr_Clear();
+            return;
+        }
+    }
+    throw py::error_already_set();
+}
+
 // What has no repr, such as numbers of thousands of digits, is called by its type; long ones are cut.
 std::string shown(py::handle value) {
     constexpr std::size_t longest = 1000;
@@ -54,6 +66,10 @@ std::int64_t to_whole(py::handle value, const std::string& field) {
     py::object whole;
     if (PyIndex_Check(value.ptr()) != 0) {
         whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+        if (!whole) {
+            drop_refusal();
+            refuse(field, value, wanted);
+        }
     } else {
         const double number = to_number(value, field);
         if (!std::isfinite(number) || number != std::floor(number)) {
@@ -88,7 +104,7 @@ double to_number(py::handle value, const std::string& field) {
     }
     const double number = PyFloat_AsDouble(value.ptr());
     if (PyErr_Occurred() != nullptr) {
-        PyErr_Clear();
+        drop_refusal();
         refuse(field, value, "a number");
     }
     return number;
@@ -102,10 +118,16 @@ bool to_flag(py::handle value, const std::string& field) {
 }
 
 py::iterator items(py::handle values, const std::string& field) {
-    if (is_text(values) || py::isinstance<py::dict>(values) || !py::isinstance<py::iterable>(values)) {
-        refuse(field, values, "a list");
+    const char* wanted = "a list";
+    if (is_text(values) || py::isinstance<py::dict>(values)) {
+        refuse(field, values, wanted);
     }
-    return py::iter(values);
+    auto iterator = py::reinterpret_steal<py::iterator>(PyObject_GetIter(values.ptr()));
+    if (!iterator) {
+        drop_refusal();
+        refuse(field, values, wanted);
+    }
+    return iterator;
 }
 
 double to_seconds(py::handle value, const std::string& field) {
@@ -123,7 +145,7 @@ std::string to_text(py::handle value, const std::string& field) {
     Py_ssize_t length = 0;
     const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
     if (text == nullptr) { // lone surrogates
-        PyErr_Clear();
+        drop_refusal();
         refuse(field, value, "a string that UTF-8 can write");
     }
     return {text, static_cast<std::size_t>(length)};
