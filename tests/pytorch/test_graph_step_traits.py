@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +109,22 @@ def instance_norm() -> nn.Module:
     )
 
 
+class OneMask(nn.Module):
+    """Dropout under vmap fills a tensor that vmap has expanded."""
+
+    def __init__(self, randomness: str) -> None:
+        super().__init__()
+        self.weight, self.randomness = nn.Parameter(torch.randn(4, 4)), randomness
+
+    def forward(self, x: Any) -> Any:
+        return torch.vmap(lambda row: F.dropout(self.weight @ row, 0.3), randomness=self.randomness)(x)
+
+
+def norm_first() -> nn.Module:
+    """Nobody asks the backward of its normalisation for the gradient of the input."""
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
 def rows() -> tuple[Any, ...]:
     return (torch.randn(5, 4),)
 
@@ -141,6 +159,9 @@ def thrice() -> tuple[Any, ...]:
         (norm_twice, rows),
         (frozen_norm, rows),
         (stateless_norm, rows),
+        (norm_first, rows),
+        (lambda: OneMask("same"), rows),
+        (lambda: OneMask("different"), rows),
     ],
 )
 @pytest.mark.parametrize("planner", ["swap_all", pytest.param("superneurons", marks=pytest.mark.slow)])
@@ -151,6 +172,33 @@ def test_traits(build: Callable[[], nn.Module], inputs: Callable[[], Any], plann
     plan.verify(*args)
     plan.step(*args)
     assert [type(tensor) for tensor in (*model.parameters(), *model.buffers())] == before
+
+
+class CastTwice(nn.Module):
+    """A weight that is used twice is cast once: its gradients add up in bfloat16."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.layer, self.own = nn.Linear(8, 8), own
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16) if self.own else contextlib.nullcontext():
+            return self.layer(self.layer(x)).float()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_casts_of_weights_are_cached_as_in_a_plain_step(own: bool) -> None:
+    torch.manual_seed(0)
+    planned, x = CastTwice(own), torch.randn(64, 8)
+    plain = copy.deepcopy(planned)
+    with contextlib.nullcontext() if own else torch.autocast("cpu", torch.bfloat16):
+        plan = mt.plan_step(planned, (x,), loss, budget="200kB", device="v100:pcie3", planner="swap_all")
+        plan.step(x)
+        plan.verify(x)
+        value = loss(plain(x))
+    value.backward()
+    for mine, its in zip(planned.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, its.grad)
 
 
 def test_a_loss_may_refer_to_tensors() -> None:

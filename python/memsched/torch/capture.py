@@ -58,6 +58,24 @@ class Autocast:
         """Enters it again. Casts of weights are not cached: a cache outlives the stage that filled it."""
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled, cache_enabled=False)
 
+    @contextlib.contextmanager
+    def whole_step(self) -> Iterator[None]:
+        """Enters it again for forward and loss of a whole step, as a caller does who trains without a plan.
+
+        Casts of weights are cached as there: a weight that is used twice is cast once, and its gradients add up before
+        they are cast back. Where autocast is off nothing is entered, for the model's own autocast inside of another
+        one would keep its cache for longer.
+        """
+        if not self.enabled and not torch.is_autocast_enabled(self.device_type):
+            yield
+            return
+        torch.clear_autocast_cache()
+        try:
+            with torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled):
+                yield
+        finally:
+            torch.clear_autocast_cache()
+
     def __str__(self) -> str:
         return f"autocast to {str(self.dtype).removeprefix('torch.')}" if self.enabled else "no autocast"
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
 
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum, type),
@@ -55,6 +56,7 @@ def ambient() -> dict[str, Any]:
         "torch.backends.cuda.flash_sdp_enabled()": cuda.flash_sdp_enabled(),
         "torch.backends.cuda.mem_efficient_sdp_enabled()": cuda.mem_efficient_sdp_enabled(),
         "torch.backends.cuda.math_sdp_enabled()": cuda.math_sdp_enabled(),
+        "TorchFunctionMode": tuple(m for m in _get_current_function_mode_stack() if not _of_a_library(type(m))),
     }
 
 

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from memsched.errors import MemschedError
 from memsched.torch.run import Observer
 
+_TRUSTED = ("torch", "memsched")  # whose hooks give back what they were given
+
 
 class StandIn(ABC):
-    """Takes the place of `model.forward`. In eval mode, and where no gradients are recorded, it is the own forward.
+    """Takes the place of `model.forward`. In eval mode, and where no gradients are recorded, the own forward runs.
 
     Parameters
     ----------
@@ -29,14 +32,14 @@ class StandIn(ABC):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = weakref.ref(model)
-        self._original = type(model).forward
         self.observe: Callable[[], Observer | None] = lambda: None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         assert model is not None, "the model is gone"
         if not model.training or not torch.is_grad_enabled():
-            return self._original(model, *args, **kwargs)
+            return type(model).forward(model, *args, **kwargs)
+        _check_surroundings()
         return self._step(model, args, kwargs)
 
     @abstractmethod
@@ -45,12 +48,33 @@ class StandIn(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the model has the model's own forward."""
-        copied = memo.get(id(self._model()))
-        return types.MethodType(self._original, copied) if copied is not None else self._original
+        model = self._model()
+        assert model is not None, "the model is gone"
+        copied = memo.get(id(model))
+        return types.MethodType(type(model).forward, copied) if copied is not None else type(model).forward
 
     def __reduce__(self) -> Any:
         raise MemschedError(
             "a model with a plan applied cannot be pickled; call remove() first, or save its state_dict"
+        )
+
+
+def _check_surroundings() -> None:
+    """Refuse to run where the caller has autograd do something else than record a step.
+
+    Raises
+    ------
+    MemschedError
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        raise MemschedError(
+            "a planned step cannot run under torch.func or with forward-mode derivatives; call remove() before"
+        )
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is not None and not all(str(getattr(h, "__module__", "")).split(".")[0] in _TRUSTED for h in hooks):
+        raise MemschedError(
+            "a planned step runs under saved_tensors_hooks of its caller, which may change what they keep and are not "
+            "asked: what a plan keeps is its own; call the model outside of them, or call remove() before"
         )
 
 

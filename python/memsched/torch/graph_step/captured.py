@@ -164,7 +164,7 @@ class CapturedStep:
 
     def _capture(self, batch: int | None) -> tuple[Program, list[float] | None, list[int] | None]:
         """A program, and the seconds and workspaces of its operations."""
-        with self._autocast.context():  # the same at every batch, whenever it is asked for
+        with self._autocast.whole_step():  # the same at every batch, whenever it is asked for
             if batch is None:
                 program = capture_step(self.model, self._args, self.loss)
             else:

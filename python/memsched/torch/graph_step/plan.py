@@ -172,7 +172,7 @@ class StepPlan:
         captured = self._captured
         total: torch.Tensor | None = None
         for start, batch in _parts(self.result.schedule.rounds):
-            with Autocast.ambient(captured.program.device.type).context():
+            with Autocast.ambient(captured.program.device.type).whole_step():
                 loss = captured.loss(captured.model(*captured.parts(args, start, batch)))
             weight = captured.weight(batch)
             loss = loss if weight is None else loss * weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -110,11 +111,12 @@ def read_less(graph: fx.Graph) -> None:
             continue
         like = _geometry(value)
         if node.target in _IN_PLACE:
-            # Numbers are drawn in the order of memory. The operation in place had the layout of what it filled; its
-            # functional form has another one.
+            # Numbers are drawn in the order of memory. An operation in place had the layout of what it filled; its
+            # functional form has another one. Nothing in place fills what overlaps: that one was functional.
             rest = [value for name, value in node.kwargs.items() if name != "generator"]
             filled_before = _geometry(node.args[0].meta["val"])
-            _change(node, drawn, (*filled_before, _IN_PLACE[node.target], *node.args[1:], *rest))
+            layout = like if _overlaps(*filled_before[:2]) else filled_before
+            _change(node, drawn, (*layout, _IN_PLACE[node.target], *node.args[1:], *rest))
         elif node.target in _VALUE_OF:
             _change(node, filled, (*like, _VALUE_OF[node.target]))
         elif node.target in _VALUE_AT:
@@ -123,6 +125,11 @@ def read_less(graph: fx.Graph) -> None:
 
 def _geometry(value: torch.Tensor) -> tuple[Any, ...]:
     return tuple(value.shape), tuple(value.stride()), value.dtype, value.device
+
+
+def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether several elements are one place in memory."""
+    return any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True))
 
 
 def _change(node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:

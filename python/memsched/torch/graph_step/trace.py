@@ -115,8 +115,10 @@ class _Step:
     def operations(self) -> fx.GraphModule:
         """The operations as the dispatcher sees them, those in place among them; each node's meta has its Place."""
         locator = Locator(self.model)
+        caching = torch.is_autocast_cache_enabled()
 
         def step(*values: torch.Tensor) -> list[torch.Tensor | None]:
+            torch.set_autocast_cache_enabled(caching)  # make_fx turns it off, and on again when it is done
             with locator:
                 return self.run(locator, list(values))
 
@@ -147,22 +149,21 @@ class _Step:
         """Forward, loss and backward; the loss and the gradients."""
         args = replaced(self.args, lambda _: values[len(self.parameters) + len(self.buffers) :])
         sources = [values[k] for k, p in enumerate(self.parameters.values()) if p.requires_grad]
-        whole = _Whole(self.model, self.autocast, lambda out: self.backward(locator, out, sources))
+        whole = _Whole(self.model, self.autocast, self.loss, lambda value: self.backward(locator, value, sources))
         state = {f"model.{name}": values[place] for name, place in self.places.items()}
         with torch.enable_grad():
             return torch.func.functional_call(whole, state, args, tie_weights=False)
 
-    def backward(self, locator: Locator, out: Any, sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Of the model's output."""
-        with self.autocast.context():
-            value = _checked(self.loss(out))
+    def backward(self, locator: Locator, found: Any, sources: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Of what the loss gave."""
+        value = _checked(found)
         if self.weight is not None:
             value = value * self.weight
         locator.backward = True
-        found = torch.autograd.grad(value, sources, allow_unused=True)
-        if any(gradient is not None and gradient.layout is not torch.strided for gradient in found):
+        gradients = torch.autograd.grad(value, sources, allow_unused=True)
+        if any(gradient is not None and gradient.layout is not torch.strided for gradient in gradients):
             raise CaptureError("a parameter has a sparse gradient; make embeddings with sparse=False")
-        return [value, *found]
+        return [value, *gradients]
 
     def functional(self, recorded: fx.GraphModule) -> Trace:
         """The same without writes in place: what is written is a new value, and state that changes is a result."""
@@ -211,14 +212,14 @@ class _Step:
 class _Whole(nn.Module):
     """A model whose forward goes on with loss and backward, so that a backward that runs modules finds their state."""
 
-    def __init__(self, model: nn.Module, autocast: Autocast, rest: Callable[[Any], Any]) -> None:
+    def __init__(self, model: nn.Module, autocast: Autocast, loss: Loss, rest: Callable[[Any], Any]) -> None:
         super().__init__()
-        self.model, self.autocast, self.rest = model, autocast, rest
+        self.model, self.autocast, self.loss, self.rest = model, autocast, loss, rest
 
     def forward(self, *args: Any) -> Any:
-        with self.autocast.context():
-            out = self.model(*args)
-        return self.rest(out)
+        with self.autocast.whole_step():
+            value = self.loss(self.model(*args))
+        return self.rest(value)
 
 
 class _Tagging(fx.Interpreter):

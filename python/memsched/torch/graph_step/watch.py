@@ -63,7 +63,7 @@ class Watched(fx.Interpreter):
         return fake_copy(self._fake, super().fetch_attr(target))
 
     def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
+        value = _asked_for(n, super().run_node(n))
         if n.op == "output":
             self.results = list(n.args[0])
             return value
@@ -101,3 +101,17 @@ class Watched(fx.Interpreter):
                 source = node.all_input_nodes[0] if is_getitem(node) else source
                 bases[node] = bases[source] if source is not None else node
         return bases
+
+
+def _asked_for(node: fx.Node, value: Any) -> Any:
+    """A value without what its `output_mask` leaves out: kernels give nothing there, though some that work without
+    data do.
+    """
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    if "output_mask" not in names:
+        return value
+    place = names.index("output_mask")
+    mask = node.args[place] if place < len(node.args) else node.kwargs["output_mask"]
+    assert isinstance(mask, list | tuple)
+    return tuple(one if wanted else None for one, wanted in zip(value, mask, strict=True))
