@@ -82,6 +82,28 @@ def test_a_time_limit_holds_where_there_may_be_no_plan(name: str, share: float) 
 
 
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_a_time_limit_of_tflms_holds_on_a_graph(share: float) -> None:
+    """It had none there."""
+    for graph in (woven(50_000, 3), ms.to_graph(tiled(10_000))):
+        least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+        memory = least + int(share * (peak - least))
+        assert (
+            cpu(lambda graph=graph, memory=memory: ms.tflms(graph, memory, BETA, time_limit=LIMIT)) <= 1.2 * LIMIT + 0.2
+        )
+
+
+def test_tflms_on_a_graph_finds_with_time_what_it_finds_without() -> None:
+    graph = ms.to_graph(tiled(40))
+    for share in (0.02, 0.3, 0.9):
+        memory = middle(40, share)
+        assert (
+            ms.tflms(graph, memory, BETA, time_limit=600).to_json()["schedule"]
+            == (ms.tflms(graph, memory, BETA).to_json()["schedule"])
+        )
+
+
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("n", [10, 100, 1000, 10_000])
 def test_a_time_limit_of_auto_is_one_of_the_whole_call(n: int) -> None:
     chain, memory = tiled(n), middle(n)
@@ -204,10 +226,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         "ms.pofo(tiled(3000), middle(3000), BETA, time_limit=0.5)",
         "ms.frontier(tiled(3000), BETA, planner='rotor', points=2)",
         "ms.min_memory(tiled(10000), 'pofo')",
+        "ms.tflms(ms.to_graph(tiled(16000)), middle(16000), BETA, time_limit=0.5)",
     ],
 )
 def test_long_chains_take_little_memory(call: str) -> None:
-    """A table for 3,000 stages had 9 GB."""
+    """A table for 3,000 stages had 9 GB, and TFLMS held a flag for each two feature maps of a graph."""
     child = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(call=call)],
         cwd=__file__.rpartition("/")[0],

@@ -160,24 +160,17 @@ void bind_classes(py::module_& module) {
         py::arg("planner") = py::dict(),
         "classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.");
     module.def(
-        "class_makespans",
-        [](const Graph& graph, const Device& device, Bytes limit, const Classes& rows, int layers,
-           const py::object& progress) {
-            const PythonProgress ticker(std::nullopt, progress);
-            std::vector<MapClass> classes;
-            const auto maps = static_cast<py::ssize_t>(feature_maps(graph).size());
-            if (maps > 0 && rows.size() % maps != 0) {
-                throw std::invalid_argument("rows must have one class a feature map");
-            }
-            for (py::ssize_t k = 0; k < rows.size(); ++k) {
-                classes.push_back(static_cast<MapClass>(std::min<std::uint8_t>(rows.data()[k], 2)));
-            }
+        "prefix_makespans",
+        [](const Graph& graph, const Device& device, Bytes limit, const std::vector<std::int64_t>& counts,
+           const std::vector<int>& layers, bool any, std::optional<double> time_limit) {
+            const PythonProgress ticker(time_limit, py::none());
             const py::gil_scoped_release free;
-            return class_makespans(fix_choices(graph, limit).graph, device, classes, {FetchRule::Kind::layers, layers},
-                                   ticker.progress());
+            return prefix_makespans(fix_choices(graph, limit).graph, device, counts, layers, any, ticker.progress());
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("rows"), py::arg("layers"),
-        py::arg("progress") = py::none(), "Seconds by row of classes, fetched so many layers ahead; or infinity.");
+        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("counts"), py::arg("layers"),
+        py::arg("any") = false, py::arg("time_limit") = py::none(),
+        "Seconds, by number of layers and by count: the first `count` feature maps travel, fetched so many layers "
+        "ahead. Infinity where there is no such plan, or no time for it.");
     module.def(
         "least_budget",
         [](const Graph& graph, Bytes limit, const Classes& classes) {

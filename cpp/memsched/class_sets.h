@@ -10,10 +10,10 @@
 
 namespace memsched {
 
-// One row a plan, one class a feature map, rows one after the other. Returns one makespan a row (seconds), or infinity
-// where there is no plan in the device's memory. All ops must have one choice. Rows not reached when told to stop are
-// infinity.
-std::vector<Seconds> class_makespans(const Graph& graph, const Device& device, std::span<const MapClass> rows,
-                                     const FetchRule& rule, const Progress& progress);
+// The first counts[k] feature maps travel, fetched layers[row] layers ahead, and all others stay: seconds, or infinity
+// where there is no such plan in the device's memory; rows one after the other, one entry a count. All ops must have
+// one choice. What was not reached when told to stop is infinity; with `any` so is all behind the first plan that runs.
+std::vector<Seconds> prefix_makespans(const Graph& graph, const Device& device, std::span<const std::int64_t> counts,
+                                      std::span<const int> layers, bool any, const Progress& progress);
 
 } // namespace memsched

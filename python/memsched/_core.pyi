@@ -25,7 +25,6 @@ __all__: list[str] = [
     "Schedule",
     "Timeline",
     "Unrolled",
-    "class_makespans",
     "class_schedule",
     "dynprog",
     "feature_maps",
@@ -56,6 +55,7 @@ __all__: list[str] = [
     "place",
     "play_pebbles",
     "pooch",
+    "prefix_makespans",
     "recompute_bound",
     "residency",
     "simulate_graph",
@@ -717,18 +717,6 @@ class Unrolled:
         By tensor of the unrolled graph: the tensor of the original.
         """
 
-def class_makespans(
-    graph: Graph,
-    device: Device,
-    workspace_limit: int,
-    rows: numpy.typing.ArrayLike,
-    layers: int,
-    progress: typing.Callable[[float], object] | None = None,
-) -> list[float]:
-    """
-    Seconds by row of classes, fetched so many layers ahead; or infinity.
-    """
-
 def class_schedule(
     graph: Graph,
     device: Device,
@@ -937,6 +925,19 @@ def pooch(
 ) -> tuple[Schedule | None, int]:
     """
     The schedule, and how many plans were timed.
+    """
+
+def prefix_makespans(
+    graph: Graph,
+    device: Device,
+    workspace_limit: int,
+    counts: collections.abc.Sequence[int],
+    layers: collections.abc.Sequence[int],
+    any: bool = False,
+    time_limit: float | None = None,
+) -> list[float]:
+    """
+    Seconds, by number of layers and by count: the first `count` feature maps travel, fetched so many layers ahead. Infinity where there is no such plan, or no time for it.
     """
 
 def recompute_bound(graph: Graph, device: Device, budget: int) -> float:

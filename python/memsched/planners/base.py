@@ -116,9 +116,7 @@ class SetTask:
             There was no time for one that runs.
         """
         found = np.full((len(aheads), count), math.inf)
-        order = np.arange(count)
-        if time_limit is not None:
-            order = np.concatenate([order[stride // 2 :: stride] for stride in _strides(count)] + [order[:1]])
+        order = np.arange(count) if time_limit is None else far_apart(count)
         step = max(1, min(SETS, SIMULATED // max(1, len(self.graph.ops) * len(aheads))))
         for at in range(0, len(order), step):
             if at and time.perf_counter() > over_at(self.started, time_limit):
@@ -208,9 +206,10 @@ def seconds_left(until: float) -> float | None:
     return None if until == math.inf else max(0.0, until - time.perf_counter())
 
 
-def _strides(count: int) -> list[int]:
-    """Powers of two, falling: half a stride and whole strides from there give all numbers but 0, each once."""
-    return [2**power for power in range(count.bit_length(), 0, -1)]
+def far_apart(count: int) -> npt.NDArray[np.int64]:
+    """The numbers below `count`, such that the first few of them lie far apart."""
+    numbers, strides = np.arange(count), (2**power for power in range(count.bit_length(), 0, -1))
+    return np.concatenate([numbers[stride // 2 :: stride] for stride in strides] + [numbers[:1]])
 
 
 def measured(

@@ -12,20 +12,15 @@ import numpy.typing as npt
 
 from memsched import _core, checks
 from memsched._core import Chain, Device, Graph
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, LimitError
 from memsched.fluid import Flags
-from memsched.planners.base import ChainTask, over_at, start
+from memsched.planners.base import ChainTask, far_apart, over_at, seconds_left, start
 from memsched.planners.graph_base import WORKSPACE_LIMIT, GraphTask, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-
-
-def _prefixes(n: int) -> Flags:
-    """Row r offloads x_0 .. x_{r-1}."""
-    return np.tri(n + 1, n, -1, dtype=np.uint8)
 
 
 def _makespans(task: ChainTask, time_limit: float | None) -> npt.NDArray[np.float64]:
@@ -101,7 +96,7 @@ def tflms(
     workspace_limit : int
         Bytes; each op of a graph takes its fastest algorithm whose workspace is within it.
     time_limit : float, optional
-        Of a chain, seconds after which no more settings are tried; 0 or None for no limit.
+        Seconds after which no more settings are tried; 0 or None for no limit.
 
     Returns
     -------
@@ -129,7 +124,8 @@ def tflms(
     """
     if not isinstance(problem, Chain):
         graph_of(problem, chunk)
-        return _of_graph(start_graph("tflms", problem, M, beta, device, workspace_limit, need=lambda *_: 0))
+        started = start_graph("tflms", problem, M, beta, device, workspace_limit, need=lambda *_: 0)
+        return _of_graph(started, checks.time_limit(time_limit) or None)
     task = start("tflms", problem, M, beta, device, chunk)
     limit = checks.time_limit(time_limit) or None
     makespans = _makespans(task, limit)
@@ -147,35 +143,46 @@ def tflms(
     return task.result("tflms", params, task.schedule(flags, planner, LOOKAHEADS[row]))
 
 
-def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0) -> int:
-    """An M above `above` at which some n runs, fetched one layer ahead, and with one byte less none does."""
-    rows = _map_prefixes(graph)
+def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
+    """An M above `above` at which some n runs, fetched one layer ahead, and with one byte less none does.
+
+    When time.perf_counter() is at `until`, the least M that is known to do.
+    """
+    counts = far_apart(len(_core.feature_maps(graph)) + 1).tolist()
 
     def runs(memory: int) -> bool:
-        return bool(np.isfinite(_core.class_makespans(graph, Device(memory, 1.0), workspace_limit, rows, 1)).any())
+        device, seconds = Device(memory, 1.0), seconds_left(until)
+        found = _core.prefix_makespans(graph, device, workspace_limit, counts, [1], any=True, time_limit=seconds)
+        if math.isinf(min(found)) and time.perf_counter() >= until:
+            raise LimitError("there was no time to try every number of feature maps")
+        return math.isfinite(min(found))
 
-    return by_bisection(runs, above, max(above + 1, need_of_keeping_all(graph, workspace_limit)))
+    return by_bisection(runs, above, max(above + 1, need_of_keeping_all(graph, workspace_limit)), until)
 
 
-def _map_prefixes(graph: Graph) -> Flags:
-    return _prefixes(len(_core.feature_maps(graph)))
-
-
-def _of_graph(task: GraphTask) -> Result:
+def _of_graph(task: GraphTask, time_limit: float | None) -> Result:
     if task.stays:
         return task.result({"tensors": 0, "lookahead": None}, task.everything_stays())
-    rows, limit = _map_prefixes(task.graph), task.workspace_limit
-    found = [_core.class_makespans(task.graph, task.device, limit, rows, ahead) for ahead in LOOKAHEADS]
-    if not np.isfinite(found).any():
-        least = graph_min_memory(task.graph, limit)
+    graph, limit, until = task.graph, task.workspace_limit, over_at(task.started, time_limit)
+    maps = len(_core.feature_maps(graph))
+    counts = np.arange(maps + 1) if time_limit is None else far_apart(maps + 1)
+    seconds = seconds_left(until)
+    found = _core.prefix_makespans(graph, task.device, limit, counts.tolist(), LOOKAHEADS, time_limit=seconds)
+    makespans = np.empty((len(LOOKAHEADS), maps + 1))
+    makespans[:, counts] = np.reshape(found, makespans.shape)
+    if not np.isfinite(makespans).any():
+        if time.perf_counter() >= until:
+            raise LimitError(f"time_limit is {time_limit} seconds, and no setting that was tried runs; give more")
+        least = graph_min_memory(graph, limit, until=until)
         if least <= task.device.memory:
-            least = graph_min_memory(task.graph, limit, task.device.memory)
+            least = graph_min_memory(graph, limit, task.device.memory, until)
         raise task.no_plan(least, "whatever travels, some op does not fit, or what is fetched ahead does not")
-    row, count = divmod(int(np.argmin(found)), len(rows))
+    row, count = divmod(int(np.argmin(makespans)), maps + 1)
     params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
     planner = {"name": "tflms", **params}
+    classes = _prefix(maps, np.array([count]))[0]
     schedule = _core.class_schedule(
-        task.graph, task.device, limit, rows[count], fetch="layers", layers=LOOKAHEADS[row], planner=planner
+        graph, task.device, limit, classes, fetch="layers", layers=LOOKAHEADS[row], planner=planner
     )
     assert schedule is not None  # it has a makespan
     return task.result(params, schedule)
