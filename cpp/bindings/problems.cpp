@@ -140,10 +140,12 @@ Graph make_graph(const py::object& tensors, const py::object& ops, const py::obj
     data.resident = to_bytes(resident, "resident");
     std::unordered_map<std::string, TensorId> ids;
     for (const py::handle value : items(tensors, "tensors")) {
+        hear_interrupts();
         data.tensors.push_back(parse_tensor(value, data.tensors.size()));
         ids.emplace(data.tensors.back().name, static_cast<TensorId>(data.tensors.size()) - 1);
     }
     for (const py::handle value : items(ops, "ops")) {
+        hear_interrupts();
         data.ops.push_back(parse_op(value, data.ops.size(), ids));
     }
     return Graph(std::move(data));
@@ -161,6 +163,7 @@ py::list tensors_of(const Graph& graph) {
     constexpr const char* roles[] = {"input", "weight", "activation", "gradient"};
     py::list list;
     for (const Tensor& t : graph.tensors()) {
+        hear_interrupts();
         list.append(py::dict(py::arg("name") = t.name, py::arg("size") = t.bytes,
                              py::arg("role") = roles[static_cast<std::size_t>(t.role)]));
     }
@@ -170,6 +173,7 @@ py::list tensors_of(const Graph& graph) {
 py::list ops_of(const Graph& graph) {
     py::list list;
     for (const Op& op : graph.ops()) {
+        hear_interrupts();
         py::dict d(py::arg("name") = op.name, py::arg("phase") = op.phase == Phase::forward ? "fwd" : "bwd",
                    py::arg("kind") = op.kind, py::arg("layer") = op.layer, py::arg("reads") = names_of(graph, op.reads),
                    py::arg("writes") = names_of(graph, op.writes));

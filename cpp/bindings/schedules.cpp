@@ -129,6 +129,7 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
         }
     }
     for (const py::handle step : items(steps, "steps")) {
+        hear_interrupts();
         s.steps.push_back(parse_step(step, s.steps.size()));
     }
     check_schedule(s);
@@ -184,6 +185,7 @@ ScheduleError
             [](const Schedule& s) {
                 py::list steps;
                 for (const NamedStep& step : s.steps) {
+                    hear_interrupts();
                     steps.append(show_step(step));
                 }
                 return py::tuple(steps);

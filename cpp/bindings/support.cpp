@@ -51,6 +51,7 @@ template <class Item, class Convert>
 std::vector<Item> column(py::handle values, const std::string& field, const Convert& convert) {
     std::vector<Item> converted;
     for (const py::handle value : items(values, field)) {
+        hear_interrupts();
         converted.push_back(convert(value, field + "[" + std::to_string(converted.size()) + "]"));
     }
     return converted;
@@ -171,6 +172,12 @@ std::vector<std::string> to_text_column(py::handle values, const std::string& fi
     return column<std::string>(values, field, to_text);
 }
 
+void hear_interrupts() {
+    if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+    }
+}
+
 Chunk to_chunk(py::handle value) {
     if (value.is_none()) {
         return {};
@@ -243,9 +250,7 @@ bool PythonProgress::tick(double fraction) {
     if (now - last_check_ > std::chrono::milliseconds(50)) {
         last_check_ = now;
         const py::gil_scoped_acquire gil;
-        if (PyErr_CheckSignals() != 0) {
-            throw py::error_already_set();
-        }
+        hear_interrupts();
         if (!callback_.is_none()) {
             callback_(fraction);
         }

@@ -34,6 +34,9 @@ std::vector<Seconds> to_seconds_column(py::handle values, const std::string& fie
 std::vector<double> to_number_column(py::handle values, const std::string& field);
 std::vector<std::string> to_text_column(py::handle values, const std::string& field);
 
+// Throws what Ctrl-C raises, if it came. For loops over what Python gave or gets: nothing else there listens.
+void hear_interrupts();
+
 Chunk to_chunk(py::handle value);
 py::object from_chunk(const Chunk& chunk);
 
