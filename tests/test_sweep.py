@@ -246,6 +246,14 @@ def test_tables_are_tidy(tmp_path: Path) -> None:
         table.to_csv(tmp_path / "nowhere" / "a.csv")
 
 
+def test_whole_numbers_beside_missing_ones_keep_every_digit() -> None:
+    pytest.importorskip("pandas")
+    table = ms.sweep("resnet18-224-b32", ["greedy"], memory=["0%", 1], beta=["12GB/s"])
+    table.rows[0]["bytes_out"] = 2**53 + 1
+    assert table.rows[1]["bytes_out"] is None
+    assert table.to_pandas()["bytes_out"][0] == 2**53 + 1
+
+
 def test_pictures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     table = ms.sweep([CHAIN, "vgg16-224-b32"], ["greedy", "rotor"], memory=["20%", "50%"], beta=[8e9])

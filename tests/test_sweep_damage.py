@@ -214,6 +214,24 @@ def test_a_value_that_no_sweep_writes_is_told_also_under_its_seal(
             assert isinstance(row["options"], dict)
 
 
+@pytest.mark.parametrize(
+    ("column", "wrong"), [("name", b"x"), ("source", b"x"), ("ideal", "x"), ("ideal", -1.0), ("ideal", float("inf"))]
+)
+def test_a_problem_that_no_sweep_writes_is_told_also_under_its_seal(
+    column: str, wrong: Any, whole: tuple[bytes, list[Row]], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(whole[0])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(f"UPDATE problems SET {column} = ?", (wrong,))
+        for facts in database.execute("SELECT key, name, source, ideal FROM problems").fetchall():
+            database.execute("UPDATE problems SET seal = ? WHERE key = ?", (store_file.seal(facts), facts[0]))
+        database.commit()
+    with pytest.raises(ms.StoreError, match="has values where none belong") as told:
+        ms.read_store(path)
+    assert "a.sqlite" in str(told.value)
+
+
 def documents(path: Path, packed: bytes) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("UPDATE problems SET document = ?", (packed,))

@@ -13,6 +13,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 import memsched.torch as mt
 from memsched.errors import MemschedError
@@ -96,6 +97,8 @@ def test_hooks_of_the_caller_that_change_what_they_keep_are_refused(branches: bo
         saved_tensors_hooks(torch.Tensor.half, torch.Tensor.float),
     ):
         model(x)
+    with pytest.raises(MemschedError, match=r"such as those of torch\.utils\.checkpoint"):
+        checkpoint(model, x, use_reentrant=False)  # it would run the model again, and its writes to buffers
     with save_on_cpu():
         assert same_step(model, plain, x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import sqlite3
@@ -227,7 +228,11 @@ class Store:
         for *facts, sealed in self._database.execute("SELECT key, name, source, ideal, seal FROM problems"):
             if seal(facts) != sealed:
                 raise damaged(self.path, f"its problem {facts[0]!r:.100} is not as it was written")
-            found[facts[0]] = (facts[1], facts[3])
+            _, name, source, ideal = facts
+            known = isinstance(name, str) and isinstance(source, str | None)
+            if not known or not isinstance(ideal, float) or not 0 <= ideal < math.inf:
+                raise damaged(self.path, f"its problem {facts[0]!r:.100} has values where none belong")
+            found[facts[0]] = (name, ideal)
         return found
 
     def _row(self, values: tuple[Any, ...], problems: dict[str, tuple[str, float]]) -> Row:

@@ -84,16 +84,14 @@ class Sweep:
         import json
 
         made = _needed("pandas")
-        texts = [
-            {
-                name: json.dumps(row[name], sort_keys=True) if isinstance(row[name], dict) else row[name]
-                for name in COLUMNS
-            }
-            for row in self.rows
-        ]
-        frame = made.DataFrame(texts, columns=list(COLUMNS))
-        kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64")
-        tidy: pandas.DataFrame = frame.astype({**kinds, "optimal": "boolean"})
+        kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64") | {"optimal": "boolean"}
+        columns = {}
+        for name in COLUMNS:
+            values = [row[name] for row in self.rows]
+            if name in ("options", "device"):
+                values = [json.dumps(value, sort_keys=True) for value in values]
+            columns[name] = made.Series(values, dtype=kinds.get(name, "object" if not values else None))
+        tidy: pandas.DataFrame = made.DataFrame(columns)
         return tidy
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from memsched.errors import MemschedError
 from memsched.torch.run import Observer
 
-_TRUSTED = ("torch", "memsched")  # whose hooks give back what they were given
+_TRUSTED = "torch.autograd.graph"  # whose hooks, such as save_on_cpu, give back what they were given
 
 
 class StandIn(ABC):
@@ -71,10 +71,10 @@ def _check_surroundings() -> None:
             "a planned step cannot run under torch.func or with forward-mode derivatives; call remove() before"
         )
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if hooks is not None and not all(str(getattr(h, "__module__", "")).split(".")[0] in _TRUSTED for h in hooks):
+    if hooks is not None and not all(getattr(hook, "__module__", "") == _TRUSTED for hook in hooks):
         raise MemschedError(
-            "a planned step runs under saved_tensors_hooks of its caller, which may change what they keep and are not "
-            "asked: what a plan keeps is its own; call the model outside of them, or call remove() before"
+            "a planned step runs under saved_tensors_hooks of its caller, such as those of torch.utils.checkpoint, "
+            "which are not asked: what a plan keeps is its own; call the model outside of them, or call remove() before"
         )
 
 
