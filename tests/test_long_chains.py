@@ -72,6 +72,20 @@ def test_a_time_limit_holds_on_a_long_chain(name: str, n: int) -> None:
 
 
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("limit", [0.2, 1.0])
+@pytest.mark.parametrize("pieces", [None, 5000])
+@pytest.mark.parametrize("name", ["tflms", "vdnn"])
+def test_a_time_limit_holds_within_a_block_of_sets(name: str, pieces: int | None, limit: float) -> None:
+    chain = ms.profiles.random(10_000, 1)
+    least, peak = ms.min_memory(chain), ms.peak_memory(chain)
+    ideal = float(chain.forward_time.sum() + chain.backward_time.sum())
+    chunk = pieces and peak // pieces
+    ms.to_graph(chain, chunk)
+    plan = partial(PLANNERS[name].plan, chain, (least + peak) // 2, 0.3 * peak / ideal)
+    assert cpu(partial(plan, chunk=chunk, time_limit=limit)) <= 1.2 * limit + 0.2
+
+
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("share", [0.02, 0.3])
 @pytest.mark.parametrize("name", ["superneurons", "modnn", "tflms", "vdnn"])
 def test_a_time_limit_holds_where_there_may_be_no_plan(name: str, share: float) -> None:

@@ -93,9 +93,16 @@ class SetTask:
             needed,
         )
 
-    def makespans(self, rows: Flags, *, ahead: int | None = None, stall: bool = True) -> npt.NDArray[np.float64]:
-        """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run."""
-        return np.array(_core.offload_set_makespans(self.graph, self.device, self.device.memory, rows, ahead, stall))
+    def makespans(
+        self, rows: Flags, *, ahead: int | None = None, stall: bool = True, until: float = math.inf
+    ) -> npt.NDArray[np.float64]:
+        """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run.
+
+        So are those that are left when time.perf_counter() is at `until`.
+        """
+        graph, device, seconds = self.graph, self.device, seconds_left(until)
+        found = _core.offload_set_makespans(graph, device, device.memory, rows, ahead, stall, time_limit=seconds)
+        return np.array(found)
 
     def makespans_of_many(
         self,
@@ -118,17 +125,18 @@ class SetTask:
         found = np.full((len(aheads), count), math.inf)
         order = np.arange(count) if time_limit is None else far_apart(count)
         step = max(1, min(SETS, SIMULATED // max(1, len(self.graph.ops) * len(aheads))))
+        until = over_at(self.started, time_limit)
         for at in range(0, len(order), step):
-            if at and time.perf_counter() > over_at(self.started, time_limit):
-                if not np.isfinite(found).any():
-                    raise LimitError(
-                        f"time_limit is {time_limit} seconds, and none of the first {at} sets runs; give more"
-                    )
-                break
             numbers = order[at : at + step]
             rows = self.tensors(sets(numbers))
             for line, ahead in zip(found, aheads, strict=True):
-                line[numbers] = self.makespans(rows, ahead=ahead, stall=stall)
+                line[numbers] = self.makespans(rows, ahead=ahead, stall=stall, until=until)
+            if time.perf_counter() >= until:
+                break
+        if time.perf_counter() >= until and not np.isfinite(found).any():
+            raise LimitError(
+                f"time_limit is {time_limit} seconds, and none of the sets that were tried runs; give more"
+            )
         return found
 
     def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
