@@ -116,4 +116,12 @@ std::vector<std::uint8_t> MinCut::reached_from(std::int32_t source) const {
     return reached;
 }
 
+std::size_t MinCut::bytes() const {
+    std::size_t ids = 0;
+    for (const auto* list : {&first_, &level_, &current_, &queue_, &way_}) {
+        ids += list->capacity();
+    }
+    return sizeof(Edge) * edges_.capacity() + sizeof(std::int32_t) * ids + sizeof(pushed_[0]) * pushed_.capacity();
+}
+
 } // namespace memsched

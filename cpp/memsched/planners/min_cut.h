@@ -27,6 +27,7 @@ class MinCut {
     // and those on the source's side of every one.
     std::vector<std::uint8_t> reaches(std::int32_t sink) const;
     std::vector<std::uint8_t> reached_from(std::int32_t source) const;
+    std::size_t bytes() const; // that it holds
 
   private:
     struct Edge {

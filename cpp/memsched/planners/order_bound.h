@@ -46,6 +46,9 @@ class HeldCut {
     // `fits` may be given as anything from least() to that, and costs little if an earlier answer shows it.
     Bytes if_ran(OpId other, Bytes fits, Bytes enough);
     Bytes if_not(OpId other, Bytes fits, Bytes enough);
+    std::size_t bytes() const { // that it holds
+        return cut_.bytes() + sizeof(node_[0]) * node_.capacity() + may_run_.capacity() + may_not_.capacity();
+    }
 
   private:
     static constexpr std::int32_t source = 0, sink = 1; // what has run, and what has not

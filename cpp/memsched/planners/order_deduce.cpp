@@ -76,6 +76,8 @@ Deduced with_precedences(const OrderProblem& problem, const Edges& edges) {
 
 namespace {
 
+constexpr std::size_t most_cut_bytes = std::size_t{1} << 28; // of one look
+
 class Deduction {
   public:
     Deduction(const OrderProblem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace)
@@ -127,6 +129,7 @@ class Deduction {
         std::vector<HeldCut> cuts;
         std::vector<std::pair<Bytes, std::size_t>> needs;
         const std::vector<OpId> ops = needy_ops(now_.problem, reach, 4 * critical_, pace_);
+        std::size_t held = 0;
         for (const OpId op : ops) {
             cuts.emplace_back(now_.problem, reach, op, pace_);
             const Bytes need = cuts.back().least(now_.below);
@@ -135,6 +138,9 @@ class Deduction {
                 return;
             }
             needs.emplace_back(-need, needs.size());
+            if ((held += cuts.back().bytes()) >= most_cut_bytes) {
+                break;
+            }
         }
         std::sort(needs.begin(), needs.end());
         for (std::size_t k = 0; k < std::min(critical_, needs.size()) && !pace_.told_to_stop(); ++k) {
