@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import math
 import re
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -167,3 +168,10 @@ def test_a_printed_duration_reads_back_within_its_digits(seconds: float) -> None
 @given(bandwidth=st.floats(1, 1e15))
 def test_a_printed_bandwidth_reads_back_within_its_digits(bandwidth: float) -> None:
     assert parse_bandwidth(format_bandwidth(bandwidth)) == pytest.approx(bandwidth, rel=6e-4)
+
+
+@pytest.mark.parametrize("value", [1.7976931348623157e308, 1e308, 2.3e-308])
+def test_the_largest_and_the_least_numbers_are_shown(value: float) -> None:
+    amount, unit = format_bandwidth(value).split()
+    assert Fraction(amount) * {"TB/s": 10**12, "B/s": 1}[unit] == pytest.approx(Fraction(value), rel=6e-4)
+    assert format_seconds(value)

@@ -245,8 +245,8 @@ def _rounded(value: float, digits: int) -> str:
     """A number >= 0 with so many digits and no exponent; fewer where that is exact."""
     if value == 0:
         return "0"
-    nearest = round(value, digits - 1 - math.floor(math.log10(value)))
-    text = f"{nearest:.{max(0, digits - 1 - math.floor(math.log10(nearest)))}f}"
+    nearest = Decimal(f"{value:.{digits - 1}e}")  # no float: next to the largest one there is none above
+    text = f"{nearest:.{max(0, digits - 1 - nearest.adjusted())}f}"
     exact = "." in text and math.isclose(float(text), value, rel_tol=1e-12)
     return text.rstrip("0").rstrip(".") if exact else text
 
