@@ -85,6 +85,12 @@ def test_a_time_limit_holds_within_a_block_of_sets(name: str, pieces: int | None
     assert cpu(partial(plan, chunk=chunk, time_limit=limit)) <= 1.2 * limit + 0.2
 
 
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+def test_autoswap_takes_little_more_than_its_limit_on_a_graph(share: float) -> None:
+    graph = ms.to_graph(tiled(10_000))
+    assert cpu(partial(ms.autoswap, graph, middle(10_000, share), BETA, time_limit=0.2)) <= 3.0  # for twice the ops
+
+
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("share", [0.02, 0.3])
 @pytest.mark.parametrize("name", ["superneurons", "modnn", "tflms", "vdnn"])

@@ -16,11 +16,11 @@ from memsched.problem import ChunkLike, Problem, graph_of, make_device
 
 def need_of_moving_all(graph: Graph) -> int:
     """The least M when every tensor that may travel is away whenever it may be. All ops must have one algorithm."""
-    lives, sizes = _core.Lifetimes(graph), _core.tensor_bytes(graph)
+    lives, movable = _core.Lifetimes(graph), _core.movable_tensors(graph)
+    sizes = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
     away = np.zeros(len(graph.ops) + 1, dtype=np.int64)
-    for tensor in _core.movable_tensors(graph):
-        away[max(lives.last_forward[tensor], 0) + 1] += sizes[tensor]
-        away[lives.first_backward[tensor]] -= sizes[tensor]
+    np.add.at(away, np.maximum(np.asarray(lives.last_forward, dtype=np.int64)[movable], 0) + 1, sizes)
+    np.subtract.at(away, np.asarray(lives.first_backward, dtype=np.int64)[movable], sizes)
     return graph.resident + int((np.asarray(lives.usage) - np.cumsum(away)[:-1]).max())
 
 
