@@ -1,6 +1,7 @@
 #include "memsched/parallel.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -26,10 +27,16 @@ struct Workers::Shared {
 
     // What one throws ends the round for all.
     void take(int worker) noexcept {
-        try {
+        guarded([&] {
             for (int index = next++; index < count; index = next++) {
                 (*work)(index, worker);
             }
+        });
+    }
+
+    template <typename Work> void guarded(const Work& some) noexcept {
+        try {
+            some();
         } catch (...) {
             next = count;
             const std::lock_guard lock(mutex);
@@ -83,7 +90,7 @@ Workers::~Workers() {
 
 int Workers::threads() const { return static_cast<int>(shared_->threads.size()) + 1; }
 
-void Workers::each(int count, const std::function<void(int, int)>& work) {
+void Workers::each(int count, const std::function<void(int, int)>& work, const std::function<void()>& waiting) {
     Shared& s = *shared_;
     if (s.threads.empty()) { // nothing is shared then, so that several threads may call
         for (int index = 0; index < count; ++index) {
@@ -103,7 +110,13 @@ void Workers::each(int count, const std::function<void(int, int)>& work) {
     s.begin.notify_all();
     s.take(0);
     std::unique_lock lock(s.mutex);
-    s.end.wait(lock, [&] { return s.running == 0; });
+    const auto rest = [&] { return s.running == 0; };
+    while (waiting && !s.end.wait_for(lock, std::chrono::milliseconds(5), rest)) {
+        lock.unlock();
+        s.guarded(waiting);
+        lock.lock();
+    }
+    s.end.wait(lock, rest);
     if (s.failure) {
         std::rethrow_exception(std::exchange(s.failure, nullptr));
     }

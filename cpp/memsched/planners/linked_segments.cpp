@@ -8,13 +8,14 @@ namespace memsched {
 namespace {
 
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
+constexpr std::size_t values_per_pause = 1 << 10;
 constexpr double rounding = 1e-7; // of a slot: what a sum of times may be off without costing a slot
 
 } // namespace
 
-LinkedSegments::LinkedSegments(const SegmentTable& table, Bandwidth bandwidth)
+LinkedSegments::LinkedSegments(const SegmentTable& table, Bandwidth bandwidth, std::function<void()> pause)
     : table_(table), chain_(table.chain()), speed_(bandwidth / static_cast<double>(table.width())),
-      forwards_(static_cast<std::size_t>(chain_.layers) + 1), entries_(std::size_t{1} << 16) {
+      pause_(std::move(pause)), forwards_(static_cast<std::size_t>(chain_.layers) + 1), entries_(std::size_t{1} << 16) {
     const auto in_slots = [&](Bytes bytes) { return static_cast<double>(bytes) / static_cast<double>(table.width()); };
     backward_.push_back(0);
     for (int i = 1; i <= chain_.layers; ++i) {
@@ -84,7 +85,9 @@ Seconds LinkedSegments::time(int first, int last, int free, Bytes owed) {
         grow();
     }
     *slot(id) = {id, time};
-    ++used_;
+    if (++used_ % values_per_pause == 0 && pause_) {
+        pause_();
+    }
     return time;
 }
 

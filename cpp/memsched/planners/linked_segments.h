@@ -4,6 +4,7 @@
 #include "memsched/planners/segments.h"
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace memsched {
@@ -13,8 +14,9 @@ namespace memsched {
 // are computed when asked for and kept. One object serves one thread.
 class LinkedSegments {
   public:
-    // bandwidth: of prefetches, bytes per second, > 0 (infinite: nothing is ever owed).
-    LinkedSegments(const SegmentTable& table, Bandwidth bandwidth);
+    // bandwidth: of prefetches, bytes per second, > 0 (infinite: nothing is ever owed). `pause` is called now and then
+    // while values are computed; after it has thrown, the object is of no more use.
+    LinkedSegments(const SegmentTable& table, Bandwidth bandwidth, std::function<void()> pause = {});
 
     const SegmentTable& table() const { return table_; }
 
@@ -62,6 +64,7 @@ class LinkedSegments {
     const SegmentTable& table_;
     const RematChain& chain_;
     double speed_; // slots per second
+    std::function<void()> pause_;
     // What the forwards need, less what arrives between each of them and the end of the last: [first][last - first].
     std::vector<std::vector<double>> forwards_;
     std::vector<double> backward_; // what each backward needs

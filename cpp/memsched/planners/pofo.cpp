@@ -4,6 +4,7 @@
 #include "memsched/planners/pofo_front.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 namespace memsched {
@@ -21,12 +22,51 @@ Bytes owed_slots(const SegmentTable& table, double bytes) {
     return static_cast<Bytes>(std::ceil(bytes / static_cast<double>(table.width()) - 1e-7));
 }
 
+// Whether all threads shall stop. Only the caller's hears progress.
+class Halt {
+  public:
+    explicit Halt(const Progress& progress) : progress_(progress) {}
+
+    // Of the caller's thread.
+    void hear() {
+        try {
+            if (progress_.tick(0)) {
+                told_ = true;
+            }
+        } catch (...) {
+            told_ = true;
+            throw;
+        }
+    }
+
+    // Of any thread: throws Stopped when told to, but not while a plan is written down.
+    void heed(int worker) {
+        if (writing) {
+            return;
+        }
+        if (worker == 0) {
+            hear();
+        }
+        if (told_) {
+            throw Stopped{};
+        }
+    }
+
+    bool told() const { return told_; }
+
+    bool writing = false;
+
+  private:
+    const Progress& progress_;
+    std::atomic<bool> told_{false};
+};
+
 // All blocks that may follow one state of the forward phase (section B.2).
 class Expansion {
   public:
-    Expansion(const SegmentTable& table, const PofoOptions& options, const PofoBound& bound)
+    Expansion(const SegmentTable& table, const PofoOptions& options, const PofoBound& bound, Halt& halt, int worker)
         : table_(table), chain_(table.chain()), options_(options), bound_(bound),
-          segments_(table, options.linked() ? options.h2d : 1.0) {}
+          segments_(table, options.linked() ? options.h2d : 1.0, [&halt, worker] { halt.heed(worker); }) {}
 
     // A state of layer `i` becomes one label or two for each block; those that cannot lead below the limit are left
     // out.
@@ -174,16 +214,20 @@ class Expansion {
 class ForwardPhase {
   public:
     ForwardPhase(const SegmentTable& table, const PofoOptions& options, const PofoBound& bound, Workers& workers,
-                 std::vector<Expansion>& expansions, int beam, const Progress& progress)
+                 std::vector<Expansion>& expansions, int beam, const Progress& progress, Halt& halt)
         : chain_(table.chain()), table_(table), options_(options), bound_(bound), workers_(workers),
-          expansions_(expansions), front_(table, options, beam), progress_(progress) {}
+          expansions_(expansions), front_(table, options, beam), progress_(progress), halt_(halt) {}
 
     // A plan faster than `limit`, if there is one and progress lets it be found.
     std::optional<PofoPlan> run(Seconds limit) {
         front_.start();
         for (int i = 1; i < chain_.layers; ++i) {
             for (const bool all : {false, true}) {
-                if (!expand(i, all, front_.take(i, all, bound_, limit), limit)) {
+                try {
+                    if (!expand(i, all, front_.take(i, all, bound_, limit), limit)) {
+                        return std::nullopt;
+                    }
+                } catch (const Stopped&) {
                     return std::nullopt;
                 }
             }
@@ -212,14 +256,15 @@ class ForwardPhase {
             if (progress_.tick(static_cast<double>(i) / chain_.layers)) {
                 return false;
             }
-            workers_.each(static_cast<int>(std::min(round, parts - from)), [&](int part, int worker) {
+            const auto states = [&](int part, int worker) {
                 const auto into = static_cast<std::size_t>(part);
                 const std::size_t begin = (from + into) * share;
                 for (std::size_t at = begin; at < std::min(begin + share, ids.size()); ++at) {
                     expansions_[static_cast<std::size_t>(worker)].run(i, all, ids[at], front_.label(ids[at]), limit,
                                                                       next[into]);
                 }
-            });
+            };
+            workers_.each(static_cast<int>(std::min(round, parts - from)), states, [&] { halt_.hear(); });
             for (auto& labels : next) {
                 for (const PofoLabel& label : labels) {
                     front_.add(label.block.last + 1, label.block.all, label);
@@ -232,6 +277,7 @@ class ForwardPhase {
     }
 
     PofoPlan plan(std::int32_t last, Seconds time) {
+        halt_.writing = true;
         PofoPlan plan;
         plan.time = time;
         plan.states = states_;
@@ -261,6 +307,7 @@ class ForwardPhase {
             expansions_[0].segments().append(block.first, block.last, table_.fitting(free),
                                              owed_slots(table_, state.arriving), plan.sequence);
         }
+        halt_.writing = false;
         return plan;
     }
 
@@ -272,6 +319,7 @@ class ForwardPhase {
     std::vector<Expansion>& expansions_;
     PofoFront front_;
     const Progress& progress_;
+    Halt& halt_;
     std::uint64_t states_ = 0;
 };
 
@@ -290,13 +338,17 @@ std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& optio
     if (!bound.complete()) {
         return best;
     }
+    Halt halt(progress);
     std::vector<Expansion> expansions;
     for (int worker = 0; worker < workers.threads(); ++worker) {
-        expansions.emplace_back(table, options, bound);
+        expansions.emplace_back(table, options, bound, halt, worker);
     }
     const auto search = [&](int beam) {
         const Seconds limit = best ? best->time * (1 - 1e-12) : never;
-        ForwardPhase phase(table, options, bound, workers, expansions, beam, progress);
+        if (halt.told()) {
+            return;
+        }
+        ForwardPhase phase(table, options, bound, workers, expansions, beam, progress, halt);
         if (auto found = phase.run(limit)) {
             best = std::move(found);
         }
