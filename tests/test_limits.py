@@ -169,3 +169,15 @@ def test_validate_takes_little_with_addresses() -> None:
     """Each block was held against all others: 20 seconds for 8,000 ops, now 1."""
     result = ms.olla(step_graph(8_000), M=2**50, beta=1.0, time_limit=0.5)
     assert spent(lambda: ms.validate(result)) <= 4
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("limit", [0.2, 1.0])
+def test_pofo_keeps_its_limit_where_nothing_prunes(limit: float) -> None:
+    chain = ms.profiles.load("densenet121-1000-b2")  # too little memory for rotor, and a slow link: no first plan
+    kept(limit, lambda: ms.pofo(chain, ms.min_memory(chain, "pofo"), 3e9, time_limit=limit, threads=1))
+
+
+def test_auto_needs_no_minutes_where_pofo_does() -> None:
+    chain = ms.profiles.load("densenet121-1000-b2")
+    assert spent(lambda: ms.plan(chain, ms.min_memory(chain, "pofo"), 12.2e9)) < 20

@@ -1,7 +1,6 @@
 #include "memsched/parallel.h"
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -110,16 +109,19 @@ void Workers::each(int count, const std::function<void(int, int)>& work, const s
     s.begin.notify_all();
     s.take(0);
     std::unique_lock lock(s.mutex);
-    const auto rest = [&] { return s.running == 0; };
-    while (waiting && !s.end.wait_for(lock, std::chrono::milliseconds(5), rest)) {
-        lock.unlock();
-        s.guarded(waiting);
-        lock.lock();
+    while (s.running > 0) {
+        s.end.wait(lock);
+        if (s.running > 0 && waiting) {
+            lock.unlock();
+            s.guarded(waiting);
+            lock.lock();
+        }
     }
-    s.end.wait(lock, rest);
     if (s.failure) {
         std::rethrow_exception(std::exchange(s.failure, nullptr));
     }
 }
+
+void Workers::wake() { shared_->end.notify_one(); }
 
 } // namespace memsched

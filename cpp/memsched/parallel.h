@@ -19,8 +19,11 @@ class Workers {
     // work(index, worker) for each index below count, in any order, worker < threads(); returns when all are done. What
     // work throws reaches the caller when all threads are at rest: the first of what was thrown; what was not begun is
     // left. With one thread any number of callers may be here at once, with more only one. While the caller waits for
-    // others it calls `waiting` every few milliseconds; what that throws reaches it, too.
+    // others it calls `waiting` whenever one of them wakes it; what that throws reaches it, too.
     void each(int count, const std::function<void(int, int)>& work, const std::function<void()>& waiting = {});
+
+    // Of any thread at work.
+    void wake();
 
   private:
     struct Shared;

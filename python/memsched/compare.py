@@ -148,10 +148,11 @@ def plan(
 
     Notes
     -----
-    On a ladder of devices more never gives a slower plan: of two devices with the same duplex and latency, the one with
-    at least the memory, the bandwidth and the host memory has a plan that is no slower, if each of the three is on the
-    ladder for the smaller device, or the same for both. docs/algorithms.md says which are on it, and why this is not
-    promised in between. It holds for chains, without a time_limit or with 0, and for graphs of up to 48 ops with 0.
+    On a ladder of devices more never gives a slower plan: of two devices with the same duplex and latency, the one
+    with at least the memory, the bandwidth and the host memory has a plan that is no slower, if each of the three
+    is on the ladder for the smaller device, or the same for both, and both have the memory that rotor needs.
+    docs/algorithms.md says which are on it, and why this is not promised in between. It holds for chains, without a
+    time_limit or with 0, and for graphs of up to 48 ops with 0.
 
     Examples
     --------

@@ -27,16 +27,20 @@ def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterat
 
     A rung has the memory of the device, or one of the ladder's that is no larger; so have its link and its host.
     Where the bound on all plans on a rung reaches best(), seconds, neither it nor any rung below it can have a faster
-    plan. Graphs of more than LONG ops have memories alone, families and graphs of more than LONGEST no ladder.
+    plan. A device with what rotor needs has no rungs with less, one with less has rungs with its own link alone. Graphs
+    of more than LONG ops have memories alone, families and graphs of more than LONGEST no ladder.
     """
     if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or len(problem.ops) > LONGEST):
         return
+    enough = device.memory >= _least_of_rotor(problem)
     memories = [device.memory, *(one for one in _memories(problem) if one < device.memory)]
+    if enough:
+        memories = [one for one in memories if one >= _least_of_rotor(problem)]
     slowest = min(device.d2h, device.h2d)
     links = [(device.d2h, device.h2d)]
     hosts: list[int | None] = [device.host_memory]
     every = isinstance(problem, Chain) or len(problem.ops) <= LONG
-    if every:
+    if every and enough:
         links += [(one, one) for one in _links(problem) if one <= slowest]
     if every and device.host_memory is not None:
         hosts += [one for one in _hosts(problem) if one < device.host_memory]
@@ -81,6 +85,12 @@ def size_of(problem: Problem) -> int:
 
 
 @once_an_object
+def _least_of_rotor(problem: Problem) -> int:
+    """With less, and a slow link, pofo has no first plan to prune by, and takes minutes."""
+    return min_memory(problem, "rotor") if isinstance(problem, Chain) else 0
+
+
+@once_an_object
 def _links(problem: Problem) -> list[float]:
     """Falling: octaves of the profile's link, or of a byte a second, and no link."""
     known = (problem.provenance or {}).get("link_bandwidth") if isinstance(problem, Chain) else None
@@ -99,7 +109,7 @@ def _links(problem: Problem) -> list[float]:
 @once_an_object
 def _hosts(problem: Problem) -> list[int]:
     """Falling: parts of the bytes of all tensors."""
-    return [_bytes(graph_of(problem)) // part for part in HOST_PARTS]
+    return list(dict.fromkeys(_bytes(graph_of(problem)) // part for part in HOST_PARTS))
 
 
 def _bytes(graph: Graph) -> int:

@@ -25,7 +25,7 @@ Bytes owed_slots(const SegmentTable& table, double bytes) {
 // Whether all threads shall stop. Only the caller's hears progress.
 class Halt {
   public:
-    explicit Halt(const Progress& progress) : progress_(progress) {}
+    Halt(const Progress& progress, Workers& workers) : progress_(progress), workers_(workers) {}
 
     // Of the caller's thread.
     void hear() {
@@ -46,6 +46,8 @@ class Halt {
         }
         if (worker == 0) {
             hear();
+        } else {
+            workers_.wake();
         }
         if (told_) {
             throw Stopped{};
@@ -58,6 +60,7 @@ class Halt {
 
   private:
     const Progress& progress_;
+    Workers& workers_;
     std::atomic<bool> told_{false};
 };
 
@@ -338,7 +341,7 @@ std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& optio
     if (!bound.complete()) {
         return best;
     }
-    Halt halt(progress);
+    Halt halt(progress, workers);
     std::vector<Expansion> expansions;
     for (int worker = 0; worker < workers.threads(); ++worker) {
         expansions.emplace_back(table, options, bound, halt, worker);

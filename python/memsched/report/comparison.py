@@ -24,6 +24,7 @@ from memsched.result import Result
 CURVES = ("pofo", "rotor", "offload")
 POINTS = 12
 SECONDS = 0.2  # for each point of a curve, where no limit is given
+GRAPH_SECONDS = 1.0  # for each planner of a graph, where no limit is given: some simulate every pair of feature maps
 Outcomes = dict[str, Result | MemschedError]
 Progress = Callable[[str], None] | None
 
@@ -118,8 +119,9 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
         if progress is not None:
             progress(text)
 
+    limit = GRAPH_SECONDS if time_limit is None and not isinstance(problem, Chain) else time_limit
     outcomes = compare(
-        problem, device=device, chunk=chunk, time_limit=time_limit, progress=lambda name: say(f"planning: {name}")
+        problem, device=device, chunk=chunk, time_limit=limit, progress=lambda name: say(f"planning: {name}")
     )
     curves = []
     if isinstance(problem, Chain):
