@@ -71,18 +71,20 @@ class GraphTask:
     def endless(self) -> InfeasibleError:
         """What to raise where plans fit but take forever, or where not all can move."""
         needed = need_of_keeping_all(self.graph, self.workspace_limit)
-        return self.no_plan(needed, self.cannot or "the link is so slow that no plan ends")
+        enough = bool(self.cannot) and not self.stays  # where it may mix, less may do
+        return self.no_plan(needed, self.cannot or "the link is so slow that no plan ends", enough=enough)
 
-    def no_plan(self, needed: int, reason: str) -> InfeasibleError:
+    def no_plan(self, needed: int, reason: str, *, enough: bool = False) -> InfeasibleError:
         """What to raise."""
-        return infeasible(self.planner, self.graph.name, self.device, needed, reason)
+        return infeasible(self.planner, self.graph.name, self.device, needed, reason, enough=enough)
 
 
-def infeasible(planner: str, problem: str, device: Device, needed: int, reason: str) -> InfeasibleError:
-    """What to raise where there is no plan: the reason, and what it takes."""
-    return InfeasibleError(
-        f"{planner} has no plan for '{problem}' in {device.memory} bytes: {reason}; it needs M >= {needed}", needed
-    )
+def infeasible(
+    planner: str, problem: str, device: Device, needed: int, reason: str, *, enough: bool = False
+) -> InfeasibleError:
+    """What to raise where there is no plan: the reason, and what it takes, or what is `enough` while less may be."""
+    needs = f"M >= {needed} is enough, and less may be" if enough else f"it needs M >= {needed}"
+    return InfeasibleError(f"{planner} has no plan for '{problem}' in {device.memory} bytes: {reason}; {needs}", needed)
 
 
 def all_swap(graph: Graph) -> Flags:
@@ -131,9 +133,11 @@ def start_graph(
     moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
     reason = ""
     if without_link(device, moved, len(graph.tensors)):
-        reason = "without a link (beta is 0, missing or next to nothing) everything must stay"
+        reason = "without a link (beta is 0, missing or next to nothing) "
+        reason += "no mixture that was tried fits" if mixes else "everything must stay"
     elif device.host_memory is not None and device.host_memory < moved:
-        reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, so all must stay"
+        reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, "
+        reason += "and no mixture that was tried fits" if mixes else "so all must stay"
     needed = (need_of_keeping_all if reason else need)(graph, limit)
     stays = bool(reason) and device.memory >= needed
     if device.memory < needed and not (reason and mixes):
