@@ -124,7 +124,7 @@ class SetTask:
         """
         found = np.full((len(aheads), count), math.inf)
         order = np.arange(count) if time_limit is None else far_apart(count)
-        step = max(1, min(SETS, SIMULATED // max(1, len(self.graph.ops) * len(aheads))))
+        step = max(1, min(SETS, SIMULATED // max(1, len(self.stage) * len(aheads))))
         until = over_at(self.started, time_limit)
         for at in range(0, len(order), step):
             numbers = order[at : at + step]
