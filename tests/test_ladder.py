@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import ladder
-from memsched.carry import carried
+from memsched.carry import Draft
 from memsched.testing import chains, graphs
 
 
@@ -83,7 +83,7 @@ def test_nothing_more_gives_a_slower_plan(
         except ms.InfeasibleError:
             return
         assert best.makespan <= less.makespan
-        kept = carried(less, device)
+        kept = Draft.of(less).on(less.problem, device)
         assert kept.makespan <= less.makespan
         assert ms.validate(kept).peak_memory <= memory
 
@@ -137,7 +137,7 @@ def test_graphs_have_a_ladder_too(graph: ms.Graph, share: float, beta: float, da
         return
     assert best.makespan <= less.makespan
     assert ms.validate(best).peak_memory <= device.memory
-    kept = carried(less, device)
+    kept = Draft.of(less).on(less.problem, device)
     assert kept.lower_bound <= kept.makespan <= less.makespan
 
 

@@ -281,7 +281,7 @@ def test_a_second_interrupt_neither_hangs_nor_aborts(executor: str, gap: float, 
         time.sleep(gap)
     _, errors = begun.communicate(timeout=60)
     assert begun.returncode == -signal.SIGINT, errors
-    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert "KeyboardInterrupt" in errors  # the last word, unless a signal hits the interpreter while it writes it
     assert errors.count("Traceback") <= 2
     assert len(ms.read_store(tmp_path / "a.sqlite")) > 2
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.sqlite", "script.py"]

@@ -59,8 +59,3 @@ class Draft:
             recomputes=self.recomputes,
         )
         return replace(result, placement=self.placement)
-
-
-def carried(plan: Result, device: Device) -> Result:
-    """`Draft.on` of a result."""
-    return Draft.of(plan).on(plan.problem, device)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from memsched import _core, checks
 from memsched._core import Chain, Device
-from memsched.carry import carried
+from memsched.carry import Draft
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.fluid import Progress
 from memsched.planners.recompute import make_table, most_slots
@@ -178,7 +178,7 @@ def _no_worse(best: Result | None, found: Result | None, device: Device) -> Resu
     """What was found, or the best plan for less memory where that is faster: it runs here, too."""
     if best is None or (found is not None and found.makespan <= best.makespan):
         return found
-    kept = carried(best, device)
+    kept = Draft.of(best).on(best.problem, device)
     return kept if found is None or kept.makespan < found.makespan else found
 
 
