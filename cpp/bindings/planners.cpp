@@ -1,5 +1,6 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
 #include "memsched/bounds.h"
+#include "memsched/fixed_choices.h"
 #include "memsched/lifetimes.h"
 #include "memsched/offload_sets.h"
 #include "memsched/planners/dynprog.h"
@@ -37,12 +38,21 @@ void bind_sets(py::module_& module) {
     module.def(
         "offload_set_schedule",
         [](const Graph& graph, Bytes budget, const Flags& travels, const py::object& planner, const py::object& chunk,
-           std::optional<int> ahead) {
-            const StepList list = offload_set_steps(graph, budget, copied(travels), rule_of(ahead));
-            return name_schedule(graph, budget, list, dump_json(planner, "planner"), to_chunk(chunk));
+           std::optional<int> ahead, std::optional<Bytes> limit) {
+            const std::string text = dump_json(planner, "planner");
+            const Chunk cut = to_chunk(chunk);
+            const std::vector<std::uint8_t> flags = copied(travels);
+            const py::gil_scoped_release free;
+            if (!limit) {
+                return name_schedule(graph, budget, offload_set_steps(graph, budget, flags, rule_of(ahead)), text, cut);
+            }
+            const FixedChoices fixed = fix_choices(graph, *limit);
+            StepList list = offload_set_steps(fixed.graph, budget, flags, rule_of(ahead));
+            return name_schedule(graph, budget, fixed.on_original(std::move(list)), text, cut);
         },
         py::arg("graph"), py::arg("budget"), py::arg("travels"), py::arg("planner"), py::arg("chunk") = py::none(),
-        py::arg("ahead") = py::none());
+        py::arg("ahead") = py::none(), py::arg("workspace_limit") = py::none(),
+        "Ops have one algorithm each, or take the fastest within workspace_limit.");
     module.attr("most_pebbles") = most_pebbles;
     module.def(
         "play_pebbles",
@@ -171,6 +181,20 @@ void bind_planners(py::module_& module) {
             return bytes;
         },
         py::arg("graph"), "Sizes of the tensors, by id.");
+    module.def(
+        "op_seconds",
+        [](const Graph& graph) {
+            py::array_t<Seconds> seconds(static_cast<py::ssize_t>(graph.ops().size()));
+            for (std::size_t op = 0; op < graph.ops().size(); ++op) {
+                seconds.mutable_at(op) = graph.ops()[op].choices[0].time;
+            }
+            return seconds;
+        },
+        py::arg("graph"), "Seconds of each op's first algorithm, by id.");
+    module.def(
+        "op_count", [](const Graph& graph) { return graph.ops().size(); }, py::arg("graph"),
+        "Without making a list of them, as Graph.ops does.");
+    module.def("tensor_count", [](const Graph& graph) { return graph.tensors().size(); }, py::arg("graph"));
     py::class_<Lifetimes>(module, "Lifetimes", "When the plain run needs each tensor; ops by id, -1 for none.")
         .def(py::init<const Graph&>(), py::arg("graph"))
         .def_readonly("last_forward", &Lifetimes::last_forward, "By tensor.")

@@ -84,19 +84,37 @@ std::int32_t FetchPlaces::layers_before(std::int32_t run, const FetchRule& rule)
     return passed.empty() ? run : first_run_[at(passed.back())] + 1;
 }
 
+// The runs that a fetch may pass lie in a window both ends of which only move on: it begins where the fetch before
+// stands, and ends with the run that needs the fetch. What the fetches so far hold in each run of it is all that they
+// bring, less what was there as of that run. So the fullest runs of the window, each fuller than all behind it, tell
+// how far the fetch may go; those in front of it are never asked for again.
 bool FetchPlaces::place(Bytes capacity, const FetchRule& rule) {
-    std::int32_t position = 0;
+    fullest_.clear();
+    std::size_t front = 0;
+    std::int32_t position = 0, seen = 0;
+    Bytes brought = 0;
     for (Fetch& fetch : fetches_) {
         const Bytes own = bytes(fetch.tensor);
         const std::int32_t least = std::max(position, fetch.earliest);
-        const auto fits = [&](std::int32_t run) { return usage_[at(run)] + own <= capacity; };
+        for (; seen < fetch.need; ++seen) {
+            usage_[at(seen)] -= brought;
+            while (fullest_.size() > front && usage_[at(fullest_.back())] <= usage_[at(seen)]) {
+                fullest_.pop_back();
+            }
+            fullest_.push_back(seen);
+        }
         const std::int32_t wanted = rule.kind == FetchRule::Kind::demand   ? fetch.need
                                     : rule.kind == FetchRule::Kind::layers ? layers_before(fetch.need, rule)
                                                                            : least;
         const std::int32_t target = std::min(std::max(wanted, least), fetch.need);
-        fetch.at = fetch.need;
-        while (fetch.at > target && fits(fetch.at - 1)) {
-            --fetch.at;
+        fetch.at = target;
+        const Bytes room = capacity - own - brought;
+        for (; front < fullest_.size(); ++front) {
+            const std::int32_t run = fullest_[front];
+            if (run >= target && usage_[at(run)] <= room) {
+                break;
+            }
+            fetch.at = std::max(target, run + 1);
         }
         if (fetch.at > target && rule.kind == FetchRule::Kind::layers) {
             if (!rule.soft) {
@@ -104,9 +122,7 @@ bool FetchPlaces::place(Bytes capacity, const FetchRule& rule) {
             }
             fetch.at = fetch.need;
         }
-        for (std::int32_t run = fetch.at; run < fetch.need; ++run) {
-            usage_[at(run)] += own;
-        }
+        brought += own;
         position = fetch.at;
     }
     return true;

@@ -59,8 +59,9 @@ class FetchPlaces {
     std::int32_t layers_ = 0;
 
     std::vector<OpId> runs_;
-    std::vector<Bytes> usage_; // by run
+    std::vector<Bytes> usage_; // by run; place() takes from it what other fetches brought before
     std::vector<Fetch> fetches_;
+    std::vector<std::int32_t> fullest_;   // runs, see place()
     std::vector<std::int32_t> freed_;     // by tensor: the run before which it was last dropped
     std::vector<std::int32_t> waiting_;   // by tensor: when its fetch was asked for, 0: none is
     std::vector<std::int32_t> first_run_; // by layer: its first run in the backward, -1: none

@@ -56,7 +56,7 @@ void Simulator::reset(const StepList& list) {
     ends_.resize(list.steps.size());
     pending_.clear();
     head_ = 0;
-    pending_bytes_ = 0;
+    pending_bytes_ = run_bytes_ = 0;
     live_ = sources_;
     host_bytes_ = 0;
     std::fill(std::begin(stream_free_), std::end(stream_free_), 0.0);
@@ -80,10 +80,17 @@ bool Simulator::reserve(Bytes bytes, Seconds& start) {
                    std::to_string(capacity_) + " (budget less resident) are held; free something before it";
         });
     }
-    Bytes back = pending_bytes_;
-    for (std::size_t i = head_; back > slack; ++i) {
-        back -= pending_[i].bytes;
-        start = std::max(start, pending_[i].done);
+    const Seconds run_end = stream_free_[0];
+    Bytes back = pending_bytes_ + run_bytes_, with_run = run_bytes_;
+    for (std::size_t i = head_; back > slack;) {
+        if (with_run > 0 && (i == pending_.size() || pending_[i].done >= run_end)) {
+            back -= with_run;
+            with_run = 0;
+            start = std::max(start, run_end);
+        } else {
+            back -= pending_[i].bytes;
+            start = std::max(start, pending_[i++].done);
+        }
     }
     return true;
 }
@@ -91,6 +98,10 @@ bool Simulator::reserve(Bytes bytes, Seconds& start) {
 void Simulator::give_back(Seconds done, Bytes bytes) {
     if (bytes == 0 || done <= issue_) {
         return; // back before any later step can start (E1)
+    }
+    if (done == stream_free_[0]) {
+        run_bytes_ += bytes; // as most are: all others wait for the link
+        return;
     }
     pending_bytes_ += bytes;
     pending_.push_back({done, bytes});
@@ -211,6 +222,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     while (head_ < pending_.size() && pending_[head_].done <= issue_) {
         pending_bytes_ -= pending_[head_++].bytes;
     }
+    run_bytes_ = 0; // the run before has ended
     if (list_->contiguous()) {
         ranges_.forget_before(issue_);
         if (scratch > 0) { // in list order it is gone right after the run (E6)

@@ -75,11 +75,12 @@ class Simulator {
     std::vector<TensorState> tensors_;
     std::vector<std::uint8_t> ran_;
     std::vector<Seconds> ends_;
-    std::vector<PendingFree> pending_; // ascending by done, from head_ on
+    std::vector<PendingFree> pending_; // what waits for a transfer, ascending by done, from head_ on
     AddressRanges ranges_;             // contiguous: in place of pending_
     std::size_t head_ = 0;
     Bytes pending_bytes_ = 0;
-    Bytes live_ = 0; // by list order
+    Bytes run_bytes_ = 0; // what comes back when the last run ends, beside pending_
+    Bytes live_ = 0;      // by list order
     Bytes host_bytes_ = 0;
     Seconds stream_free_[3] = {0, 0, 0};
     Seconds issue_ = 0;    // E1: the start of the nearest run so far

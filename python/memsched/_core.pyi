@@ -45,7 +45,9 @@ __all__: list[str] = [
     "offload_search",
     "offload_set_makespans",
     "offload_set_schedule",
+    "op_count",
     "op_names",
+    "op_seconds",
     "order",
     "order_bound",
     "order_peak",
@@ -62,6 +64,7 @@ __all__: list[str] = [
     "superneurons",
     "swap_all",
     "tensor_bytes",
+    "tensor_count",
     "tensor_names",
     "to_graph",
     "vdnn_classes",
@@ -839,8 +842,23 @@ def offload_set_schedule(
     planner: _Document | None,
     chunk: _Number | str | None = None,
     ahead: int | None = None,
-) -> Schedule: ...
+    workspace_limit: int | None = None,
+) -> Schedule:
+    """
+    Ops have one algorithm each, or take the fastest within workspace_limit.
+    """
+
+def op_count(graph: Graph) -> int:
+    """
+    Without making a list of them, as Graph.ops does.
+    """
+
 def op_names(graph: Graph) -> list[str]: ...
+def op_seconds(graph: Graph) -> numpy.typing.NDArray[numpy.float64]:
+    """
+    Seconds of each op's first algorithm, by id.
+    """
+
 def order(
     graph: Graph,
     keep: collections.abc.Sequence[int],
@@ -966,6 +984,7 @@ def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
     Sizes of the tensors, by id.
     """
 
+def tensor_count(graph: Graph) -> int: ...
 def tensor_names(graph: Graph) -> list[str]:
     """
     By tensor, without the dicts of Graph.tensors.

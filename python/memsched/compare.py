@@ -191,26 +191,24 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
         found = _in_turns(problem, device, fixed, began + (seconds / 2 if short else seconds))
     else:
         found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
-        seconds = None if short else seconds
     if all(isinstance(one, InvalidInputError) for one in found.values()):
         raise _none_found(problem, device, found)
     plans = [one for one in map(found.get, names) if isinstance(one, Result)]
-    plans += _pebbles(problem, device, found)
-    for rung in _rungs(problem, device, plans, None if seconds is None else began + seconds):
+    until = None if seconds is None or (short and seconds == 0) else began + seconds
+    plans += _pebbles(problem, device, found, _left(until) if seconds else {})
+    for rung in _rungs(problem, device, plans, until):
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
         for name in names:
             hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
-            over = seconds is not None and time.perf_counter() - began > seconds
+            over = until is not None and time.perf_counter() > until
             if hopeful and not over and (same_link or PLANNERS[name].uses_link):
-                own = _auto(name, fixed, timed=False)
-                if seconds is not None:
-                    own = _auto(name, fixed | {"time_limit": max(LEAST_SHARE, seconds - (time.perf_counter() - began))})
+                own = _auto(name, fixed, timed=False) if until is None else _auto(name, fixed | _left(until))
                 one = _draft(problem, name, rung, own)
                 none = none and one is None
                 _carry(one, problem, device, plans)
         if none or not isinstance(problem, Chain | GraphFamily):
-            _carry(_draft(problem, "pebbles", rung, {}), problem, device, plans)
+            _carry(_draft(problem, "pebbles", rung, _left(until)), problem, device, plans)
     if plans:
         return min(plans, key=_makespan)
     raise _none_found(problem, device, found)
@@ -234,6 +232,11 @@ def _in_turns(
         share = {"time_limit": max(LEAST_SHARE, left / (len(names) - at))}
         found[name] = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
     return found
+
+
+def _left(until: float | None) -> dict[str, object]:
+    """The option that gives a planner all the time until then; none where there is no limit."""
+    return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
 
 
 def _rungs(problem: Problem, device: Device, plans: list[Result], until: float | None) -> Iterator[Device]:
@@ -265,7 +268,7 @@ def _drafted(
     memory, d2h, h2d, duplex, latency, host, title = rung
     device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host, name=title)
     if name == "pebbles":
-        found = _pebbles(problem, device, {})
+        found = _pebbles(problem, device, {}, dict(options))
         return Draft.of(found[0]) if found else None
     one = _outcome(PLANNERS[name], problem, device, dict(options))
     return Draft.of(one) if isinstance(one, Result) else None
@@ -274,13 +277,15 @@ def _drafted(
 _kept_draft = once_an_object(_drafted)
 
 
-def _pebbles(problem: Problem, device: Device, found: dict[str, Result | MemschedError]) -> list[Result]:
+def _pebbles(
+    problem: Problem, device: Device, found: dict[str, Result | MemschedError], limit: dict[str, Any]
+) -> list[Result]:
     """What the search of all plans finds: of small graphs, or where the planners of chains or families have none."""
     rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
     if rare or not suits(problem):
         return []
     try:
-        return [pebbles(problem, device=device)]
+        return [pebbles(problem, device=device, **limit)]
     except MemschedError as error:
         found["pebbles"] = error
         return []

@@ -30,7 +30,7 @@ def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterat
     plan. A device with what rotor needs has no rungs with less, one with less has rungs with its own link alone. Graphs
     of more than LONG ops have memories alone, families and graphs of more than LONGEST no ladder.
     """
-    if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or len(problem.ops) > LONGEST):
+    if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or _core.op_count(problem) > LONGEST):
         return
     enough = device.memory >= _least_of_rotor(problem)
     memories = [device.memory, *(one for one in _memories(problem) if one < device.memory)]
@@ -39,7 +39,7 @@ def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterat
     slowest = min(device.d2h, device.h2d)
     links = [(device.d2h, device.h2d)]
     hosts: list[int | None] = [device.host_memory]
-    every = isinstance(problem, Chain) or len(problem.ops) <= LONG
+    every = isinstance(problem, Chain) or _core.op_count(problem) <= LONG
     if every and enough:
         links += [(one, one) for one in _links(problem) if one <= slowest]
     if every and device.host_memory is not None:
@@ -81,7 +81,7 @@ def _memories(problem: Problem) -> list[int]:
 
 def size_of(problem: Problem) -> int:
     """Stages, or half the ops of a graph."""
-    return problem.n if isinstance(problem, Chain) else len(graph_of(problem).ops) // 2
+    return problem.n if isinstance(problem, Chain) else _core.op_count(graph_of(problem)) // 2
 
 
 @once_an_object

@@ -42,7 +42,7 @@ Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchR
 
 std::vector<Seconds> ClassSearch::makespans(const std::vector<ClassQuestion>& questions) {
     std::vector<Seconds> found(questions.size(), Simulator::illegal);
-    const std::size_t block = 8 * plans_.size(); // between blocks others are heard
+    const std::size_t block = between_stops() * plans_.size(); // between blocks others are heard
     for (std::size_t begin = 0; begin < found.size() && !stopped(fraction_); begin += block) {
         const std::size_t count = std::min(block, found.size() - begin);
         workers_.each(static_cast<int>(count), [&](int k, int worker) {
@@ -63,6 +63,9 @@ ClassSolution ClassSearch::with_best_rule(std::vector<MapClass> classes) {
     ClassSolution best{std::move(classes), {}, 0};
     best.makespan = makespan(best.classes);
     for (const FetchRule& rule : {FetchRule{FetchRule::Kind::layers}, FetchRule{FetchRule::Kind::demand}}) {
+        if (best.makespan < Simulator::illegal && stopped(fraction_)) {
+            break;
+        }
         const Seconds found = makespan(best.classes, rule);
         if (clearly_less(found, best.makespan)) {
             best.rule = rule;

@@ -41,12 +41,15 @@ class ClassSearch {
     Seconds makespan(const std::vector<MapClass>& classes, const FetchRule& rule = {}, Bytes more = 0, int worker = 0);
     // Of all questions, with eager fetches; Simulator::illegal for those that were not reached when told to stop.
     std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
+    // So many plans are timed between two looks at the clock, a millisecond or a few.
+    std::size_t between_stops() const { return maps().size() < 1000 ? 8 : 1; }
     // Whether the search was told to stop; `fraction` of it is done.
     bool stopped(double fraction);
     // The steps of a plan that `makespan` found to exist.
     StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
     // The best of eager fetches, fetches one layer ahead and fetches on demand; its makespan is Simulator::illegal
     // where none fits. Eager ones are mostly the best, but what is listed early holds its memory against later runs.
+    // When told to stop, the first of them that fits.
     ClassSolution with_best_rule(std::vector<MapClass> classes);
     std::int64_t evaluations() const { return evaluations_; }
 

@@ -16,9 +16,11 @@ LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int 
             progress.tick(0.9 * (n - i) / n);
         }
     }
-    rotor_ = chain_.activation[0] + from(1, n).back();
+    Needs whole(*this, 1);
+    for (int j = 1; j <= n; ++j) {
+        rotor_ = chain_.activation[0] + whole.next();
+    }
     for (int i = n; i >= 1; --i) {
-        const std::vector<Bytes> needs = from(i, n);
         for (const bool all : {false, true}) {
             const Bytes input = all && i == 1 ? 0 : chain.input(i, all);
             Bytes best = input + std::max(chain.need_all(i), chain.need_backward(i));
@@ -26,10 +28,14 @@ LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int 
                 best = std::max(best, blocks_[RematChain::at(i + 1)][1]);
             }
             Bytes forwards = input + chain.need_first(i);
+            Needs needs(*this, i);
             for (int j = i; j < n && forwards < best; ++j) {
                 forwards = j == i ? forwards : std::max(forwards, chain.need_next(j)); // the input has left
-                best = std::min(best, std::max({forwards, input + needs[RematChain::at(j - i)],
-                                                blocks_[RematChain::at(j + 1)][0]}));
+                const Bytes held = input + needs.next();
+                if (segments_.empty() && held >= best) {
+                    break; // without a table what is needed grows with j
+                }
+                best = std::min(best, std::max({forwards, held, blocks_[RematChain::at(j + 1)][0]}));
             }
             blocks_[RematChain::at(i)][all ? 1 : 0] = best;
         }
@@ -59,39 +65,40 @@ std::vector<Bytes> LeastMemory::exactly(int first) const {
 }
 
 // Without a table: one forward to each layer t, whose input is held beside what its backward needs.
-std::vector<Bytes> LeastMemory::from(int first, int last) const {
-    if (!segments_.empty()) {
-        const auto& row = segments_[RematChain::at(first)];
-        return {row.begin(), row.begin() + (last - first + 1)};
+Bytes LeastMemory::Needs::next() {
+    const RematChain& chain = least_.chain_;
+    const int t = next_++;
+    if (!least_.segments_.empty()) {
+        return least_.segment(first_, t);
     }
-    std::vector<Bytes> needs{own(first)};
-    Bytes forwards = chain_.need_first(first);
-    for (int t = first + 1; t <= last; ++t) {
-        needs.push_back(std::max({needs.back(), chain_.activation[RematChain::at(t - 1)] + own(t),
-                                  chain_.gradient[RematChain::at(t)] + forwards}));
-        forwards = std::max(forwards, chain_.need_next(t));
+    if (t == first_) {
+        forwards_ = chain.need_first(first_);
+        return needed_ = least_.own(first_);
     }
-    return needs;
+    needed_ = std::max({needed_, chain.activation[RematChain::at(t - 1)] + least_.own(t),
+                        chain.gradient[RematChain::at(t)] + forwards_});
+    forwards_ = std::max(forwards_, chain.need_next(t));
+    return needed_;
 }
 
-std::vector<Bytes> LeastMemory::until(int first, int last) const {
-    std::vector<Bytes> needs;
+LeastMemory::Ends LeastMemory::until(int first, int last) const {
+    Ends ends{first, {}};
     Bytes later = 0, gradient = 0; // of the layers after k: their own needs and forwards, and the largest gradient
     for (int k = last; k >= first; --k) {
         if (!segments_.empty()) {
-            needs.push_back(segment(k, last));
+            ends.needs.push_back(segment(k, last));
             continue;
         }
         const Bytes begin = k == last ? 0 : gradient + chain_.need_first(k);
-        needs.push_back(std::max({own(k), later, begin}));
+        ends.needs.push_back(std::max({own(k), later, begin}));
         if (k > 1) { // as a layer in the middle
             const Bytes next = k == last ? 0 : gradient + chain_.need_next(k);
             later = std::max({later, chain_.activation[RematChain::at(k - 1)] + own(k), next});
             gradient = std::max(gradient, chain_.gradient[RematChain::at(k)]);
         }
     }
-    std::reverse(needs.begin(), needs.end());
-    return needs;
+    std::reverse(ends.needs.begin(), ends.needs.end());
+    return ends;
 }
 
 // Its first layer saved; `rest`: what the layers after it need.
@@ -101,19 +108,16 @@ Bytes LeastMemory::saving(int first, int last, Bytes rest) const {
     return first == last ? need : std::max(need, chain_.saved[RematChain::at(first)] + rest);
 }
 
-int LeastMemory::split(int first, int last, Bytes free) const {
-    const std::vector<Bytes> upper = until(first, last), lower = from(first, last);
-    if (saving(first, last, first == last ? 0 : upper[1]) <= free) {
-        return 0;
-    }
+int LeastMemory::split(int first, int last, Bytes free, const Ends& upper) const {
     const Seconds half = chain_.forward_sum(first, last) / 2;
     int best = 0;
     Bytes forwards = chain_.gradient[RematChain::at(last)] + chain_.need_first(first);
+    Needs lower(*this, first);
     for (int k = first; k < last; ++k) {
         forwards =
             k == first ? forwards : std::max(forwards, chain_.gradient[RematChain::at(last)] + chain_.need_next(k));
-        const bool fits = forwards <= free && lower[RematChain::at(k - first)] <= free &&
-                          chain_.activation[RematChain::at(k)] + upper[RematChain::at(k + 1 - first)] <= free;
+        const bool fits = std::max(forwards, lower.next()) <= free &&
+                          chain_.activation[RematChain::at(k)] + upper.from(k + 1) <= free;
         const auto off_half = [&](int at) { return std::abs(chain_.forward_sum(first, at) - half); };
         if (fits && (best == 0 || off_half(k) < off_half(best))) {
             best = k;
@@ -124,20 +128,26 @@ int LeastMemory::split(int first, int last, Bytes free) const {
 }
 
 void LeastMemory::append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const {
-    const int end = split(first, last, free);
-    if (end == 0) {
+    append(first, last, free, until(first, last), sequence);
+}
+
+void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const {
+    const int begin = first;
+    while (first <= last && saving(first, last, first == last ? 0 : upper.from(first + 1)) <= free) {
         sequence.push_back({first, true, true});
-        if (first < last) {
-            append(first + 1, last, free - chain_.saved[RematChain::at(first)], sequence);
+        free -= chain_.saved[RematChain::at(first++)];
+    }
+    if (first <= last) {
+        const int end = split(first, last, free, upper);
+        for (int k = first; k <= end; ++k) {
+            sequence.push_back({k, true, false});
         }
-        sequence.push_back({first, false, true});
-        return;
+        append(end + 1, last, free - chain_.activation[RematChain::at(end)], upper, sequence);
+        append(first, end, free, sequence);
     }
-    for (int k = first; k <= end; ++k) {
-        sequence.push_back({k, true, false});
+    while (first > begin) {
+        sequence.push_back({--first, false, true});
     }
-    append(end + 1, last, free - chain_.activation[RematChain::at(end)], sequence);
-    append(first, end, free, sequence);
 }
 
 std::vector<RematOp> LeastMemory::rotor_sequence(Bytes capacity) const {
@@ -158,12 +168,11 @@ PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
         if (!saves) { // the shortest block that fits
             block.all = false;
             Bytes forwards = input + chain_.need_first(i);
-            const std::vector<Bytes> needs = from(i, n);
+            Needs needs(*this, i);
             for (int j = i; j < n; ++j) {
                 forwards = j == i ? forwards : std::max(forwards, chain_.need_next(j));
                 block.last = j;
-                if (std::max({forwards, input + needs[RematChain::at(j - i)], blocks_[RematChain::at(j + 1)][0]}) <=
-                    capacity) {
+                if (std::max({forwards, input + needs.next(), blocks_[RematChain::at(j + 1)][0]}) <= capacity) {
                     break;
                 }
             }

@@ -11,7 +11,8 @@ namespace memsched {
 
 // Everything in bytes, resident excluded, without slots and without times: what fits depends on neither. Exact for up
 // to most_exact layers, whose table takes 4 layers^2 bytes. For longer chains it is the least of plans that run each
-// segment from its start again for each of its layers, which is seldom more: that takes layers^2 steps and no table.
+// segment from its start again for each of its layers, which is seldom more: that takes layers^2 steps at worst, and
+// no table.
 class LeastMemory {
   public:
     static constexpr int most_exact = 600;
@@ -29,16 +30,31 @@ class LeastMemory {
 
   private:
     Bytes own(int layer) const; // of the segment of one layer
-    // Free memory of segments besides their input that suffices: of first .. j for each j from first to last, and of
-    // k .. last for each k from first to last.
-    std::vector<Bytes> from(int first, int last) const;
-    std::vector<Bytes> until(int first, int last) const;
+    // Free memory of the segments first .. j besides their input that suffices, one by one for j = first, first + 1 ..
+    class Needs {
+      public:
+        Needs(const LeastMemory& least, int first) : least_(least), first_(first), next_(first) {}
+        Bytes next();
+
+      private:
+        const LeastMemory& least_;
+        int first_, next_;
+        Bytes needed_ = 0, forwards_ = 0;
+    };
+    // The same of k .. last, for each k from first to last.
+    struct Ends {
+        int first;
+        std::vector<Bytes> needs;
+        Bytes from(int k) const { return needs[RematChain::at(k - first)]; }
+    };
+    Ends until(int first, int last) const;
     std::vector<Bytes> exactly(int first) const;
     Bytes segment(int first, int last) const { return segments_[RematChain::at(first)][RematChain::at(last - first)]; }
     Bytes saving(int first, int last, Bytes rest) const;
-    int split(int first, int last,
-              Bytes free) const; // last layer before the checkpoint of a segment that fits, 0: none
+    // `upper`: until(.., last). Of a segment that fits, the last layer before its checkpoint.
+    int split(int first, int last, Bytes free, const Ends& upper) const;
     void append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const;
+    void append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const;
 
     const RematChain& chain_;
     std::vector<std::vector<Bytes>> segments_; // empty where they are not exact

@@ -286,6 +286,9 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
 
 // With the fetches that suit the classes best.
 ClassSolution settled(ClassSearch& search, ClassSolution found) {
+    if (search.stopped(1)) {
+        return found;
+    }
     ClassSolution best = search.with_best_rule(found.classes);
     return clearly_less(best.makespan, found.makespan) ? best : found;
 }
@@ -324,6 +327,11 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
     }
     Stalling stalling;
     if (start.makespan < Simulator::illegal) {
+        if (search.stopped(0)) {
+            found.swap_opt = found.pooch = start;
+            found.evaluations = search.evaluations();
+            return found;
+        }
         stalling = stalling_maps(graph, device, budget, search);
     } else {
         start = mixed_start(graph, device, recompute, search);

@@ -31,7 +31,8 @@ ClassSolution improve_classes(const Graph& graph, const Device& device, Bytes bu
     LateAcceptance walk(64);
     walk.restart(best.makespan);
     std::int64_t waited = 0;
-    for (std::int64_t move = 0; move % 8 != 0 || !search.stopped(1); ++move) {
+    const auto between = static_cast<std::int64_t>(search.between_stops());
+    for (std::int64_t move = 0; move % between != 0 || !search.stopped(1); ++move) {
         next = {current.classes, {}, 0};
         change(next.classes, random);
         next.makespan = search.makespan(next.classes);

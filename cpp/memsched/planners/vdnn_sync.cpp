@@ -52,7 +52,8 @@ void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
 
 std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
     std::vector<std::uint8_t> read(graph.tensors().size(), 0);
-    for (OpId id = 0; id < turn_of(graph); ++id) {
+    const OpId turn = turn_of(graph);
+    for (OpId id = 0; id < turn; ++id) {
         const Op& op = graph.op(id);
         if (convolutions ? op.kind == "conv" : op.kind != "fc") {
             for (const TensorId t : op.reads) {

@@ -71,8 +71,7 @@ def chain_blocks(task: ChainTask) -> Blocks:
     backward = held + chain.gradient[1:] + chain.gradient[:-1] + chain.backward_overhead
     load = np.concatenate([forward, [held[-1] + chain.gradient[-1]], backward[::-1]]) + chain.resident
     size = np.array([chain.activation[0], *chain.saved[:-1]], dtype=np.int64)
-    moving = [k for k, tensor in zip(task.stage, task.graph.tensors, strict=True) if k >= 0 and tensor["size"] > 0]
-    copies = np.bincount(moving, minlength=chain.n)
+    copies = np.bincount(task.stage[(task.stage >= 0) & (_core.tensor_bytes(task.graph) > 0)], minlength=chain.n)
     first = np.arange(chain.n)
     return Blocks(
         seconds=np.concatenate([chain.forward_time, [0.0], chain.backward_time[::-1]]),
@@ -92,7 +91,7 @@ def graph_blocks(task: SetTask) -> Blocks:
     movable = np.array(_core.movable_tensors(graph), dtype=np.int64)
     size = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
     return Blocks(
-        seconds=np.array([op["choices"][0]["time"] for op in graph.ops]),
+        seconds=_core.op_seconds(graph),
         excess=np.asarray(lives.usage, dtype=np.int64) + graph.resident - device.memory,
         begin=np.maximum(np.asarray(lives.last_forward, dtype=np.int64)[movable], 0) + 1,
         end=np.asarray(lives.first_backward, dtype=np.int64)[movable],

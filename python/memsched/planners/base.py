@@ -47,6 +47,8 @@ class SetTask:
         How many blocks there are.
     stage : ndarray of int, one entry a tensor
         The block that the tensor is a part of, else -1. Of a chain block k is a^k and tape^k, k < n.
+    workspace_limit : int, optional
+        Of a graph: bytes of workspace within which each op takes its fastest algorithm.
     """
 
     problem: Problem
@@ -56,6 +58,7 @@ class SetTask:
     started: float
     blocks: int
     stage: npt.NDArray[np.int64]
+    workspace_limit: int | None = None
 
     @property
     def excess(self) -> int:
@@ -150,18 +153,10 @@ class SetTask:
         limit = self.device.host_memory
         if limit is not None and int(_core.tensor_bytes(self.graph)[tensors != 0].sum()) > limit:
             raise self.host_error(planner["name"])
-        schedule = _core.offload_set_schedule(self.graph, self.device.memory, tensors, planner, self.chunk, ahead)
-        return schedule if isinstance(self.problem, Chain) else self._with_algorithms(schedule)
-
-    def _with_algorithms(self, schedule: Schedule) -> Schedule:
-        """The schedule for the problem's own graph, whose ops may have several algorithms."""
-        fixed = {op["name"]: op["choices"][0]["alg"] for op in self.graph.ops}
-        several = {op["name"] for op in graph_of(self.problem).ops if len(op["choices"]) > 1}
-        document = schedule.to_json()
-        for step in document["steps"]:
-            if step.get("run") in several:
-                step["alg"] = fixed[step["run"]]
-        return Schedule.from_json(document)
+        graph = self.graph if self.workspace_limit is None else graph_of(self.problem)
+        return _core.offload_set_schedule(
+            graph, self.device.memory, tensors, planner, self.chunk, ahead, self.workspace_limit
+        )
 
     def result(
         self,

@@ -132,7 +132,7 @@ def start_graph(
     device = make_device(M, beta, device)
     moved = int(np.asarray(_core.tensor_bytes(graph))[_core.feature_maps(graph)].sum())
     reason = ""
-    if without_link(device, moved, len(graph.tensors)):
+    if without_link(device, moved, _core.tensor_count(graph)):
         reason = "without a link (beta is 0, missing or next to nothing) "
         reason += "no mixture that was tried fits" if mixes else "everything must stay"
     elif device.host_memory is not None and device.host_memory < moved:

@@ -18,7 +18,7 @@ def need_of_moving_all(graph: Graph) -> int:
     """The least M when every tensor that may travel is away whenever it may be. All ops must have one algorithm."""
     lives, movable = _core.Lifetimes(graph), _core.movable_tensors(graph)
     sizes = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
-    away = np.zeros(len(graph.ops) + 1, dtype=np.int64)
+    away = np.zeros(_core.op_count(graph) + 1, dtype=np.int64)
     np.add.at(away, np.maximum(np.asarray(lives.last_forward, dtype=np.int64)[movable], 0) + 1, sizes)
     np.subtract.at(away, np.asarray(lives.first_backward, dtype=np.int64)[movable], sizes)
     return graph.resident + int((np.asarray(lives.usage) - np.cumsum(away)[:-1]).max())
@@ -59,7 +59,7 @@ def start_sets(
         reason = f"the host takes {host} bytes, not all {moved} that may travel, so all must stay"
         raise infeasible(planner, graph.name, device, peak, reason)
     check_memory(planner, graph, device, lambda: need_of_moving_all(graph) if least else 0, copies=len(movable))
-    stage = np.full(len(graph.tensors), -1, dtype=np.int64)
+    stage = np.full(_core.tensor_count(graph), -1, dtype=np.int64)
     stage[movable] = np.arange(len(movable))
     return SetTask(
         problem=problem,
@@ -69,4 +69,5 @@ def start_sets(
         started=started,
         blocks=len(movable),
         stage=stage,
+        workspace_limit=limit,
     )

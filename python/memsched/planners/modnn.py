@@ -166,7 +166,7 @@ class _Walk:
         self.until = until
         self.foresee, self.search = foresee, search
         everything = int(_core.tensor_bytes(graph_of(problem)).sum())
-        self.linked = not without_link(device, everything, len(graph_of(problem).tensors))
+        self.linked = not without_link(device, everything, _core.tensor_count(graph_of(problem)))
         self.free = self.linked and (device.host_memory is None or device.host_memory >= everything)
 
     def least(self) -> int:

@@ -42,7 +42,7 @@ def _windows(task: ChainTask) -> list[Flags]:
     movable = np.array(_core.movable_tensors(task.graph))
     ends = np.concatenate([[0], np.cumsum(_core.tensor_bytes(task.graph)[movable])])
     windows = []
-    count = max(1, min(WINDOWS, SIMULATED // len(task.graph.ops)))
+    count = max(1, min(WINDOWS, SIMULATED // _core.op_count(task.graph)))
     for first in range(0, len(movable), max(1, len(movable) // count)):
         last = int(np.searchsorted(ends, ends[first] + task.excess))
         if last < len(ends):

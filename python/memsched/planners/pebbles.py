@@ -18,7 +18,7 @@ STATES = 50_000  # about 50 ms, and 5 MB
 def suits(problem: Problem) -> bool:
     """Whether the graph is small enough."""
     graph = graph_of(problem)
-    return len(graph.ops) <= MOST and len(graph.tensors) <= MOST
+    return max(_core.op_count(graph), _core.tensor_count(graph)) <= MOST
 
 
 def pebbles(

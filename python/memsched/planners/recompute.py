@@ -189,14 +189,17 @@ def unroll(task: ChainTask, plan: RematPlan | None) -> RecomputeTask:
     """The runs of a plan, and what it sends of what was first run; without a plan, each op once and nothing sent."""
     ops = np.arange(2 * task.chain.n + 1) if plan is None else plan.ops
     unrolled = Unrolled(task.graph, ops, np.zeros(len(ops), np.uint8) if plan is None else plan.skips)
-    travels = np.zeros(len(unrolled.tensors), np.uint8)
+    tensors = np.asarray(unrolled.tensors)  # of the chain's graph
+    travels = np.zeros(len(tensors), np.uint8)
     if plan is None:
         return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
     first = np.full(len(task.stage), -1, np.int64)  # instance of each tensor
-    first[unrolled.tensors[::-1]] = np.arange(len(unrolled.tensors))[::-1]
-    for k, saved in zip(plan.offloaded, plan.saved, strict=True):
-        own = np.flatnonzero((task.stage == k) & (~task.tape | bool(saved)) & (first >= 0))
-        travels[first[own]] = 1
+    first[tensors[::-1]] = np.arange(len(tensors))[::-1]
+    offloaded, with_tape = np.zeros((2, task.chain.n + 2), np.bool_)  # the last is for stage -1
+    offloaded[plan.offloaded] = True
+    with_tape[plan.offloaded[plan.saved != 0]] = True
+    own = np.where(task.tape, with_tape[task.stage], offloaded[task.stage])
+    travels[first[own & (first >= 0)]] = 1
     return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
 
 
