@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched.planners.pebbles import pebbles
 from memsched.planners.registry import PLANNERS, planners_of
 
 CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4], saved=[6, 7, 4])
@@ -95,3 +96,17 @@ def test_a_graph_is_planned_with_recomputation_where_there_is_no_link() -> None:
     found = ms.plan(ms.to_graph(chain), 20, 0.0, time_limit=0.0)
     assert found.makespan <= ms.rotor(chain, 20).makespan
     assert ms.validate(found).peak_memory <= 20
+
+
+@pytest.mark.parametrize("limit", [None, 0.0, 0.4])
+def test_pebbles_has_what_is_left_of_the_time_of_all(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> None:
+    given: list[float | None] = []
+
+    def asked(*arguments: Any, time_limit: float | None = None, **more: Any) -> ms.Result:
+        given.append(time_limit)
+        return pebbles(*arguments, time_limit=time_limit, **more)
+
+    monkeypatch.setattr(sys.modules["memsched.compare"], "pebbles", asked)
+    ms.plan(ms.to_graph(CHAIN), 24, 2.0, time_limit=limit)
+    assert given
+    assert all(one is not None and 0 < one < 0.4 if limit else one is None for one in given)
