@@ -100,8 +100,9 @@ def test_eager_fetches_are_not_always_the_best() -> None:
         [0, 0, 0, 0], [0, 0, 0, 3], [0] * 5, [0, 0, 1, 0, 0], saved=[0, 0, 1, 0], backward_overhead=[0, 0, 0, 1]
     )
     graph, device = ms.to_graph(chain), ms.Device(2, 0.5, duplex=True)
-    assert makespan(graph, product(graph, [1], device, "eager", 0), device) == 5
-    assert makespan(graph, product(graph, [1], device, "demand", 0), device) == 4
+    classes = [0, 0, 0, 1, 0]  # tape3 alone has bytes
+    assert makespan(graph, product(graph, classes, device, "eager", 0), device) == 5
+    assert makespan(graph, product(graph, classes, device, "demand", 0), device) == 4
 
 
 @pytest.mark.parametrize(

@@ -178,3 +178,13 @@ def test_vgg16_as_a_graph_where_the_planners_own_plans_get_slower() -> None:
     assert best.makespan <= ms.plan(graph, less, 12e9, time_limit=0.0).makespan
     assert best.makespan < ms.plan(graph, more, 12e9, time_limit=0.0).makespan
     assert ms.validate(best).peak_memory <= more
+
+
+@pytest.mark.parametrize("seconds", [5e-324, 4e-301, 1e300])
+def test_times_next_to_nothing_and_without_end_have_a_ladder_of_doubles(seconds: float) -> None:
+    """Octaves beyond the largest double used to end in an OverflowError."""
+    chain = ms.Chain([seconds] * 2, [seconds] * 2, [297387158, 133157523, 4], [432, 117, 4])
+    low, high = ms.min_memory(chain), ms.peak_memory(chain)
+    assert all(math.isfinite(rung.d2h) for rung in every_rung(chain, ms.Device(high, 64.0)))
+    for memory in (low, (low + high) // 2, high):
+        ms.validate(ms.plan(chain, memory, 64.0))

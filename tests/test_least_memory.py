@@ -98,6 +98,31 @@ def test_what_is_said_to_be_needed_of_a_chain_is_enough_or_the_host_is_named(pla
                 ms.validate(PLANNERS[planner].plan(chain, M=error.min_memory, device=device, **options))
 
 
+@FEW_AND_MANY
+def test_swapping_without_a_schedule_names_what_is_enough(count: int) -> None:
+    """Where an op does not fit, it used to name what fetches on demand take, which it never makes."""
+    rng = random.Random(count)
+    for _ in range(count):
+        graph = any_graph(rng)
+        try:
+            ms.swap_all(graph, max(1, ms.min_memory(graph) - rng.randint(0, 2)), 1.0, scheduled=False)
+        except ms.InfeasibleError as error:
+            ms.validate(ms.swap_all(graph, error.min_memory, 1.0, scheduled=False))
+
+
+@FEW_AND_MANY
+@pytest.mark.parametrize("device", [ms.Device(1, 1e-300), ms.Device(1, 1.0, host_memory=0)], ids=["slow", "no host"])
+def test_pofo_has_a_plan_wherever_rotor_has_one(device: ms.Device, count: int) -> None:
+    """Where its slots leave no plan and what it would send cannot go, it used to have none."""
+    rng = random.Random(count)
+    for _ in range(count):
+        chain = any_chain(rng)
+        needed = ms.min_memory(chain, "rotor")
+        labels = rng.choice(["auto", "real", "exact"])
+        result = ms.pofo(chain, needed, device=device, slots=rng.choice([1, 2, 5, 50]), labels=labels)
+        assert ms.validate(result).peak_memory <= needed
+
+
 def least_peak(graph: ms.Graph) -> int:
     """The most bytes of the best list of runs and frees, by all permutations and all ways to run: nothing moves."""
     ops, size = graph.ops, {one["name"]: one["size"] for one in graph.tensors}

@@ -182,3 +182,27 @@ def test_what_loses_nothing_is_run_at_once() -> None:
     found = ms.order(ms.Graph(tensors, ops))
     assert found.optimal
     assert 0 < found.visited < 1000
+
+
+def test_stages_keep_their_order_though_what_passes_has_no_bytes() -> None:
+    """Such a boundary was no tensor: the last stages ran first, and B2 before F2, and no judge objected."""
+    chain = ms.Chain([1, 2, 3], [1, 2, 3], [8, 0, 0, 0], [0, 0, 0, 0], saved=[8, 8, 8])
+    listed = tuple(one["name"] for one in ms.to_graph(chain).ops)
+    assert ms.order(chain).order == listed
+    plan = ms.olla(chain, ms.peak_memory(chain))
+    assert [step["run"] for step in plan.schedule.steps if "run" in step] == list(listed)
+    early = [{"run": name} for name in ("F2", "F1", *listed[2:])]
+    schedule = ms.Schedule(early, budget=100, graph="chain")
+    for judge in (ms.simulate, ms.validate):
+        with pytest.raises(ms.ScheduleError) as error:
+            judge(chain, schedule, ms.Device(100))
+        assert error.value.step == 0
+
+
+def test_what_has_no_bytes_does_not_travel_with_its_stage() -> None:
+    """It would take a latency for nothing."""
+    chain = ms.Chain([1] * 4, [1] * 4, [4, 0, 0, 0, 4], [4] * 5, saved=[8] * 4)
+    device = ms.Device(ms.min_memory(chain, "dynprog"), 8.0, latency=0.5)
+    assert device.memory < ms.peak_memory(chain)
+    for planner in (ms.greedy, ms.dynprog, ms.vdnn, ms.autoswap, ms.pofo, ms.offload):
+        assert not {"a1", "a2", "a3"} & set(planner(chain, device=device).offloaded)

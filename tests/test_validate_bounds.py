@@ -105,3 +105,16 @@ def test_a_claim_that_cannot_be_derived_is_shown_as_one() -> None:
     wider = ms.validate(replace(result, bound_on="all"))
     assert wider.lower_bound == pytest.approx(ms.bounds(chain, device=result.device).recompute)
     assert not wider.proven
+
+
+def test_what_is_next_to_optimal_is_not_optimal() -> None:
+    """One part in 10^9 is what sums of a bound may differ by; the checker used to call plans so close to it optimal."""
+    chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    result = ms.greedy(chain, device=ms.Device(ms.min_memory(chain), 2e10, latency=3e-9))
+    assert result.lower_bound < result.makespan < result.lower_bound * (1 + 1e-9)
+    assert not result.optimal
+    assert not ms.validate(result).optimal
+    assert not ms.validate(result.problem, result.schedule, result.device).optimal
+    kept = ms.greedy(chain, ms.peak_memory(chain), 1.0)
+    assert kept.optimal
+    assert ms.validate(kept).optimal

@@ -317,7 +317,8 @@ InvalidInputError
         },
         py::arg("chain"), py::arg("chunk") = none, R"(The graph on which every plan of a chain is simulated and checked.
 
-Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output) and d0 .. dn.
+Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out where
+that is nothing) and d0 .. dn.
 
 Parameters
 ----------

@@ -12,7 +12,7 @@ Bytes least_workspace(const Op& op) { return op.choices[at(baseline(op))].worksp
 
 Lifetimes::Lifetimes(const Graph& graph)
     : birth(graph.tensors().size(), -1), last_forward(birth), first_backward(birth), last_use(birth),
-      usage(graph.ops().size(), 0), need(usage) {
+      empty(birth.size()), usage(graph.ops().size(), 0), need(usage) {
     const auto& ops = graph.ops();
     for (std::size_t i = 0; i < ops.size(); ++i) {
         const auto op = static_cast<OpId>(i);
@@ -33,6 +33,9 @@ Lifetimes::Lifetimes(const Graph& graph)
             need[i] += graph.tensor(t).bytes;
         }
         need[i] += least_run(graph, ops[i]).bytes;
+    }
+    for (std::size_t t = 0; t < empty.size(); ++t) {
+        empty[t] = graph.tensors()[t].bytes == 0;
     }
     for (const Tensor& t : graph.tensors()) {
         least += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;

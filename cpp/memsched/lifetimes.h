@@ -5,6 +5,7 @@
 #include "memsched/graph.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace memsched {
@@ -17,6 +18,7 @@ struct Lifetimes {
     std::vector<OpId> last_forward;   // last forward op that writes or reads it; -1: none
     std::vector<OpId> first_backward; // first backward op that reads it; -1: none
     std::vector<OpId> last_use;       // it is freed after this op; -1: never (no reader: a result of the step)
+    std::vector<std::uint8_t> empty;  // of no bytes: it has no reason to leave
     std::vector<Bytes> usage;         // per op: bytes held while it runs, its workspace included, resident excluded
     std::vector<Bytes> need;          // per op: its reads and what its least run writes and works in
     Bytes least = 0;                  // of any plan: the largest need, or what lies on the device at time 0
@@ -24,9 +26,10 @@ struct Lifetimes {
     // The first op before which a tensor that leaves after its last forward use may be away.
     OpId away_from(std::size_t tensor) const { return std::max(last_forward[tensor], 0) + 1; }
 
-    // A feature map: written by a forward op, or an input, and read by a backward op, after all forward ones.
+    // Bytes that are written by a forward op, or an input, and read by a backward op, after all forward ones.
     bool movable(std::size_t tensor) const {
-        return first_backward[tensor] >= away_from(tensor) && (birth[tensor] < 0 || last_forward[tensor] >= 0);
+        return !empty[tensor] && first_backward[tensor] >= away_from(tensor) &&
+               (birth[tensor] < 0 || last_forward[tensor] >= 0);
     }
 };
 

@@ -56,9 +56,6 @@ class Builder {
     }
 
     std::vector<TensorId> cut(const std::string& name, Bytes bytes, Role role) {
-        if (bytes == 0 && role == Role::activation) {
-            return {};
-        }
         if (chunk_.kind != Chunk::Kind::bytes || bytes <= chunk_.bytes) {
             return {add(name, bytes, role)};
         }
@@ -79,7 +76,10 @@ class Builder {
     std::vector<TensorId> tapes(std::size_t k) {
         const Bytes bytes = columns_.saved[k - 1] - columns_.activation[k];
         const std::string name = "tape" + std::to_string(k);
-        if (bytes == 0 || chunk_.kind != Chunk::Kind::storage || columns_.pieces[k - 1].size() == 1) {
+        if (bytes == 0) {
+            return {};
+        }
+        if (chunk_.kind != Chunk::Kind::storage || columns_.pieces[k - 1].size() == 1) {
             return cut(name, bytes, Role::activation);
         }
         std::vector<TensorId> pieces;

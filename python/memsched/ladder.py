@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 
 from memsched import _core
@@ -101,9 +102,14 @@ def _links(problem: Problem) -> list[float]:
     seconds = _core.graph_bounds(graph, Device(peak), peak)[0]
     if moved == 0 or seconds == 0:
         return [0.0]
-    middle = round(math.log2(moved / seconds / unit))
-    octaves = range(middle + OCTAVES, middle - OCTAVES - 1, -1)
-    return [*(unit * 2.0**octave for octave in octaves if octave % 2 == 0 or size_of(problem) <= QUICK), 0.0]
+    middle = round(math.log2(moved) - math.log2(seconds) - math.log2(unit))
+    octaves = [octave for octave in range(middle + OCTAVES, middle - OCTAVES - 1, -1) if _is_a_double(unit, octave)]
+    return [*(math.ldexp(unit, octave) for octave in octaves if octave % 2 == 0 or size_of(problem) <= QUICK), 0.0]
+
+
+def _is_a_double(unit: float, octave: int) -> bool:
+    """Whether unit * 2^octave neither overflows nor loses digits, as it may where times are next to nothing."""
+    return sys.float_info.min_exp <= math.frexp(unit)[1] + octave <= sys.float_info.max_exp
 
 
 @once_an_object

@@ -62,7 +62,8 @@ class ValidationReport:
     @property
     def optimal(self) -> bool:
         """Whether no plan that lower_bound speaks of is faster, as far as the checker could derive."""
-        return self.makespan <= self.lower_bound * (1 + ROUNDING)
+        bound = max(self.lower_bound, self.claimed_lower_bound or 0.0) if self.proven else self.lower_bound
+        return self.makespan <= bound * (1 + 1e-12)
 
 
 @dataclass(slots=True, eq=False)

@@ -58,7 +58,8 @@ def _check_memory(
         raise ScheduleError(f"memory of the result must rise in time and keep to the peak, {peak}; simulate it again.")
     for (moment, here), (later, _) in zip(memory, (*memory[1:], (math.inf, 0)), strict=True):
         if later - moment > 2 * slack:
-            at = moment + slack if later == math.inf else (moment + later) / 2
+            middle = moment + slack if later == math.inf else (moment + later) / 2
+            at = middle if middle < later else moment  # between two doubles there may be none
             before = bisect_right(times, at)
             found = said[before - 1][1] if before else None
             if found != here:

@@ -19,7 +19,6 @@ def to_graph_py(chain: dict[str, Any], chunk: int | str | None = None) -> dict[s
     transient = _column(chain, "transient_overhead", all_temporary)
 
     a = [_cut(f"a{k}", activation[k], chunk, None) for k in range(n + 1)]
-    a = [a[0]] + [[t for t in pieces if t[1] > 0] for pieces in a[1:]]
     storages = chain.get("pieces") or [None] * n
     tape = [[t for t in _cut(f"tape{k + 1}", tape_bytes[k], chunk, storages[k]) if t[1] > 0] for k in range(n)]
 

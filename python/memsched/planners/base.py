@@ -348,9 +348,10 @@ def check_memory(
 
 @once_an_object
 def _stages(graph: Graph, n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The stage of each tensor of a chain's graph, and whether it is a tape."""
+    """The stage of each tensor of a chain's graph, -1 for what does not travel, and whether it is a tape."""
     names = [tensor["name"] for tensor in graph.tensors]
     stage = np.array([_stage(name, n) for name in names], dtype=np.int64)
+    stage[_core.tensor_bytes(graph) == 0] = -1
     tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
     stage.setflags(write=False)
     tape.setflags(write=False)

@@ -142,14 +142,19 @@ def pofo_attempt(task: ChainTask, *, labels: str, slots: int | None, beam: int |
         return Attempt(plan=None, labels=labels, slots=0, run=run, makespan=run.makespan())
     attempts = list(_plans(task, labels, slots, beam, tables))
     if not attempts:
-        linked = min(task.device.d2h, task.device.h2d) > 0
-        plan = _core.least_memory_plan(task.chain, task.capacity, linked)
-        run = unroll(task, plan)
-        attempts.append(Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan()))
+        attempts.append(_just_fits(task, linked=min(task.device.d2h, task.device.h2d) > 0))
     best = min(attempts, key=lambda attempt: attempt.makespan)
+    if best.makespan == math.inf and task.device.memory >= rotor_min_memory(task.chain):
+        best = _just_fits(task, linked=False)
     if best.makespan == math.inf:
         raise task.host_error("pofo")
     return best
+
+
+def _just_fits(task: ChainTask, *, linked: bool) -> Attempt:
+    """A plan of least memory, which no slots are fine enough for, or whose transfers the device cannot do."""
+    run = unroll(task, _core.least_memory_plan(task.chain, task.capacity, linked))
+    return Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan())
 
 
 def pofo(

@@ -63,7 +63,8 @@ def swap_all(
     11
     """
     scheduled = checks.flag("scheduled", scheduled)
-    task = start_graph("swap_all", problem, M, beta, device, workspace_limit)
+    least = need_of_swapping_all if scheduled else lambda graph, limit: 0  # what one layer ahead takes is found below
+    task = start_graph("swap_all", problem, M, beta, device, workspace_limit, need=least)
     planner = {"name": "swap_all", "scheduled": scheduled}
 
     def planned(memory: int) -> _core.Schedule | None:
