@@ -55,8 +55,8 @@ void Simulator::reset(const StepList& list) {
     ran_.assign(graph_.ops().size(), 0);
     ends_.resize(list.steps.size());
     pending_.clear();
-    head_ = 0;
-    pending_bytes_ = run_bytes_ = 0;
+    head_ = passed_ = 0;
+    pending_bytes_ = passed_bytes_ = run_bytes_ = 0;
     live_ = sources_;
     host_bytes_ = 0;
     std::fill(std::begin(stream_free_), std::end(stream_free_), 0.0);
@@ -80,19 +80,28 @@ bool Simulator::reserve(Bytes bytes, Seconds& start) {
                    std::to_string(capacity_) + " (budget less resident) are held; free something before it";
         });
     }
-    const Seconds run_end = stream_free_[0];
-    Bytes back = pending_bytes_ + run_bytes_, with_run = run_bytes_;
-    for (std::size_t i = head_; back > slack;) {
-        if (with_run > 0 && (i == pending_.size() || pending_[i].done >= run_end)) {
-            back -= with_run;
-            with_run = 0;
-            start = std::max(start, run_end);
-        } else {
-            back -= pending_[i].bytes;
-            start = std::max(start, pending_[i++].done);
+    // Either what waits for the link and is back before the last run ends will do, or that run must end.
+    if (run_bytes_ > 0) {
+        const Seconds run_end = stream_free_[0];
+        if (slack >= run_bytes_ && when_left(slack - run_bytes_) < run_end) {
+            start = std::max(start, when_left(slack - run_bytes_));
+            return true;
         }
+        start = std::max(start, run_end);
     }
+    start = std::max(start, when_left(slack));
     return true;
+}
+
+// When no more than `most` bytes wait for the link; before all if that is so now. It goes on from where it was.
+Seconds Simulator::when_left(Bytes most) {
+    while (passed_ > head_ && pending_bytes_ - passed_bytes_ + pending_[passed_ - 1].bytes <= most) {
+        passed_bytes_ -= pending_[--passed_].bytes;
+    }
+    while (pending_bytes_ - passed_bytes_ > most) {
+        passed_bytes_ += pending_[passed_++].bytes;
+    }
+    return passed_ > head_ ? pending_[passed_ - 1].done : 0;
 }
 
 void Simulator::give_back(Seconds done, Bytes bytes) {
@@ -105,8 +114,13 @@ void Simulator::give_back(Seconds done, Bytes bytes) {
     }
     pending_bytes_ += bytes;
     pending_.push_back({done, bytes});
-    for (std::size_t i = pending_.size() - 1; i > head_ && pending_[i - 1].done > done; --i) {
-        std::swap(pending_[i - 1], pending_[i]);
+    std::size_t place = pending_.size() - 1;
+    for (; place > head_ && pending_[place - 1].done > done; --place) {
+        std::swap(pending_[place - 1], pending_[place]);
+    }
+    if (place < passed_) {
+        ++passed_;
+        passed_bytes_ += bytes;
     }
 }
 
@@ -220,7 +234,10 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     stream_free_[0] = end;
     issue_ = start;
     while (head_ < pending_.size() && pending_[head_].done <= issue_) {
-        pending_bytes_ -= pending_[head_++].bytes;
+        const Bytes bytes = pending_[head_++].bytes;
+        pending_bytes_ -= bytes;
+        passed_bytes_ -= passed_ < head_ ? 0 : bytes;
+        passed_ = std::max(passed_, head_);
     }
     run_bytes_ = 0; // the run before has ended
     if (list_->contiguous()) {

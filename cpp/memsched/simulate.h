@@ -51,6 +51,7 @@ class Simulator {
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
     // E7, in bytes: moves start to when they are there.
     bool reserve(Bytes bytes, Seconds& start);
+    Seconds when_left(Bytes most);
     void give_back(Seconds done, Bytes bytes);
     // E7, in address ranges, for contiguous lists.
     template <class Each> bool each_placed(const Step& step, const Each& each) const;
@@ -79,8 +80,10 @@ class Simulator {
     AddressRanges ranges_;             // contiguous: in place of pending_
     std::size_t head_ = 0;
     Bytes pending_bytes_ = 0;
-    Bytes run_bytes_ = 0; // what comes back when the last run ends, beside pending_
-    Bytes live_ = 0;      // by list order
+    std::size_t passed_ = 0; // of pending_: up to here its bytes were last asked for,
+    Bytes passed_bytes_ = 0; // so many from head_ on
+    Bytes run_bytes_ = 0;    // what comes back when the last run ends, beside pending_
+    Bytes live_ = 0;         // by list order
     Bytes host_bytes_ = 0;
     Seconds stream_free_[3] = {0, 0, 0};
     Seconds issue_ = 0;    // E1: the start of the nearest run so far

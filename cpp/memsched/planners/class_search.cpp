@@ -41,12 +41,17 @@ Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchR
 }
 
 std::vector<Seconds> ClassSearch::makespans(const std::vector<ClassQuestion>& questions) {
-    std::vector<Seconds> found(questions.size(), Simulator::illegal);
+    return makespans(questions.size(), [&](std::size_t k) { return questions[k]; });
+}
+
+std::vector<Seconds> ClassSearch::makespans(std::size_t number,
+                                            const std::function<ClassQuestion(std::size_t)>& question) {
+    std::vector<Seconds> found(number, Simulator::illegal);
     const std::size_t block = between_stops() * plans_.size(); // between blocks others are heard
     for (std::size_t begin = 0; begin < found.size() && !stopped(fraction_); begin += block) {
         const std::size_t count = std::min(block, found.size() - begin);
         workers_.each(static_cast<int>(count), [&](int k, int worker) {
-            const ClassQuestion& one = questions[begin + static_cast<std::size_t>(k)];
+            const ClassQuestion one = question(begin + static_cast<std::size_t>(k));
             found[begin + static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
         });
     }

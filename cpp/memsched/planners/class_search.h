@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,6 +42,8 @@ class ClassSearch {
     Seconds makespan(const std::vector<MapClass>& classes, const FetchRule& rule = {}, Bytes more = 0, int worker = 0);
     // Of all questions, with eager fetches; Simulator::illegal for those that were not reached when told to stop.
     std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
+    // Of so many questions, each made when its turn comes: all at once may be more than memory holds.
+    std::vector<Seconds> makespans(std::size_t number, const std::function<ClassQuestion(std::size_t)>& question);
     // So many plans are timed between two looks at the clock, a millisecond or a few.
     std::size_t between_stops() const { return maps().size() < 1000 ? 8 : 1; }
     // Whether the search was told to stop; `fraction` of it is done.

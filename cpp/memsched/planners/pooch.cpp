@@ -237,31 +237,31 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
     const std::size_t all = candidates.size();
     while (!candidates.empty()) {
         const double fraction = 0.2 + 0.8 * (1 - static_cast<double>(candidates.size()) / static_cast<double>(all));
-        std::vector<ClassQuestion> questions;
-        for (const std::size_t m : candidates) {
-            questions.push_back({best.classes, 0});
-            questions.back().classes[m] = MapClass::recompute;
-        }
-        const std::vector<Seconds> again = search.makespans(questions);
+        const auto with = [&](std::size_t m, MapClass one, Bytes more) {
+            ClassQuestion question{best.classes, more};
+            question.classes[m] = one;
+            return question;
+        };
+        const std::vector<Seconds> again = search.makespans(
+            candidates.size(), [&](std::size_t k) { return with(candidates[k], MapClass::recompute, 0); });
         if (search.stopped(fraction)) {
             break;
         }
         std::vector<std::size_t> faster;
         std::vector<Seconds> recomputed;
-        questions.clear();
         for (std::size_t k = 0; k < candidates.size(); ++k) {
             if (clearly_less(again[k], best.makespan)) {
                 const std::size_t m = candidates[k];
                 faster.push_back(m);
                 recomputed.push_back(again[k]);
-                questions.push_back({best.classes, graph.tensor(search.maps()[m]).bytes});
-                questions.back().classes[m] = MapClass::keep;
             }
         }
         if (faster.empty()) {
             break;
         }
-        const std::vector<Seconds> free = search.makespans(questions);
+        const std::vector<Seconds> free = search.makespans(faster.size(), [&](std::size_t k) {
+            return with(faster[k], MapClass::keep, graph.tensor(search.maps()[faster[k]]).bytes);
+        });
         if (search.stopped(fraction)) {
             break;
         }

@@ -13,6 +13,7 @@ from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
 from memsched.fluid import Flags, Progress
+from memsched.memo import once_an_object
 from memsched.planners.base import LEAST_TIME, measured, without_link
 from memsched.problem import Problem, graph_of, make_device
 from memsched.result import Result
@@ -92,11 +93,13 @@ def all_swap(graph: Graph) -> Flags:
     return np.ones(len(_core.feature_maps(graph)), np.uint8)
 
 
+@once_an_object
 def need_of_swapping_all(graph: Graph, workspace_limit: int) -> int:
     """The least M at which a plan exists that swaps every feature map."""
     return _core.least_budget(graph, workspace_limit, all_swap(graph))
 
 
+@once_an_object
 def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
     """The least M at which nothing has to move."""
     return _core.least_budget(graph, workspace_limit, 0 * all_swap(graph))

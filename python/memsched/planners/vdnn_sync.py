@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
+from memsched.memo import once_an_object
 from memsched.planners.graph_base import FIRST, start_graph
 from memsched.problem import Problem
 from memsched.result import Result
 
 
+@once_an_object
 def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
     """That of the two sets which needs less, with the first algorithm of each op."""
     return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))
