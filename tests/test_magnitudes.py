@@ -211,3 +211,24 @@ def test_auto_returns_no_false_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "recompute_bound", lambda *_: 2 * found.makespan)
     with pytest.raises(InternalError, match="report it"):
         _bounded(found)
+
+
+@pytest.mark.parametrize("unit", [2.0**-900, 2.0**-160, 2.0**160, 2.0**900])
+@pytest.mark.parametrize("planner", ["rotor", "pofo"])
+def test_plans_do_not_depend_on_the_unit_of_time(planner: str, unit: float) -> None:
+    """Tables of floats took 2^130 seconds for no plan, and 2^-150 for none at all: plans were slow, estimates false."""
+    rng = random.Random(7)
+    for _ in range(20):
+        n = rng.randint(2, 7)
+        forward, backward = ([float(rng.randint(0, 5)) for _ in range(n)] for _ in range(2))
+        sizes = [[rng.randint(0, 6) for _ in range(n + 1)] for _ in range(2)]
+        saved = [size + rng.randint(0, 6) for size in sizes[0][1:]]
+        chain = ms.Chain(forward, backward, *sizes, saved=saved)
+        scaled = ms.Chain([t * unit for t in forward], [t * unit for t in backward], *sizes, saved=saved)
+        least = ms.min_memory(chain, "rotor")
+        memory = rng.randint(least, max(least, ms.peak_memory(chain)))
+        one = PLANNERS[planner].plan(chain, M=memory, beta=2.0, slots=30)
+        other = PLANNERS[planner].plan(scaled, M=memory, beta=2.0 / unit, slots=30)
+        assert other.schedule == one.schedule
+        assert other.makespan == one.makespan * unit
+        assert other.estimate == (None if one.estimate is None else one.estimate * unit)

@@ -5,6 +5,8 @@
 #include "memsched/unroll.h"
 #include "support.h"
 
+#include <cmath>
+
 namespace memsched::bindings {
 namespace {
 
@@ -13,9 +15,13 @@ template <class T> using Column = py::array_t<T, py::array::c_style | py::array:
 // A chain's table, kept with what it refers to.
 struct RematTable {
     RematTable(const Chain& chain, Bytes capacity, int slots, int threads, int layers, const Progress& progress)
-        : source(chain), merged(source, layers), workers(threads),
+        : unit(unit_of(chain)), source(chain, unit), merged(source, layers), workers(threads),
           table(merged.chain, capacity, slots, workers, progress) {}
 
+    Seconds seconds(double units) const { return std::ldexp(units, unit); }
+    Bandwidth speed(Bandwidth link) const { return std::ldexp(link, unit); } // bytes in a unit
+
+    int unit;
     RematChain source;
     MergedChain merged;
     Workers workers;
@@ -61,7 +67,8 @@ RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const Pofo
 
 std::optional<RematPlan> rotor_plan(const RematTable& self, Bytes capacity) {
     const auto found = rotor(self.table, capacity);
-    return found ? std::optional(plan_of(self.source, self.merged.layers(found->sequence), found->time)) : std::nullopt;
+    return found ? std::optional(plan_of(self.source, self.merged.layers(found->sequence), self.seconds(found->time)))
+                 : std::nullopt;
 }
 
 std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options, const Progress& progress) {
@@ -69,7 +76,9 @@ std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options,
     if (!found) {
         return std::nullopt;
     }
-    return plan_of(self.source, self.merged, *found);
+    RematPlan plan = plan_of(self.source, self.merged, *found);
+    plan.time = self.seconds(found->time);
+    return plan;
 }
 
 // Plans that fit although slots say no.
@@ -145,7 +154,8 @@ void bind_remat(py::module_& module) {
                     free > self.table.slots()) {
                     throw std::invalid_argument("no such cell");
                 }
-                return self.merged.chain.ideal(first, last) + static_cast<Seconds>(self.table.extra(first, last, free));
+                return self.seconds(self.merged.chain.ideal(first, last) +
+                                    static_cast<double>(self.table.extra(first, last, free)));
             },
             py::arg("first"), py::arg("last"), py::arg("free"), "One cell, in seconds; for tests.")
         .def("rotor", &rotor_plan, py::call_guard<py::gil_scoped_release>(), py::arg("capacity"))
@@ -155,7 +165,8 @@ void bind_remat(py::module_& module) {
                std::optional<double> time_limit, const py::object& progress) {
                 const PythonProgress ticker(time_limit, progress);
                 const py::gil_scoped_release free;
-                const PofoOptions options{capacity, device.d2h, device.h2d, device.host_memory, exact, beam};
+                const PofoOptions options{
+                    capacity, self.speed(device.d2h), self.speed(device.h2d), device.host_memory, exact, beam};
                 return pofo_plan(self, options, ticker.progress());
             },
             py::arg("capacity"), py::arg("device"), py::arg("exact"), py::arg("beam"),

@@ -1,5 +1,9 @@
 #include "memsched/planners/remat_chain.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 namespace memsched {
 namespace {
 
@@ -16,12 +20,26 @@ std::vector<Bytes> followed(std::vector<Bytes> column) {
     return column;
 }
 
+std::vector<Seconds> in_units(std::vector<Seconds> times, int unit) {
+    std::transform(times.begin(), times.end(), times.begin(), [unit](Seconds t) { return std::ldexp(t, -unit); });
+    return times;
+}
+
 } // namespace
 
-RematChain::RematChain(const Chain& chain) : layers(chain.n() + 1) {
+int unit_of(const Chain& chain) {
     const ChainColumns& c = chain.columns();
-    forward = framed(c.forward_time);
-    backward = framed(c.backward_time);
+    const auto add = [](Seconds sum, const std::vector<Seconds>& times) {
+        return std::accumulate(times.begin(), times.end(), sum);
+    };
+    const Seconds all = add(add(0, c.forward_time), c.backward_time);
+    return all > 0 && std::isfinite(all) ? std::ilogb(all) : 0;
+}
+
+RematChain::RematChain(const Chain& chain, int unit) : layers(chain.n() + 1) {
+    const ChainColumns& c = chain.columns();
+    forward = framed(in_units(c.forward_time, unit));
+    backward = framed(in_units(c.backward_time, unit));
     activation = followed(c.activation);
     saved = framed(c.saved);
     gradient = followed(c.gradient);

@@ -15,7 +15,8 @@ namespace memsched {
 // its input too. The stored input of the part of the chain at hand never counts in the needs below (NeurIPS 2021,
 // Table 1 and section 3).
 struct RematChain {
-    explicit RematChain(const Chain& chain);
+    // Times are in units of 2^unit seconds.
+    explicit RematChain(const Chain& chain, int unit = 0);
 
     int layers = 0; // n + 1
     std::vector<Seconds> forward, backward;
@@ -41,6 +42,9 @@ struct RematChain {
 
     static std::size_t at(int k) { return static_cast<std::size_t>(k); }
 };
+
+// Such a unit in which all times together are about one, so that tables of floats hold them.
+int unit_of(const Chain& chain);
 
 // One operation of a sequence: a layer forward, with or without saving, or backward. The loss runs backward only.
 struct RematOp {
