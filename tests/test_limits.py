@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -248,3 +250,34 @@ def test_validate_takes_little_where_much_is_run_again() -> None:
     least, peak = ms.min_memory(chain), ms.peak_memory(chain)
     result = ms.rotor(chain, M=least + (peak - least) * 3 // 5, time_limit=1)
     assert spent(lambda: ms.validate(result)) <= 4.5
+
+
+WITHOUT_MEMORY = """
+import sys
+import _testcapi
+import memsched as ms
+
+graph = ms.to_graph(ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4]))
+buffers = [ms.Buffer(0, 3, 5), ms.Buffer(1, 2, 7), ms.Buffer(2, 5, 3)]
+work = {"order": lambda: ms.order(graph), "place": lambda: ms.place(buffers)}[sys.argv[1]]
+work()
+failed = 0
+for allocation in range(200):
+    _testcapi.set_nomemory(allocation, allocation + 1)
+    try:
+        work()
+    except MemoryError:
+        failed += 1
+    finally:
+        _testcapi.remove_mem_hooks()
+print(failed)
+"""
+
+
+@pytest.mark.parametrize("name", ["order", "place"])
+def test_an_allocation_that_fails_is_a_memory_error(name: str) -> None:
+    """Each of Python's in turn; lists that did not fit were a RuntimeError of the bindings."""
+    pytest.importorskip("_testcapi")
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY, name], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 10

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string_view>
 
 namespace memsched::bindings {
 namespace {
@@ -283,6 +284,11 @@ void register_errors(py::module_& module) {
             raise("LimitError", error.what());
         } catch (const Stopped&) {
             raise("LimitError", "time_limit was over before there was a plan; give more");
+        } catch (const std::runtime_error& error) {
+            if (std::string_view(error.what()).rfind("Could not allocate", 0) != 0) {
+                throw;
+            }
+            PyErr_NoMemory(); // so pybind11 says it of lists, numbers and texts
         }
     });
 }
