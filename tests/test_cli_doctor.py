@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -203,6 +205,18 @@ def test_a_broken_torch_is_told_and_no_more(
     assert line("CUDA", text).startswith("torch does not answer: ")
     assert said in line("CUDA", text)
     assert line("[torch]", text) == "torch 2.13.0"
+
+
+def test_where_no_process_can_be_started_the_rest_is_told(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    install(torch="2.13.0")
+    monkeypatch.setattr(doctor.subprocess, "run", refuse)
+    text = run().stdout
+    said = line("CUDA", text)
+    assert said.startswith(f"torch does not answer: no process can be started to ask it ({os.strerror(errno.EAGAIN)})")
+    assert line("self test", text).startswith("passed")
 
 
 @pytest.mark.parametrize(

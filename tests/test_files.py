@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import files
+from memsched.cli.app import program
 from memsched.documents import write_document
 from memsched.errors import visible
 from memsched.files import plain_cell, read_cell, read_text, write_bytes
@@ -76,6 +78,27 @@ def test_a_file_that_grows_stays_under_the_cap(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(files, "check_regular", lambda _: small)  # as in /proc, where sizes are 0
     with pytest.raises(ms.InvalidInputError, match="more than 10 bytes"):
         read_text(path, most=10)
+
+
+@POSIX
+@pytest.mark.parametrize("kind", ["pipe", "circle", "nul"])
+def test_commands_refuse_paths_that_lead_nowhere(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report waited for a pipe without end, and links in a circle were a RuntimeError."""
+    monkeypatch.chdir(tmp_path)
+    Path("spec.toml").write_text('problems = ["resnet18-224-b32"]\nplanners = ["greedy"]\nmemory = ["50%"]\n')
+    name = "a\0b" if kind == "nul" else "there"
+    if kind == "pipe":
+        os.mkfifo(name)
+    if kind == "circle":
+        Path(name).symlink_to(name)
+    commands = [("report", name, "-o", "r.html"), ("sweep", "spec.toml", "--store", name)]
+    commands += [("sweep", "spec.toml", "-o", "t.csv", "--plot", name), ("sweep", name, "-o", "t.csv")]
+    for command in commands:
+        outcome = CliRunner().invoke(program, command, prog_name="memsched")
+        assert outcome.exit_code in (1, 2), (command, outcome.output)
+        assert outcome.stderr.startswith("error: "), (command, outcome.stderr)
+    assert not Path("r.html").exists()
+    assert not Path("t.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", 5, None, [1], 1.5])

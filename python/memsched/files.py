@@ -35,6 +35,17 @@ def path_of(given: object, what: str = "the path") -> str:
     return path
 
 
+def same_file(one: Name, other: Name) -> bool:
+    """Whether two paths lead to one file, be it there or not.
+
+    Raises
+    ------
+    InvalidInputError
+        One of them is no path.
+    """
+    return os.path.realpath(path_of(one)) == os.path.realpath(path_of(other))
+
+
 def check_regular(path: str) -> os.stat_result:
     """The facts of a regular file.
 

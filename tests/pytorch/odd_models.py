@@ -145,6 +145,27 @@ def function_under_reentrant(self: Any, x: Any) -> Any:
     return checkpoint(lambda y: Rounded.apply(y * 2), x, use_reentrant=True)
 
 
+class Inner(torch.autograd.Function):
+    """Runs layers without a graph, and its backward runs them again and gives them their gradients itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, layers: Any) -> Any:
+        ctx.layers = layers
+        ctx.save_for_backward(x)
+        return layers(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.layers(x).backward(*gradients)
+        return x.grad, None
+
+
+def backward_within(self: Any, x: Any) -> Any:
+    return Inner.apply(x, self.inner)
+
+
 def straight_through_detach(self: Any, x: Any) -> Any:
     return x + (x.round() - x).detach()
 
@@ -155,6 +176,7 @@ odd(reversal, says="Reversed")
 odd(two_outputs, says="Doubled")
 odd(function_in_submodule, parts=lambda: {"inner": Rounding()}, says="Rounded")
 odd(function_under_checkpoint, says="Rounded")
+odd(backward_within, says="Inner", parts=lambda: {"inner": lin()})
 odd(function_under_reentrant, "error", says="use_reentrant")
 odd(straight_through_detach, "stages")
 
@@ -355,6 +377,30 @@ class Buffered(Odd):
         self.register_buffer("mean", torch.zeros(WIDTH))
 
 
+def checkpointed_buffer(self: Any, x: Any) -> Any:
+    def counted(y: Any) -> Any:
+        self.mean.add_(1)
+        return y.exp() * self.mean.mean()
+
+    return checkpoint(counted, x, use_reentrant=False)
+
+
+def checkpointed_statistics(self: Any, x: Any) -> Any:
+    return checkpoint(self.norm, x, use_reentrant=False)
+
+
+def checkpointed_drawing(self: Any, x: Any) -> Any:
+    return checkpoint(self.drop, x, use_reentrant=False, preserve_rng_state=False)
+
+
+def flat(nested: Any) -> list[Any]:
+    return [leaf for inner in nested for leaf in flat(inner)] if isinstance(nested, list) else [nested]
+
+
+def recursive_helper(self: Any, x: Any) -> Any:
+    return sum(flat([[x.tanh()], [x, [x.sin()]]]))
+
+
 def shared_layers(self: Any, x: Any) -> Any:
     return self.first(self.second(x).relu())
 
@@ -391,6 +437,9 @@ def normed(norm: Callable[..., Any], **options: Any) -> Callable[[], nn.Module]:
 
 odd(running_buffer, "stages", name="tensor_as_buffer", parts=lambda: {"mean": torch.zeros(WIDTH)})
 odd(plain_tensor_state, "stages", parts=lambda: {"center": torch.zeros(WIDTH)})
+odd(checkpointed_statistics, says="writes to a buffer once more", parts=lambda: {"norm": nn.BatchNorm1d(WIDTH)})
+odd(checkpointed_drawing, says="preserve_rng_state=False", parts=lambda: {"drop": nn.Dropout(0.3)})
+odd(recursive_helper, "stages")
 odd(clipped_weights, parts=lambda: {"inner": lin()})
 odd(momentum_encoder, parts=lambda: {"slow": lin().requires_grad_(False)})
 odd(shared_layers, "stages")
@@ -399,6 +448,7 @@ odd(unused, "stages", parts=lambda: {"idle": lin()})
 CASES |= {
     "running_buffer": Case(make=lambda: Buffered(running_buffer), kind="stages"),
     "replaced_buffer": Case(make=lambda: Buffered(replaced_buffer)),
+    "checkpointed_buffer": Case(make=lambda: Buffered(checkpointed_buffer), says="writes to a buffer once more"),
     "loose_tensor": Case(make=Loose, says="no parameter"),
     "tied": Case(make=tied, kind="stages"),
     "lora": Case(make=lora, kind="stages"),

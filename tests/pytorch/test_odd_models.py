@@ -25,7 +25,18 @@ Steps = list[Any]
 QUICK = (
     *("straight_through_alias", "reversal", "hook_on_activation", "hook_on_node", "full_backward_hook", "forward_hook"),
     *("hook_on_the_model", "sets_attribute", "counts", "python_random", "own_generator", "vmapped", "branches"),
-    *("running_buffer", "tied", "gives_twice", "takes_same", "lstm", "loose_tensor", "checkpointed_reentrant"),
+    *(
+        "backward_within",
+        "checkpointed_statistics",
+        "recursive_helper",
+        "running_buffer",
+        "tied",
+        "gives_twice",
+        "takes_same",
+        "lstm",
+        "loose_tensor",
+        "checkpointed_reentrant",
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 import memsched as ms
 from memsched.errors import MemschedError
 from memsched.torch.capture import CaptureError, capture
-from pytorch.odd_models import Odd, inputs, lin
+from pytorch.odd_models import CASES, Odd, inputs, lin
 
 FOLDER = Path(__file__).resolve().parents[1]
 
@@ -178,3 +178,17 @@ def test_after_a_failed_capture_the_process_is_a_fresh_one(middle: Any, entry: s
 def test_what_cannot_be_captured_is_named() -> None:
     with pytest.raises(CaptureError, match="Odd"):
         capture(Odd(leaves_default_dtype).train(), (inputs(),))
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.filterwarnings("ignore:.*saved-tensor hooks:UserWarning")
+def test_a_backward_within_the_backward_leaves_no_gradients_behind(there: bool) -> None:
+    model = CASES["backward_within"].make().train()
+    if there:
+        model(inputs()).sum().backward()
+    held = [p.grad for p in model.parameters()]
+    values = [g.clone() for g in held if g is not None]
+    plan = ms.torch.plan(model, (inputs(),), budget="50%", device="v100:pcie3")
+    plan.verify(model, (inputs(),))
+    assert all(p.grad is gradient for p, gradient in zip(model.parameters(), held, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(values, [g for g in held if g is not None], strict=True))

@@ -126,3 +126,13 @@ def test_another_forward_of_the_class_counts_at_once(
     before = Layers.forward
     monkeypatch.setattr(Layers, "forward", lambda self, given: before(self, given) * 3)
     assert torch.equal(model.train(training)(x), plain.train(training)(x))
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_a_compiled_caller_trains_as_planned(branches: bool, x: torch.Tensor) -> None:
+    model, plain = applied(branches, x)
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(3):
+        compiled(x).sum().backward()
+        plain(x).sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True))

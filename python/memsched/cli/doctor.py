@@ -113,6 +113,8 @@ def _ask_torch() -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"problem": f"importing torch took more than {_TORCH_SECONDS} seconds"}
+    except OSError as error:
+        return {"problem": f"no process can be started to ask it ({error.strerror or error}); end some and try again"}
     except (IndexError, ValueError):
         lines = asked.stderr.strip().splitlines()
         return {"problem": lines[-1] if lines else f"Python ended with status {asked.returncode}"}

@@ -10,6 +10,7 @@ from memsched.cli.inputs import RESULTS, Machine, check_writable, json_option, o
 from memsched.cli.plan import chunk_and_limit
 from memsched.cli.show import print_json, print_rich, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
+from memsched.files import check_regular, same_file
 from memsched.report import write_report, write_sweep_report
 from memsched.result import Result
 from memsched.units import format_seconds
@@ -21,7 +22,8 @@ _AS_SAVED = Machine(memory=None, bandwidth=None, duplex=None, latency=None, host
 def _is_store(path: str) -> bool:
     """Whether a file is an SQLite database, by its first bytes; a file that cannot be read is not."""
     try:
-        with Path(path).open("rb") as file:
+        check_regular(path)  # before it is opened: to open a pipe waits for whoever writes
+        with open(path, "rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except (OSError, ValueError):
         return False
@@ -79,7 +81,7 @@ def report(
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
     check_writable(output)
-    if Path(output).resolve() in (Path(path).resolve() for path in sources if path != "-"):
+    if any(same_file(output, path) for path in sources if path != "-"):
         raise click.UsageError(f"'{output}' is what the page is about; save it under another name")
     limit = chunk_and_limit(None, time_limit)[1]
     stores = [path for path in sources if _is_store(path)]

@@ -19,6 +19,7 @@ from rich.table import Table
 from memsched.cli.inputs import check_writable, json_option
 from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
+from memsched.files import same_file
 from memsched.plot import check_suffix
 from memsched.plot_sweep import MOST_PANELS
 from memsched.sweep import Sweep, SweepProgress
@@ -172,7 +173,7 @@ def _check_outputs(spec: str, store: str | None, output: str | None, picture: st
     """Complain before hours of work rather than after."""
     named = [path for path in (spec, store, output, picture) if path is not None]
     for at, path in enumerate(named):
-        if Path(path).resolve() in (Path(other).resolve() for other in named[:at]):
+        if any(same_file(path, other) for other in named[:at]):
             raise click.UsageError(f"'{path}' is given twice; store, table, picture and SPEC are a file each")
     for wanted, packages in ((output, ("pandas", "pyarrow")), (picture, ("matplotlib",))):
         missing = [name for name in packages if wanted is not None and importlib.util.find_spec(name) is None]

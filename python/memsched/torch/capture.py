@@ -164,6 +164,11 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         else:
             if witness.lost is not None:
                 raise CaptureError(f"a plan of operations for {type(model).__name__} would lose {witness.lost}")
+            if witness.draws_again and any(map(is_random, exported.graph.nodes)):
+                raise CaptureError(
+                    f"{type(model).__name__} draws random numbers and uses torch.utils.checkpoint with "
+                    "preserve_rng_state=False: a plain step draws others when a part runs again"
+                )
             return exported
     message = f"torch.export cannot capture {type(model).__name__}: {type(reason).__name__}: {_reason(reason)}"
     raise CaptureError(message) from reason
@@ -278,6 +283,13 @@ def _reason(error: Exception) -> str:
     text = str(error).strip()
     first = text.split("\n")[0].split(". ")[0][:200]
     return f"{first}; set model.config.use_cache = False" if "DynamicCache" in text else first
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a node draws from the generator of random numbers; operations unknown to ATen may."""
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags
+    return False
 
 
 def is_getitem(node: fx.Node) -> bool:

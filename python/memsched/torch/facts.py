@@ -11,7 +11,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from memsched.torch.capture import Program
+from memsched.torch.capture import Program, is_random
 
 # Batch normalisation updates its running statistics, which its schema does not say.
 _STATISTICS = ("running_mean", "running_var")
@@ -115,13 +115,6 @@ def written_nodes(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
             for written in pytree.tree_leaves(value):
                 if isinstance(written, fx.Node):
                     yield written, statistic
-
-
-def is_random(node: fx.Node) -> bool:
-    """Whether a node draws from the generator of random numbers; operations unknown to ATen may."""
-    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        return torch.Tag.nondeterministic_seeded in node.target.tags
-    return False
 
 
 def subgraphs(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:

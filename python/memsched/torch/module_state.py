@@ -37,6 +37,19 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         held.put_back()
 
 
+@contextlib.contextmanager
+def gradients_aside(model: nn.Module) -> Iterator[None]:
+    """The parameters have no `.grad` here, and get theirs back."""
+    held = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in held:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in held:
+            parameter.grad = gradient
+
+
 class _Held:
     """What the attributes of modules hold."""
 

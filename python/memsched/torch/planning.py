@@ -123,8 +123,10 @@ def plan(
             if different is None:
                 return made
             reason = (
-                f"a planned step of {type(model).__name__} changes the {different}: its forward depends on what a "
+                f"a planned step of {type(model).__name__} changes the {different}: the model depends on what a "
                 "capture does not see"
+                + ", or adds up its gradients in another order"
+                * different.startswith("gradient")
             )
         return plan_with_hooks(model, args, kwargs, reason=reason, verify=verify, **options)
 

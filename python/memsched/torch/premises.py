@@ -157,7 +157,7 @@ class _Survey:
         self._codes: list[Any] = []
         self._tensors: list[torch.Tensor] = []
         self._places: dict[int, str] = {}  # of each parameter and buffer, its first name
-        self._seen: dict[int, tuple[str, Any]] = {}
+        self._seen: dict[int, tuple[str, Any, int]] = {}
         for path, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
             self._places.setdefault(id(tensor), path)
         self.facts |= self._ambient
@@ -243,12 +243,19 @@ class _Survey:
                 self.facts[path] = (type(tensor), str(tensor.device), *_kind(tensor), *_strides(tensor))
                 self.facts[f"{path} is"] = self._places.get(id(tensor), path)  # tied, or not
 
-    def _known(self, path: str, value: Any) -> bool:
-        """Whether a thing stands elsewhere in the model, too; then it is the place that counts."""
-        first = self._seen.setdefault(id(value), (path, value))[0]
-        if first != path:
-            self.facts[path] = f"the same as {first!r}"
-        return first != path
+    def _known(self, path: str, value: Any, depth: int = 0) -> bool:
+        """Whether a thing has been looked at: a function that calls itself, or what stands elsewhere, too.
+
+        Of the latter it is the place that counts.
+        """
+        seen = self._seen.get(id(value))
+        if seen is not None and seen[0] != path:
+            self.facts[path] = f"the same as {seen[0]!r}"
+            return True
+        if seen is not None and seen[2] <= depth:
+            return True
+        self._seen[id(value)] = (path, value, depth)
+        return False
 
     def _hold(self, mapping: dict[Any, Any]) -> None:
         if mapping:
@@ -268,7 +275,7 @@ class _Survey:
             self.facts[path] = (type(value), len(value))
             for k, inner in enumerate(value):
                 self._visit(f"{path}[{k}]", inner, depth)
-        elif not self._known(path, value):
+        elif not self._known(path, value, depth):
             self._visit_object(path, value, depth)
 
     def _visit_object(self, path: str, value: Any, depth: int) -> None:

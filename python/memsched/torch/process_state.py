@@ -17,16 +17,20 @@ from torch import nn
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
-from memsched.torch.module_state import unchanged
+from memsched.torch.module_state import gradients_aside, unchanged
 
 _DEVICES = ("cpu", "cuda")
 
 
 @contextlib.contextmanager
 def contained(model: nn.Module) -> Iterator[None]:
-    """Whatever runs here, and however it ends: generators, modes, settings and the model's attributes are as before."""
+    """Whatever runs here, and however it ends: generators, modes, settings and the model's attributes are as before.
+
+    So are gradients: a custom backward may run a backward of its own, which writes to `.grad`.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchanged(model))
+        stack.enter_context(gradients_aside(model))
         include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
         stack.enter_context(torch._C._ForceDispatchKeyGuard(include, exclude))
         stack.callback(_setter_of_generators())

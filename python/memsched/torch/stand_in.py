@@ -33,12 +33,17 @@ class StandIn(ABC):
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = weakref.ref(model)
         self.observe: Callable[[], Observer | None] = lambda: None
+        # torch.compile would take what is looked at before each step for constants.
+        self._uncompiled = torch.compiler.disable(type(self)._planned)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         assert model is not None, "the model is gone"
         if not model.training or not torch.is_grad_enabled():
             return type(model).forward(model, *args, **kwargs)
+        return self._uncompiled(self, model, args, kwargs)
+
+    def _planned(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _check_surroundings()
         return self._step(model, args, kwargs)
 

@@ -134,7 +134,9 @@ def trial_step(
     kwargs: Mapping[str, Any] | None,
     device: torch.device,
 ) -> Step:
-    """Forward and backward with random gradients of the results, the same at each call. `.grad` is not written.
+    """Forward and backward with random gradients of the results, the same at each call.
+
+    `.grad` is written only by a backward that the model runs within its own; what it holds then is taken away.
 
     Raises
     ------
@@ -157,9 +159,13 @@ def trial_step(
         raise
     except RuntimeError as error:
         raise MemschedError(f"the model's backward cannot be tried: {error}") from error
+    gradients = dict(zip(sources, found, strict=True))
+    for name, source in sources.items():
+        if source.is_leaf and source.grad is not None:
+            gradients[f"{name} by a backward within the backward"], source.grad = source.grad, None
     return Step(
         outputs=[value.detach() for value in outputs],
-        gradients=dict(zip(sources, found, strict=True)),
+        gradients=gradients,
         buffers={name: buffer.detach().clone() for name, buffer in model.named_buffers()},
         random=random_state(device),
         form=[nest, *(leaf.requires_grad if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in results)],

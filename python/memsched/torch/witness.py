@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
@@ -48,6 +49,23 @@ def _called(hooks: dict[Any, Any]) -> str:
     return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
+class _Writes(TorchFunctionMode):
+    """Notices whether what runs under it writes to some tensors."""
+
+    def __init__(self, state: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._state, self._versions = state, [tensor._version for tensor in state]
+        self._statistics = False  # those of normalisations, whose versions tensors without data do not count
+
+    def found(self) -> bool:
+        return self._statistics or self._versions != [tensor._version for tensor in self._state]
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.batch_norm, torch.instance_norm):
+            self._statistics |= args[3] is not None and bool(args[5])
+        return function(*args, **(kwargs or {}))
+
+
 class Witness:
     """Watches one forward of a model.
 
@@ -55,17 +73,20 @@ class Witness:
     ----------
     lost : str or None
         The first thing that a capture of this forward would lose, in words.
+    draws_again : bool
+        Whether a part of it under `torch.utils.checkpoint` would draw other random numbers when it runs once more.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self.lost: str | None = None
+        self.draws_again = False
         self._premises: Premises | None = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """The forward runs meanwhile, without the hooks of the model itself, which run around any forward."""
-        self.lost = None
+        self.lost, self.draws_again = None, False
         generators = python_generators()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._own_hooks_aside())
@@ -74,6 +95,7 @@ class Witness:
             for owner, name in ((torch.autograd.graph, "register_multi_grad_hook"), (torch.autograd, "grad")):
                 stack.enter_context(self._seeing(owner, name, f"{owner.__name__}.{name}() in its forward"))
             stack.enter_context(self._seeing_packers())
+            stack.enter_context(self._seeing_checkpoints())
             yield
         different = [name for name, state in python_generators().items() if state != generators[name]]
         if different:
@@ -127,6 +149,36 @@ class Witness:
             yield
         finally:
             saved_tensors_hooks.__enter__ = enter
+
+    @contextlib.contextmanager
+    def _seeing_checkpoints(self) -> Iterator[None]:
+        """Notes what a part under `checkpoint` would do twice: in a plain step it runs again in the backward."""
+        begin, parts = checkpoint._checkpoint_without_reentrant_generator, checkpoint._checkpoint_hook
+        inside: list[_Writes] = []
+
+        def begun(function: Callable[..., Any], preserve_rng_state: bool = True, *args: Any, **kwargs: Any) -> Any:
+            self.draws_again |= not preserve_rng_state
+            return begin(function, preserve_rng_state, *args, **kwargs)
+
+        def enter(part: saved_tensors_hooks) -> None:
+            saved_tensors_hooks.__enter__(part)
+            inside.append(_Writes((*self._model.buffers(), *self._model.parameters())))
+            inside[-1].__enter__()
+
+        def leave(part: saved_tensors_hooks, *error: Any) -> None:
+            writes = inside.pop()
+            writes.__exit__(*error)
+            saved_tensors_hooks.__exit__(part, *error)
+            if writes.found():
+                self._note("that a part under torch.utils.checkpoint writes to a buffer once more in the backward")
+
+        checkpoint._checkpoint_without_reentrant_generator = begun
+        parts.__enter__, parts.__exit__ = enter, leave
+        try:
+            yield
+        finally:
+            checkpoint._checkpoint_without_reentrant_generator = begin
+            del parts.__enter__, parts.__exit__
 
     def _begin(self, model: nn.Module, args: Any) -> None:
         self._premises = Premises(model)  # of the parameters without data that stand in for its own

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from memsched.torch import facts
+from memsched.torch import capture, facts
 from memsched.torch.capture import CaptureError
 from memsched.torch.graph_step.kernels import drawn, filled, with_statistics
 from memsched.torch.graph_step.layers import PLACE
@@ -145,4 +145,4 @@ def drop_unread(graph: fx.Graph) -> None:
 
 def is_random(node: fx.Node) -> bool:
     """Whether a node draws from the generator of random numbers."""
-    return node.target is drawn or facts.is_random(node)
+    return node.target is drawn or capture.is_random(node)

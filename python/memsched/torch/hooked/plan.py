@@ -208,7 +208,7 @@ def plan_with_hooks(
     if different is not None:
         raise MemschedError(
             f"a step of {type(model).__name__} with hooks for saved tensors changes the {different}; the model cannot "
-            "be planned, and this is a bug to report"
+            "be planned: either its step depends on what is no tensor, such as the time, or this is a bug to report"
         )
     return plan
 
