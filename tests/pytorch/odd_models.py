@@ -389,6 +389,10 @@ def checkpointed_statistics(self: Any, x: Any) -> Any:
     return checkpoint(self.norm, x, use_reentrant=False)
 
 
+def checkpointed_twice(self: Any, x: Any) -> Any:
+    return checkpoint(lambda y: checkpoint(self.inner, y.tanh(), use_reentrant=False).sin(), x, use_reentrant=False)
+
+
 def checkpointed_drawing(self: Any, x: Any) -> Any:
     return checkpoint(self.drop, x, use_reentrant=False, preserve_rng_state=False)
 
@@ -438,6 +442,7 @@ def normed(norm: Callable[..., Any], **options: Any) -> Callable[[], nn.Module]:
 odd(running_buffer, "stages", name="tensor_as_buffer", parts=lambda: {"mean": torch.zeros(WIDTH)})
 odd(plain_tensor_state, "stages", parts=lambda: {"center": torch.zeros(WIDTH)})
 odd(checkpointed_statistics, says="writes to a buffer once more", parts=lambda: {"norm": nn.BatchNorm1d(WIDTH)})
+odd(checkpointed_twice, says="checkpoint within torch.utils.checkpoint", parts=lambda: {"inner": lin()})
 odd(checkpointed_drawing, says="preserve_rng_state=False", parts=lambda: {"drop": nn.Dropout(0.3)})
 odd(recursive_helper, "stages")
 odd(clipped_weights, parts=lambda: {"inner": lin()})

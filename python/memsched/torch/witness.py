@@ -162,6 +162,8 @@ class Witness:
 
         def enter(part: saved_tensors_hooks) -> None:
             saved_tensors_hooks.__enter__(part)
+            if inside:  # torch.export would record all that follows as if it were under torch.no_grad()
+                self._note("the gradients of what runs under torch.utils.checkpoint within torch.utils.checkpoint")
             inside.append(_Writes((*self._model.buffers(), *self._model.parameters())))
             inside[-1].__enter__()
 
