@@ -232,3 +232,18 @@ def test_plans_do_not_depend_on_the_unit_of_time(planner: str, unit: float) -> N
         assert other.schedule == one.schedule
         assert other.makespan == one.makespan * unit
         assert other.estimate == (None if one.estimate is None else one.estimate * unit)
+
+
+def test_an_estimate_of_pofo_is_finite_or_there_is_none() -> None:
+    """Rounded up to slots, what travels took longer than the largest double; the result could not be read back."""
+    chain = ms.Chain([1, 1, 1, 1], [1] * 4, [10**9, *[1000] * 4], [10**9] * 5, saved=[10**10, 1000, 10**10, 1000])
+    device = ms.Device(1, d2h=1.0, h2d=1e-300, duplex=True)
+    low, high = ms.min_memory(chain, "pofo"), ms.peak_memory(chain)
+    for memory in range(low, high, (high - low) // 40):
+        for slots in (3, 7, 30):
+            try:
+                result = ms.pofo(chain, memory, device=device, labels="exact", slots=slots)
+            except ms.InfeasibleError:
+                continue
+            assert result.estimate is None or result.estimate < inf
+            ms.Result.from_json(result.to_json())

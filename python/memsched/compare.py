@@ -134,9 +134,9 @@ def plan(
     Returns
     -------
     Result
-        With "auto" and no time_limit never worse than any planner's for this device with its default options, but for
-        offload's search of a second; with one, the best of what they find in their shares. `lower_bound` holds for all
-        plans, those that recompute included (of a family, in the same rounds); with a name for that planner's.
+        With "auto" and no time_limit never worse than any listed planner's for this device with its default options,
+        but for offload's search of a second; with one, the best of what they find in their shares. `lower_bound` holds
+        for all plans, those that recompute included (of a family, in the same rounds); with a name for that planner's.
 
     Raises
     ------

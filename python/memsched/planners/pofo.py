@@ -64,6 +64,7 @@ def _finished(
         schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
     task = best.run.task
     estimate = best.plan.time if best.plan else best.makespan if task.excess <= 0 else None
+    estimate = None if estimate == math.inf else estimate  # transfers of whole slots may be endless where real ones end
     return task.result("pofo", params, schedule, estimate=estimate, recomputes=True)
 
 
