@@ -28,7 +28,7 @@ if strange:
 
 with tarfile.open(sdist) as archive:
     listed = {name.partition("/")[2] for name in archive.getnames()}
-for name in ("pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "cpp/memsched/simulate.h", "tests"):
+for name in ("pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "cpp/memsched/simulate/simulate.h", "tests"):
     if not any(entry == name or entry.startswith(name + "/") for entry in listed):
         raise SystemExit(f"{sdist.name} lacks {name}")
 folders = {"bench", "cpp", "docs", "examples", "python", "tests", "tools"}

@@ -284,11 +284,33 @@ def test_the_core_prints_nothing_and_reads_no_clock() -> None:
         assert not words.search(path.read_text(encoding="utf-8")), path
 
 
+# Folder of the core -> those that it may know besides itself. The folders of planners know none of each other.
+_FOUNDATION = {"support", "model"}
+_PLANNER = {*_FOUNDATION, "bounds", "build", "simulate"}
+FOLDERS = {
+    "support": set[str](),
+    "model": {"support"},
+    "simulate": _FOUNDATION,
+    "bounds": _FOUNDATION,
+    "build": {*_FOUNDATION, "simulate"},
+    "order": _FOUNDATION,
+    "placement": {"support"},
+    "planners/offload": _PLANNER,
+    "planners/remat": _PLANNER,
+    "planners/classes": _PLANNER,
+    "planners/modnn": _PLANNER,
+}
+
+
 @NEEDS_CPP
-def test_all_but_planners_know_no_planner() -> None:
+def test_folders_of_the_core_know_those_below_them() -> None:
+    seen = set()
     for path in core_files():
-        if path.parent.name != "planners":
-            assert not [name for name in includes(path) if name.startswith("memsched/planners/")], path
+        folder = path.parent.relative_to(CPP).as_posix()
+        known = {name.removeprefix("memsched/").rpartition("/")[0] for name in includes(path) if "memsched/" in name}
+        assert known <= {folder, *FOLDERS[folder]}, path
+        seen.add(folder)
+    assert seen == set(FOLDERS)
 
 
 @NEEDS_CPP
@@ -298,9 +320,9 @@ def test_core_planners_know_no_other_planner() -> None:
     planners = {Path(name).stem for path in bindings for name in includes(path) if "/planners/" in name}
     assert {"dynprog", "offload"} <= planners
     for path in core_files():
-        if path.parent.name == "planners":
+        if path.parent.parent.name == "planners":
             known = {Path(name).stem for name in includes(path) if "/planners/" in name} & planners
-            own = {name for name in planners if path.stem == name or path.stem.startswith(name + "_")}
+            own = {name for name in planners if name == path.parent.name or f"{path.stem}_".startswith(f"{name}_")}
             assert known <= own, path
 
 

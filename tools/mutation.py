@@ -1,7 +1,7 @@
 """Change one token of the core at a time, in a copy, and see whether a test notices.
 
     python tools/mutation.py --mutants 60
-    python tools/mutation.py --mutants 5 --only cpp/memsched/simulate.cpp --seed 7
+    python tools/mutation.py --mutants 5 --only cpp/memsched/simulate/simulate.cpp --seed 7
 
 A mutant that every test accepts survives, and is listed: either it changes nothing that can be seen, or a test is
 missing. The seed is the date, so that each night brings others. Your own files are never touched: what git knows is
@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ("cpp/memsched/*.cpp", "cpp/memsched/planners/*.cpp", "python/memsched/*.py", "python/memsched/planners/*.py",
+CORE = ("cpp/memsched/**/*.cpp", "python/memsched/*.py", "python/memsched/planners/*.py",
         "python/memsched/sweep/*.py")  # fmt: skip
 MOST_MEMORY = 8 << 30  # bytes of a test process
 FIRST = 6  # test files that name most of what the mutated file is about, and run before the others
@@ -138,8 +138,7 @@ def _rows(text: str, match: re.Match[str]) -> range:
     return range(text.count("\n", 0, match.start()) + 1, text.count("\n", 0, match.end()) + 2)
 
 
-# Mutants warn, and a link that optimises once more takes longer than the tests.
-_QUICK = ["-DMEMSCHED_WERROR=OFF", "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=OFF"]
+_QUICK = ["-DMEMSCHED_WERROR=OFF", "-DMEMSCHED_UNITY=OFF"]  # mutants warn, and change one file at a time
 
 
 def _limit() -> None:

@@ -1,7 +1,7 @@
 // Blocks of memory as columns.
 #pragma once
 
-#include "memsched/residency.h"
+#include "memsched/simulate/residency.h"
 #include "support.h"
 
 namespace memsched::bindings {

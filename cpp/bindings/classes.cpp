@@ -1,11 +1,11 @@
 // Planners of graphs that decide by classes of feature maps.
-#include "memsched/class_plans.h"
-#include "memsched/class_sets.h"
-#include "memsched/fixed_choices.h"
-#include "memsched/planners/pooch.h"
-#include "memsched/planners/superneurons.h"
-#include "memsched/planners/swap_all.h"
-#include "memsched/planners/vdnn_sync.h"
+#include "memsched/build/class_plans.h"
+#include "memsched/build/class_sets.h"
+#include "memsched/model/fixed_choices.h"
+#include "memsched/planners/classes/pooch.h"
+#include "memsched/planners/classes/superneurons.h"
+#include "memsched/planners/classes/swap_all.h"
+#include "memsched/planners/classes/vdnn_sync.h"
 #include "support.h"
 
 namespace memsched::bindings {

@@ -1,5 +1,5 @@
 // Device for Python.
-#include "memsched/device.h"
+#include "memsched/model/device.h"
 
 #include "documents.h"
 #include "support.h"

@@ -1,5 +1,5 @@
 // moDNN.
-#include "memsched/planners/modnn.h"
+#include "memsched/planners/modnn/modnn.h"
 #include "support.h"
 
 namespace memsched::bindings {

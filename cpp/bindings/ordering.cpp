@@ -1,8 +1,8 @@
 // Orders of ops, and the blocks of memory of a list of steps.
 #include "blocks.h"
-#include "memsched/order_steps.h"
-#include "memsched/planners/order.h"
-#include "memsched/residency.h"
+#include "memsched/order/order.h"
+#include "memsched/simulate/order_steps.h"
+#include "memsched/simulate/residency.h"
 #include "support.h"
 
 namespace memsched::bindings {
@@ -23,17 +23,17 @@ py::tuple block_columns(const std::vector<Block>& blocks) {
 
 namespace {
 
-using Flags = std::vector<std::uint8_t>;
+using Kept = std::vector<std::uint8_t>;
 
 void bind_orders(py::module_& module) {
     module.def(
         "order",
-        [](const Graph& graph, const Flags& keep, std::optional<double> time_limit, const py::object& progress) {
-            OrderSolution found;
+        [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {
+            order::Solution found;
             {
                 const PythonProgress ticker(time_limit, progress);
                 const py::gil_scoped_release free;
-                found = least_memory_order(order_problem(graph, keep), ticker.progress());
+                found = order::least_memory_order(order::order_problem(graph, keep), ticker.progress());
             }
             return py::make_tuple(found.order, found.peak, found.lower_bound, found.visited);
         },
@@ -41,32 +41,32 @@ void bind_orders(py::module_& module) {
         "The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.");
     module.def(
         "order_bound",
-        [](const Graph& graph, const Flags& keep, std::optional<double> time_limit, const py::object& progress) {
+        [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
             const py::gil_scoped_release free;
-            return least_memory_bound(order_problem(graph, keep), ticker.progress());
+            return order::least_memory_bound(order::order_problem(graph, keep), ticker.progress());
         },
         py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
         "Bytes, resident included: no order has a lower peak, by what must be held beside each op.");
     module.def(
         "order_within",
-        [](const Graph& graph, const Flags& keep, Bytes limit, std::uint64_t seed, std::optional<double> time_limit) {
+        [](const Graph& graph, const Kept& keep, Bytes limit, std::uint64_t seed, std::optional<double> time_limit) {
             const PythonProgress ticker(time_limit, py::none());
             const py::gil_scoped_release free;
-            return random_order(order_problem(graph, keep), limit, seed, ticker.progress());
+            return order::random_order(order::order_problem(graph, keep), limit, seed, ticker.progress());
         },
         py::arg("graph"), py::arg("keep"), py::arg("limit"), py::arg("seed"), py::arg("time_limit"),
         "A random order; within limit (bytes, resident included) wherever it finds a way. Empty: time ran out.");
     module.def(
         "order_peak",
-        [](const Graph& graph, const Flags& keep, const std::vector<OpId>& order) {
-            return peak_of(order_problem(graph, keep), order);
+        [](const Graph& graph, const Kept& keep, const std::vector<OpId>& order) {
+            return peak_of(order::order_problem(graph, keep), order);
         },
         py::arg("graph"), py::arg("keep"), py::arg("order"),
         "Bytes, resident included. The order must be topological.");
     module.def(
         "order_schedule",
-        [](const Graph& graph, const std::vector<OpId>& order, const Flags& keep, Bytes limit, Bytes budget,
+        [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit, Bytes budget,
            const py::object& planner) {
             return name_schedule(graph, budget, order_steps(graph, order, keep, limit), dump_json(planner, "planner"));
         },

@@ -1,18 +1,18 @@
 // Offsets of buffers in one arena.
-#include "memsched/planners/placement.h"
+#include "memsched/placement/placement.h"
 #include "support.h"
 
 namespace memsched::bindings {
 namespace {
 
-std::vector<Buffer> buffers_of(const std::vector<std::int64_t>& start, const std::vector<std::int64_t>& end,
-                               const std::vector<Bytes>& bytes, const std::vector<Bytes>& alignment,
-                               const std::vector<Bytes>& offset) {
+std::vector<placement::Buffer> buffers_of(const std::vector<std::int64_t>& start, const std::vector<std::int64_t>& end,
+                                          const std::vector<Bytes>& bytes, const std::vector<Bytes>& alignment,
+                                          const std::vector<Bytes>& offset) {
     const std::size_t n = start.size();
     if (end.size() != n || bytes.size() != n || alignment.size() != n || offset.size() != n) {
         throw std::invalid_argument("the columns of the buffers must be equally long");
     }
-    std::vector<Buffer> buffers;
+    std::vector<placement::Buffer> buffers;
     for (std::size_t k = 0; k < n; ++k) {
         buffers.push_back({start[k], end[k], bytes[k], alignment[k], offset[k]});
     }
@@ -27,10 +27,10 @@ void bind_placement(py::module_& module) {
         [](const std::vector<std::int64_t>& start, const std::vector<std::int64_t>& end,
            const std::vector<Bytes>& bytes, const std::vector<Bytes>& alignment, const std::vector<Bytes>& offset,
            std::optional<Bytes> capacity, bool search, std::optional<double> time_limit, const py::object& progress) {
-            const std::vector<Buffer> buffers = buffers_of(start, end, bytes, alignment, offset);
+            const std::vector<placement::Buffer> buffers = buffers_of(start, end, bytes, alignment, offset);
             const PythonProgress ticker(time_limit, progress);
             const py::gil_scoped_release free;
-            const Placed placed = place(buffers, {capacity, search}, ticker.progress());
+            const placement::Placed placed = placement::place(buffers, {capacity, search}, ticker.progress());
             return std::tuple(placed.offsets, placed.height, placed.lower_bound);
         },
         py::arg("start"), py::arg("end"), py::arg("bytes"), py::arg("alignment"), py::arg("offset"),
@@ -41,8 +41,8 @@ void bind_placement(py::module_& module) {
         [](const std::vector<std::int64_t>& start, const std::vector<std::int64_t>& end,
            const std::vector<Bytes>& bytes) {
             const std::size_t n = start.size();
-            const std::vector<Bytes> alignment(n, 1), offset(n, free_offset);
-            return load(buffers_of(start, end, bytes, alignment, offset));
+            const std::vector<Bytes> alignment(n, 1), offset(n, placement::free_offset);
+            return placement::load(buffers_of(start, end, bytes, alignment, offset));
         },
         py::arg("start"), py::arg("end"), py::arg("bytes"), "The most bytes that are alive at once.");
 }

@@ -1,8 +1,8 @@
 // Chain and Graph for Python.
 #include "documents.h"
-#include "memsched/chain.h"
-#include "memsched/graph.h"
-#include "memsched/lifetimes.h"
+#include "memsched/model/chain.h"
+#include "memsched/model/graph.h"
+#include "memsched/model/lifetimes.h"
 #include "support.h"
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // rotor and POFO, and graphs whose recomputation is explicit.
-#include "memsched/planners/least_memory.h"
-#include "memsched/planners/merged_chain.h"
-#include "memsched/planners/pofo.h"
-#include "memsched/unroll.h"
+#include "memsched/planners/remat/least_memory.h"
+#include "memsched/planners/remat/merged_chain.h"
+#include "memsched/planners/remat/pofo.h"
+#include "memsched/simulate/unroll.h"
 #include "support.h"
 
 #include <cmath>

@@ -1,9 +1,9 @@
 // Schedule, Timeline and simulate for Python.
 #include "blocks.h"
 #include "documents.h"
-#include "memsched/errors.h"
-#include "memsched/schedule.h"
-#include "memsched/simulate.h"
+#include "memsched/model/schedule.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/errors.h"
 #include "support.h"
 
 namespace memsched::bindings {

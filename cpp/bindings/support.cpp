@@ -1,6 +1,6 @@
 #include "support.h"
 
-#include "memsched/errors.h"
+#include "memsched/support/errors.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,10 @@
 // The one place where Python's numbers, arrays, errors, interrupts and GIL meet the core.
 #pragma once
 
-#include "memsched/device.h"
-#include "memsched/progress.h"
-#include "memsched/to_graph.h"
-#include "memsched/units.h"
+#include "memsched/model/device.h"
+#include "memsched/model/to_graph.h"
+#include "memsched/support/progress.h"
+#include "memsched/support/units.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

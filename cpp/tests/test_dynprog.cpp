@@ -1,7 +1,7 @@
 // The two dynamic programs against each other and against all sets.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/planners/dynprog.h"
+#include "memsched/planners/offload/dynprog.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,21 +1,21 @@
 // Memory that runs out at any moment, and threads that cannot start: an exception or less speed, and the next call is
 // as ever. The tests replace the global operator new and pthread_create for this; the core knows nothing of it.
 #include "instances.h"
-#include "memsched/bounds.h"
-#include "memsched/parallel.h"
-#include "memsched/planners/dynprog.h"
-#include "memsched/planners/least_memory.h"
-#include "memsched/planners/modnn.h"
-#include "memsched/planners/offload.h"
-#include "memsched/planners/order.h"
-#include "memsched/planners/placement.h"
-#include "memsched/planners/pofo.h"
-#include "memsched/planners/pooch.h"
-#include "memsched/planners/superneurons.h"
-#include "memsched/planners/swap_all.h"
-#include "memsched/planners/vdnn_sync.h"
-#include "memsched/recompute_bound.h"
-#include "memsched/simulate.h"
+#include "memsched/bounds/bounds.h"
+#include "memsched/bounds/recompute_bound.h"
+#include "memsched/order/order.h"
+#include "memsched/placement/placement.h"
+#include "memsched/planners/classes/pooch.h"
+#include "memsched/planners/classes/superneurons.h"
+#include "memsched/planners/classes/swap_all.h"
+#include "memsched/planners/classes/vdnn_sync.h"
+#include "memsched/planners/modnn/modnn.h"
+#include "memsched/planners/offload/dynprog.h"
+#include "memsched/planners/offload/offload.h"
+#include "memsched/planners/remat/least_memory.h"
+#include "memsched/planners/remat/pofo.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/parallel.h"
 
 #include <doctest/doctest.h>
 
@@ -93,7 +93,8 @@ std::vector<Case> cases() {
     const Device device = device_of(middle, 1);
     const Device plenty = device_of(2 * peak, 1);
     const FluidChain fluid = random_fluid_chain(dice, 10);
-    const std::vector<Buffer> buffers{{0, 4, 8}, {1, 3, 4}, {2, 6, 6}, {3, 5, 2}, {4, 9, 12}, {5, 7, 3}, {6, 9, 5}};
+    const std::vector<placement::Buffer> buffers{{0, 4, 8},  {1, 3, 4}, {2, 6, 6}, {3, 5, 2},
+                                                 {4, 9, 12}, {5, 7, 3}, {6, 9, 5}};
     return {
         {"to_graph", [source] { return static_cast<double>(to_graph(source).ops().size()); }},
         {"bounds", [graph, device] { return lower_bounds(*graph, device, device.memory).fractional; }},
@@ -139,9 +140,9 @@ std::vector<Case> cases() {
         {"order",
          [graph] {
              const std::vector<std::uint8_t> keep(graph->tensors().size(), 0);
-             return static_cast<double>(least_memory_order(order_problem(*graph, keep), {}).peak);
+             return static_cast<double>(order::least_memory_order(order::order_problem(*graph, keep), {}).peak);
          }},
-        {"place", [buffers] { return static_cast<double>(place(buffers, {{}, true}, {}).height); }},
+        {"place", [buffers] { return static_cast<double>(placement::place(buffers, {{}, true}, {}).height); }},
     };
 }
 

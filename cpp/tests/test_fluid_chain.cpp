@@ -13,8 +13,6 @@ using namespace memsched::testing;
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 // Walks the whole tree of decisions. visit(stages decided, state, decisions, best completion).
 using Visit = std::function<void(int, const FluidState&, const std::vector<std::uint8_t>&, double)>;
 

@@ -1,14 +1,14 @@
 // Planners of graphs: what they write can run, what they say is what the simulator says, and segments stay a partition.
 #include "instances.h"
-#include "memsched/class_plans.h"
-#include "memsched/errors.h"
-#include "memsched/fixed_choices.h"
-#include "memsched/planners/modnn.h"
-#include "memsched/planners/pooch.h"
-#include "memsched/planners/segment_list.h"
-#include "memsched/planners/superneurons.h"
-#include "memsched/planners/vdnn_sync.h"
-#include "memsched/simulate.h"
+#include "memsched/build/class_plans.h"
+#include "memsched/model/fixed_choices.h"
+#include "memsched/planners/classes/pooch.h"
+#include "memsched/planners/classes/superneurons.h"
+#include "memsched/planners/classes/vdnn_sync.h"
+#include "memsched/planners/modnn/modnn.h"
+#include "memsched/planners/modnn/segment_list.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

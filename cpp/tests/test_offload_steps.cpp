@@ -1,8 +1,8 @@
 // From offload sets to steps: what is built can run, and the eager place of the prefetches is the best one.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/offload_sets.h"
-#include "memsched/simulate.h"
+#include "memsched/build/offload_sets.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

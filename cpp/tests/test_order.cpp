@@ -1,11 +1,11 @@
 // The parts of the search for orders, against plain references.
-#include "memsched/order_steps.h"
-#include "memsched/planners/min_cut.h"
-#include "memsched/planners/order.h"
-#include "memsched/planners/order_cases.h"
-#include "memsched/planners/order_deduce.h"
-#include "memsched/planners/order_greedy.h"
-#include "memsched/residency.h"
+#include "memsched/order/cases.h"
+#include "memsched/order/deduce.h"
+#include "memsched/order/greedy.h"
+#include "memsched/order/min_cut.h"
+#include "memsched/order/order.h"
+#include "memsched/simulate/order_steps.h"
+#include "memsched/simulate/residency.h"
 
 #include <doctest/doctest.h>
 
@@ -15,6 +15,7 @@
 #include <random>
 
 using namespace memsched;
+using namespace memsched::order;
 
 namespace {
 
@@ -51,21 +52,21 @@ Graph random_graph(Random& random, int ops) {
     return Graph(data);
 }
 
-OrderProblem random_problem(Random& random, int ops) {
+Problem random_problem(Random& random, int ops) {
     const Graph graph = random_graph(random, ops);
-    OrderProblem problem = order_problem(graph, std::vector<std::uint8_t>(graph.tensors().size(), 0));
+    Problem problem = order_problem(graph, std::vector<std::uint8_t>(graph.tensors().size(), 0));
     problem.start = 0; // as of a part
     return problem;
 }
 
 // The least peak, by a program over sets of ops.
-Bytes least_peak(const OrderProblem& problem) {
+Bytes least_peak(const Problem& problem) {
     using Ran = std::vector<bool>;
     std::map<Ran, Bytes> level{{Ran(problem.ops()), 0}};
     for (std::size_t step = 0; step < problem.ops(); ++step) {
         std::map<Ran, Bytes> next;
         for (const auto& [ran, peak] : level) {
-            OrderState state(problem);
+            State state(problem);
             for (std::size_t v = 0; v < ran.size(); ++v) { // numbers are in a topological order
                 if (ran[v]) {
                     state.run(static_cast<OpId>(v));
@@ -84,7 +85,7 @@ Bytes least_peak(const OrderProblem& problem) {
     return level.begin()->second;
 }
 
-std::vector<OpId> listed(const OrderProblem& problem) {
+std::vector<OpId> listed(const Problem& problem) {
     std::vector<OpId> order(problem.ops());
     std::iota(order.begin(), order.end(), 0);
     return order;
@@ -105,8 +106,8 @@ TEST_CASE("a minimum cut") {
 TEST_CASE("orders are as good as the program over sets says, and so are those of reversed time") {
     Random random(1);
     for (int k = 0; k < 300; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 1, 9));
-        const OrderSolution found = least_memory_order(problem, {});
+        const Problem problem = random_problem(random, draw(random, 1, 9));
+        const Solution found = least_memory_order(problem, {});
         const Bytes best = least_peak(problem);
         REQUIRE(peak_of(problem, found.order) == best);
         REQUIRE(std::max(best, found.peak) == std::max(best, found.lower_bound));
@@ -117,12 +118,12 @@ TEST_CASE("orders are as good as the program over sets says, and so are those of
 TEST_CASE("what must be held bounds every order, and cuts bound it better") {
     Random random(2);
     for (int k = 0; k < 300; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 2, 9));
+        const Problem problem = random_problem(random, draw(random, 2, 9));
         const Reach reach(problem, pace);
         const std::vector<Bytes> held = held_at_least(problem, reach, pace);
         for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::newest}) {
             const std::vector<OpId> order = greedy_order(problem, least_peak(problem), rule, pace);
-            OrderState state(problem);
+            State state(problem);
             for (const OpId op : order) {
                 const Bytes cut = held_exactly(problem, reach, op, MinCut::unlimited, pace);
                 REQUIRE(held[at(op)] <= cut);
@@ -136,11 +137,11 @@ TEST_CASE("what must be held bounds every order, and cuts bound it better") {
 TEST_CASE("stopped anywhere, an order is legal and no worse than the listed one, and its bound holds") {
     Random random(8);
     for (int k = 0; k < 100; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Problem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
         const Progress stops{[left = draw(random, 0, 30)](double) mutable { return left-- <= 0; }};
-        const OrderSolution found = least_memory_order(problem, stops);
-        OrderState state(problem);
+        const Solution found = least_memory_order(problem, stops);
+        State state(problem);
         for (const OpId op : found.order) {
             REQUIRE(state.is_ready(op));
             state.run(op);
@@ -156,7 +157,7 @@ TEST_CASE("stopped anywhere, an order is legal and no worse than the listed one,
 TEST_CASE("a problem is split into the parts between what ran and what did not") {
     Random random(9);
     for (int k = 0; k < 200; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 2, 9));
+        const Problem problem = random_problem(random, draw(random, 2, 9));
         std::vector<OpId> begins;
         std::vector<std::uint8_t> ran(problem.ops(), 0);
         for (std::size_t v = 0; v < problem.ops(); ++v) {
@@ -164,11 +165,11 @@ TEST_CASE("a problem is split into the parts between what ran and what did not")
                 begins.push_back(static_cast<OpId>(v));
             }
         }
-        const std::vector<OrderProblem> parts = split(problem, begins);
+        const std::vector<Problem> parts = split(problem, begins);
         for (std::size_t p = 0; p < parts.size(); ++p) {
             std::vector<OpId> ops(parts[p].ops());
             std::iota(ops.begin(), ops.end(), begins[p]);
-            const OrderProblem same = part_of(problem, ops, ran);
+            const Problem same = part_of(problem, ops, ran);
             REQUIRE(parts[p].base == same.base);
             REQUIRE(parts[p].bytes == same.bytes);
             REQUIRE(parts[p].scratch == same.scratch);
@@ -185,8 +186,8 @@ TEST_CASE("a problem is split into the parts between what ran and what did not")
 TEST_CASE("runs can be undone") {
     Random random(3);
     for (int k = 0; k < 100; ++k) {
-        const OrderProblem problem = random_problem(random, 9);
-        OrderState state(problem);
+        const Problem problem = random_problem(random, 9);
+        State state(problem);
         std::vector<Bytes> memory{state.memory()};
         for (const OpId op : listed(problem)) {
             REQUIRE(state.is_ready(op));
@@ -223,7 +224,7 @@ TEST_CASE("flows on top of a flow can be taken back") {
 TEST_CASE("what is held if another op ran, or did not, is what orders with that precedence hold") {
     Random random(6);
     for (int k = 0; k < 200; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Problem problem = random_problem(random, draw(random, 3, 9));
         const Reach reach(problem, pace);
         const OpId op = draw(random, 0, static_cast<int>(problem.ops()) - 1);
         HeldCut cut(problem, reach, op, pace);
@@ -250,7 +251,7 @@ TEST_CASE("what is deduced holds in every better order") {
     Random random(4);
     int told = 0;
     for (int k = 0; k < 300; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Problem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
         const Deduced same = deduce(problem, draw(random, 0, static_cast<int>(best)), best + 1, 3, pace);
         REQUIRE(same.lower <= best);
@@ -265,7 +266,7 @@ TEST_CASE("cases settle whether an order is within a limit") {
     Random random(7);
     int settled = 0;
     for (int k = 0; k < 300; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 3, 9));
+        const Problem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
         const Settled within = settle(problem, best, 2, 30, pace), below = settle(problem, best - 1, 2, 30, pace);
         REQUIRE_FALSE(within.impossible);
@@ -281,8 +282,8 @@ TEST_CASE("steps of an order hold what the order holds") {
     for (int k = 0; k < 200; ++k) {
         const Graph graph = random_graph(random, 9);
         const std::vector<std::uint8_t> keep(graph.tensors().size(), 0);
-        const OrderProblem problem = order_problem(graph, keep);
-        const OrderSolution found = least_memory_order(problem, {});
+        const Problem problem = order_problem(graph, keep);
+        const Solution found = least_memory_order(problem, {});
         const StepList list = order_steps(graph, found.order, keep, 0);
         std::vector<Bytes> held(list.steps.size() + 1, graph.resident());
         for (const Block& block : residency(graph, list)) {

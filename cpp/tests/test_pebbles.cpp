@@ -1,7 +1,7 @@
 // The game of pebbles: its plans run in the memory that they were given, and what it says cannot be done cannot.
 #include "instances.h"
-#include "memsched/planners/pebbles.h"
-#include "memsched/simulate.h"
+#include "memsched/planners/remat/pebbles.h"
+#include "memsched/simulate/simulate.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
-#include "memsched/planners/placement_improve.h"
-#include "memsched/planners/placement_search.h"
-#include "memsched/planners/placement_squeeze.h"
+#include "memsched/placement/improve.h"
+#include "memsched/placement/search.h"
+#include "memsched/placement/squeeze.h"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 using namespace memsched;
+using namespace memsched::placement;
 
 namespace {
 
@@ -87,10 +88,10 @@ TEST_CASE("rules of thumb are legal") {
 TEST_CASE("the search is legal, keeps its capacity, and knows when a larger one is worth a try") {
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
         for (const Part& part : parts_of(random_buffers(4 + seed % 12, seed, seed % 2 == 1))) {
-            PlacementSearch search(part);
+            Search search(part);
             Bytes capacity = part.least - 1;
             while (search.run({{Key::room, Key::area}, seed % 3 == 0}, capacity, 1 << 20, {}) !=
-                   PlacementSearch::Outcome::found) {
+                   Search::Outcome::found) {
                 REQUIRE(search.next_capacity() > capacity);
                 capacity = search.next_capacity();
             }
@@ -104,10 +105,10 @@ TEST_CASE("the search is legal, keeps its capacity, and knows when a larger one 
 TEST_CASE("a search that is told to stop stops, and can be run again") {
     const std::vector<Buffer> buffers = random_buffers(60, 3, false);
     const Part part = parts_of(buffers)[0];
-    PlacementSearch search(part);
-    CHECK(search.run({{Key::area}}, part.least, 3, {}) == PlacementSearch::Outcome::stopped);
-    CHECK(search.run({{Key::area}}, 60 * 51, 1 << 20, {}) == PlacementSearch::Outcome::found);
-    CHECK(search.run({{Key::area}}, part.least - 1, 1 << 20, {}) == PlacementSearch::Outcome::none);
+    Search search(part);
+    CHECK(search.run({{Key::area}}, part.least, 3, {}) == Search::Outcome::stopped);
+    CHECK(search.run({{Key::area}}, 60 * 51, 1 << 20, {}) == Search::Outcome::found);
+    CHECK(search.run({{Key::area}}, part.least - 1, 1 << 20, {}) == Search::Outcome::none);
 }
 
 TEST_CASE("a rule of thumb that is told to stop says so, but not before its patience ends") {

@@ -1,7 +1,7 @@
 // What the constructors and checks refuse, and what to_graph builds.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/lifetimes.h"
+#include "memsched/model/lifetimes.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,6 @@ using namespace memsched::testing;
 namespace {
 
 constexpr Bytes most = exact_bytes;
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 // The message of the std::invalid_argument that the call throws; "" when it throws nothing.

@@ -1,10 +1,10 @@
 // Ticks: a stop leaves a plan, an interrupt passes through, and neither is felt when it does not come.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/offload_sets.h"
-#include "memsched/planners/dynprog.h"
-#include "memsched/planners/offload.h"
-#include "memsched/simulate.h"
+#include "memsched/build/offload_sets.h"
+#include "memsched/planners/offload/dynprog.h"
+#include "memsched/planners/offload/offload.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,11 +1,11 @@
 // rotor and POFO: what they plan runs in the memory that they were given, whoever computes it.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/lifetimes.h"
-#include "memsched/planners/least_memory.h"
-#include "memsched/planners/merged_chain.h"
-#include "memsched/planners/pofo.h"
-#include "memsched/unroll.h"
+#include "memsched/model/lifetimes.h"
+#include "memsched/planners/remat/least_memory.h"
+#include "memsched/planners/remat/merged_chain.h"
+#include "memsched/planners/remat/pofo.h"
+#include "memsched/simulate/unroll.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // check_schedule and resolve: which step they blame, and names to ids and back.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/schedule.h"
+#include "memsched/model/schedule.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 // The simulator from inside: its two entry points, its reuse, and the order in which bytes come back.
 #include "instances.h"
-#include "memsched/errors.h"
-#include "memsched/lifetimes.h"
-#include "memsched/simulate.h"
+#include "memsched/model/lifetimes.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,130 @@
+#include "memsched/bounds/bounds.h"
+
+#include "memsched/model/lifetimes.h"
+
+#include <algorithm>
+#include <vector>
+
+// Theorem 2 on a graph, without a linear program. Forget which byte is which. In time order, op j may start once its
+// excess has left, and bytes leave at the speed of the link from the moment they are written: running every op as early
+// as that allows gives its earliest start s_j. The same in reversed time (bytes arrive no later than their next reader)
+// gives r_j, the least time between the end of op j and the end of the step. Every schedule takes at least
+// s_j + u_j + r_j for each j. The maximum is reached by running early what comes up to the peak op, and late what comes
+// after it, so it is the optimum of the relaxed problem.
+
+namespace memsched {
+namespace {
+
+// The earliest start of each op in one direction of time; infinity: never. supply(j): bytes that may travel from before
+// op j on.
+template <class Supply> std::vector<Seconds> walk(const Workload& work, const Supply& supply, Bandwidth bandwidth) {
+    const std::size_t n = work.time.size();
+    std::vector<Seconds> earliest(n, never);
+    Seconds now = 0;
+    double copied = 0, available = 0;
+    for (std::size_t j = 0; j < n; ++j) {
+        available += supply(j);
+        const double excess = work.excess[j];
+        if (excess > copied) {
+            if (excess > work.away_most[j] || excess > available || bandwidth == 0) {
+                return std::vector<Seconds>(n, never);
+            }
+            now += (excess - copied) / bandwidth;
+            copied = excess;
+        }
+        earliest[j] = now;
+        copied += work.time[j] > 0 ? std::min(available - copied, work.time[j] * bandwidth) : 0;
+        now += work.time[j];
+    }
+    return earliest;
+}
+
+Workload reversed(Workload work) {
+    std::reverse(work.time.begin(), work.time.end());
+    std::reverse(work.excess.begin(), work.excess.end());
+    std::reverse(work.away_most.begin(), work.away_most.end());
+    return work;
+}
+
+Workload workload(const Graph& graph, const Lifetimes& lifetimes, Bytes capacity) {
+    const std::size_t n = graph.ops().size();
+    Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
+                  std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
+    std::vector<Bytes> read_later(n + 1, 0); // changes, op by op, of what was written before and is read from there on
+    for (std::size_t t = 0; t < lifetimes.birth.size(); ++t) {
+        if (lifetimes.last_use[t] >= 0) {
+            read_later[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += graph.tensors()[t].bytes;
+            read_later[static_cast<std::size_t>(lifetimes.last_use[t]) + 1] -= graph.tensors()[t].bytes;
+        }
+    }
+    Bytes held = 0;
+    std::vector<OpId> previous(lifetimes.birth);    // last op that touched a tensor
+    std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
+    for (std::size_t j = 0; j < n; ++j) {
+        held += read_later[j];
+        Bytes beside = held; // of the other tensors
+        for (const TensorId t : graph.ops()[j].reads) {
+            const auto id = static_cast<std::size_t>(t);
+            beside -= graph.tensor(t).bytes;
+            if (static_cast<OpId>(j) > previous[id] + 1) {
+                arrival[id] = static_cast<OpId>(j);
+            }
+            previous[id] = static_cast<OpId>(j);
+        }
+        work.time[j] = fastest(graph.ops()[j]).time;
+        work.excess[j] = static_cast<double>(lifetimes.need[j] + beside - capacity);
+        work.away_most[j] = static_cast<double>(beside);
+    }
+    for (std::size_t t = 0; t < arrival.size(); ++t) {
+        if (arrival[t] >= 0) { // others are never away while an op runs
+            const auto bytes = static_cast<double>(graph.tensors()[t].bytes);
+            work.written[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += bytes;
+            work.wanted[static_cast<std::size_t>(arrival[t])] += bytes;
+        }
+    }
+    return work;
+}
+
+double largest_excess(const Workload& work) {
+    return std::max(0.0, *std::max_element(work.excess.begin(), work.excess.end()));
+}
+
+Seconds total(const std::vector<Seconds>& times) {
+    Seconds sum = 0;
+    for (const Seconds time : times) {
+        sum += time;
+    }
+    return sum;
+}
+
+} // namespace
+
+Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
+    const std::size_t n = work.time.size();
+    const Seconds compute = total(work.time);
+    if (largest_excess(work) == 0) {
+        return compute;
+    }
+    const std::vector<Seconds> out = walk(work, [&](std::size_t j) { return work.written[j]; }, d2h);
+    const auto from_the_end = [&](std::size_t j) { return j == 0 ? 0.0 : work.wanted[n - j]; };
+    const std::vector<Seconds> in = walk(reversed(work), from_the_end, h2d);
+    Seconds bound = compute;
+    for (std::size_t j = 0; j < n; ++j) {
+        bound = std::max(bound, out[j] + work.time[j] + in[n - 1 - j]);
+    }
+    return bound;
+}
+
+Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const Lifetimes lifetimes(graph);
+    const Workload work = workload(graph, lifetimes, capacity);
+    const double peak = largest_excess(work);
+    Bounds bounds;
+    bounds.compute = total(work.time);
+    bounds.transfer = peak == 0 ? 0 : peak / device.d2h + peak / device.h2d;
+    bounds.fractional = lifetimes.least > capacity ? never : fractional_bound(work, device.d2h, device.h2d);
+    return bounds;
+}
+
+} // namespace memsched

@@ -1,0 +1,34 @@
+// Lower bounds on the makespan, valid for every schedule of the graph that runs each op once in graph order, with or
+// without the tapes that no op reads.
+#pragma once
+
+#include "memsched/model/device.h"
+#include "memsched/model/graph.h"
+
+#include <vector>
+
+namespace memsched {
+
+// One step of training with everything kept, as the fractional relaxation sees it: ops 0 .. n-1 in order, and bytes
+// that may travel, whichever they are. In bytes and seconds.
+struct Workload {
+    std::vector<Seconds> time;     // [n]
+    std::vector<double> excess;    // [n] that must be away while the op runs; <= 0: none
+    std::vector<double> away_most; // [n] that can be away while it runs: held, but not touched by it
+    std::vector<double> written;   // [n + 1] bytes that may leave from before op j on (0: from the start)
+    std::vector<double> wanted;    // [n] bytes that must all be back when op j starts
+};
+
+// The least makespan of the relaxation; infinity when there is none.
+Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d);
+
+struct Bounds {
+    Seconds compute = 0;    // sum of the fastest times
+    Seconds transfer = 0;   // what exceeds the memory at the peak must leave and come back (Euro-Par 2020, Prop. 3)
+    Seconds fractional = 0; // optimum when any fraction of a tensor may move at any time (Euro-Par 2020, Theorem 2)
+};
+
+// budget: bytes, resident included. `fractional` is infinite where no such schedule exists.
+Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget);
+
+} // namespace memsched

@@ -1,0 +1,189 @@
+#include "memsched/bounds/instants.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace memsched {
+namespace {
+
+constexpr std::int64_t steps_a_flip = 32, steps_a_bit = 2;
+
+template <class Each> void each_bit(std::uint64_t word, const Each& each) {
+    for (; word != 0; word &= word - 1) {
+        each(static_cast<std::size_t>(std::countr_zero(word)));
+    }
+}
+
+} // namespace
+
+Instants::Instants(const Graph& graph)
+    : graph_(graph), before_(graph.ops().size()), after_(before_.size()), self_(before_.size()),
+      beside_(graph.tensors().size()), again_(before_.size()), piece_(before_.size()), pieces_(before_.size()) {
+    std::vector<std::size_t> count(graph.tensors().size() + 1, 0);
+    for (const Op& op : graph.ops()) {
+        time_.push_back(fastest(op).time);
+        total_ += time_.back();
+        const std::size_t first = writers_.items.size();
+        for (const TensorId t : op.reads) {
+            ++count[static_cast<std::size_t>(t) + 1];
+            if (graph.writer(t) >= 0) {
+                writers_.items.push_back(static_cast<std::uint32_t>(graph.writer(t)));
+            }
+        }
+        const auto begin = writers_.items.begin() + static_cast<std::ptrdiff_t>(first);
+        std::sort(begin, writers_.items.end());
+        writers_.items.erase(std::unique(begin, writers_.items.end()), writers_.items.end());
+        writers_.ends.push_back(writers_.items.size());
+    }
+    for (std::size_t t = 1; t < count.size(); ++t) {
+        count[t] += count[t - 1];
+    }
+    readers_.ends = count;
+    readers_.items.resize(count.back());
+    for (std::size_t q = 0; q < graph.ops().size(); ++q) {
+        for (const TensorId t : graph.ops()[q].reads) {
+            readers_.items[count[static_cast<std::size_t>(t)]++] = static_cast<std::uint32_t>(q);
+        }
+    }
+}
+
+std::size_t Instants::walk(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace) {
+    std::fill(beside_.begin(), beside_.end(), std::uint8_t{0});
+    std::fill(again_.begin(), again_.end(), 0.0);
+    std::fill(piece_.begin(), piece_.end(), none);
+    pieces_.assign(pieces_.size(), {});
+    found_.clear();
+    runs_.clear();
+    changes_.clear();
+    bytes_ = 0;
+    std::size_t done = 0;
+    for (std::int64_t steps = 0; done < ops.size() && steps < most_steps;) {
+        const std::size_t count = std::min(most, ops.size() - done);
+        const std::int64_t taken = group(ops, done, count);
+        pace.spend(taken);
+        steps += taken;
+        done += count;
+    }
+    return done;
+}
+
+// Returns the steps that it took.
+std::int64_t Instants::group(const std::vector<std::size_t>& ops, std::size_t first, std::size_t count) {
+    for (std::size_t k = 0; k < count; ++k) {
+        self_[ops[first + k]] = Word{1} << k;
+        found_.push_back({ops[first + k], 0, 0, 0, 0});
+    }
+    relate(ops[first], ops[first + count - 1]);
+    std::int64_t steps = sum_times(&found_[first], count) + find_flips(count);
+    for (std::size_t k = 0; k < count; ++k) {
+        self_[ops[first + k]] = 0;
+        steps += flip(flips_[k]);
+        flips_[k].clear();
+        found_[first + k].beside = bytes_;
+        found_[first + k].changes = changes_.size();
+    }
+    return steps + static_cast<std::int64_t>(2 * writers_.items.size() + readers_.items.size() + beside_.size());
+}
+
+// The listed order is topological, so one walk in each direction finds all. The instants are from op first to last.
+void Instants::relate(std::size_t first, std::size_t last) {
+    std::fill(before_.begin(), before_.end(), Word{0});
+    std::fill(after_.begin(), after_.end(), Word{0});
+    for (std::size_t q = last + 1; q-- > 0;) {
+        if (const Word later = before_[q] | self_[q]; later != 0) {
+            writers_.each(q, [&](std::size_t writer) { before_[writer] |= later; });
+        }
+    }
+    for (std::size_t q = first + 1; q < after_.size(); ++q) {
+        writers_.each(q, [&](std::size_t writer) { after_[q] |= after_[writer] | self_[writer]; });
+    }
+}
+
+std::int64_t Instants::sum_times(Instant* found, std::size_t count) const {
+    const Word all = ~Word{0} >> (most - count);
+    Seconds before = 0, after = 0; // of what is that at all instants
+    std::int64_t steps = 0;
+    for (std::size_t q = 0; q < time_.size(); ++q) {
+        const Word earlier = before_[q], later = after_[q] | self_[q];
+        before += earlier == all ? time_[q] : 0;
+        after += later == all ? time_[q] : 0;
+        each_bit(earlier == all ? 0 : earlier, [&](std::size_t k) { found[k].before += time_[q]; });
+        each_bit(later == all ? 0 : later, [&](std::size_t k) { found[k].after += time_[q]; });
+        steps += 2 + steps_a_bit *
+                         ((earlier == all ? 0 : std::popcount(earlier)) + (later == all ? 0 : std::popcount(later)));
+    }
+    for (std::size_t k = 0; k < count; ++k) {
+        found[k].before += before;
+        found[k].after += after;
+    }
+    return steps;
+}
+
+// A tensor is beside p if p does not touch it, but ops before p have written it and ops after p read it.
+std::int64_t Instants::find_flips(std::size_t count) {
+    const Word all = ~Word{0} >> (most - count);
+    std::int64_t flips = 0;
+    for (std::size_t t = 0; t < beside_.size(); ++t) {
+        Word later = 0, touched = 0;
+        readers_.each(t, [&](std::size_t q) {
+            later |= after_[q];
+            touched |= self_[q];
+        });
+        const OpId writer = graph_.writer(static_cast<TensorId>(t));
+        const Word written = writer < 0 ? all : before_[static_cast<std::size_t>(writer)];
+        const Word beside = written & later & ~touched;
+        each_bit((beside ^ (beside << 1 | beside_[t])) & all, [&](std::size_t k) {
+            flips_[k].push_back(static_cast<std::uint32_t>(t));
+            ++flips;
+        });
+    }
+    return flips * steps_a_flip;
+}
+
+// Lets tensors come that are away, and go that are beside; returns the steps that it took.
+std::int64_t Instants::flip(const std::vector<std::uint32_t>& tensors) {
+    touched_.clear();
+    for (const std::uint32_t t : tensors) {
+        beside_[t] ^= 1;
+        const auto size = static_cast<double>(graph_.tensors()[t].bytes), bytes = beside_[t] != 0 ? size : -size;
+        bytes_ += bytes;
+        const OpId writer = graph_.writer(static_cast<TensorId>(t));
+        if (writer >= 0 && !graph_.op(writer).once) {
+            again_[static_cast<std::size_t>(writer)] += bytes;
+            touched_.push_back(static_cast<std::size_t>(writer));
+        }
+    }
+    std::int64_t steps = 0;
+    for (const std::size_t op : touched_) {
+        const std::size_t piece = piece_of(op, again_[op]);
+        steps += static_cast<std::int64_t>(pieces_[op].size());
+        if (piece == piece_[op]) {
+            continue;
+        }
+        if (piece_[op] != none) {
+            changes_.push_back({piece_[op], false});
+        }
+        if (piece != none) {
+            changes_.push_back({piece, true});
+        }
+        piece_[op] = piece;
+    }
+    return steps;
+}
+
+// The piece in which the op brings back so many bytes.
+std::size_t Instants::piece_of(std::size_t op, double bytes) {
+    if (bytes == 0) {
+        return none;
+    }
+    for (const std::size_t piece : pieces_[op]) {
+        if (runs_[piece].bytes == bytes) {
+            return piece;
+        }
+    }
+    pieces_[op].push_back(runs_.size());
+    runs_.push_back({time_[op], bytes});
+    return pieces_[op].back();
+}
+
+} // namespace memsched

@@ -1,0 +1,170 @@
+#include "memsched/bounds/recompute_bound.h"
+
+#include "memsched/bounds/instants.h"
+#include "memsched/model/lifetimes.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <vector>
+
+namespace memsched {
+namespace {
+
+constexpr std::int64_t most_steps = 200'000'000; // of one walk, about a nanosecond each; past them fewer instants
+
+// What running ops again brings back, the cheapest byte first: sums over pieces in this order, of which some are there.
+class Rerun {
+  public:
+    using Runs = Instants::Runs;
+
+    explicit Rerun(std::size_t pieces) : leaves_(std::bit_ceil(std::max<std::size_t>(pieces, 1))), sums_(2 * leaves_) {}
+
+    // Counts only after update() of the same piece, or rebuild().
+    void put(std::size_t piece, const Runs& runs) { sums_[leaves_ + piece] = runs; }
+    void update(std::size_t piece) {
+        for (std::size_t node = (leaves_ + piece) / 2; node > 0; node /= 2) {
+            add(node);
+        }
+    }
+    void rebuild() {
+        for (std::size_t node = leaves_; --node > 0;) {
+            add(node);
+        }
+    }
+    // Whether so many updates take longer than making all sums again.
+    bool many(std::size_t updates) const {
+        return updates * static_cast<std::size_t>(std::bit_width(leaves_)) > leaves_;
+    }
+
+    Seconds time(double bytes) const {
+        if (bytes <= 0) {
+            return 0;
+        }
+        if (bytes > sums_[1].bytes) {
+            return never;
+        }
+        Seconds sum = 0;
+        std::size_t node = 1;
+        while (node < leaves_) {
+            node *= 2;
+            if (bytes > sums_[node].bytes) {
+                bytes -= sums_[node].bytes;
+                sum += sums_[node].time;
+                ++node;
+            }
+        }
+        return sum + sums_[node].time * std::min(1.0, bytes / sums_[node].bytes);
+    }
+
+  private:
+    void add(std::size_t node) {
+        const Runs &left = sums_[2 * node], &right = sums_[2 * node + 1];
+        sums_[node] = {left.time + right.time, left.bytes + right.bytes};
+    }
+
+    std::size_t leaves_;
+    std::vector<Runs> sums_; // of a heap: node k has the sums of 2 k and 2 k + 1
+};
+
+// One instant, the start of p.
+struct Question {
+    double missing = 0;                       // bytes to bring back
+    Seconds before = 0, after = 0, total = 0; // compute time
+};
+
+// The best share of the link: its time grows with the share, the time of running again falls. At most `enough` where
+// that is all the same.
+Seconds cheapest(const Question& p, const Rerun& rerun, const Device& device, Seconds enough) {
+    const bool linked = device.d2h > 0 && device.h2d > 0;
+    const auto link = [&](double bytes) {
+        const Seconds out = bytes / device.d2h, in = bytes / device.h2d;
+        return std::max({out + in, p.before + in, out + p.after});
+    };
+    const auto compute = [&](double bytes) { return p.total + rerun.time(p.missing - bytes); };
+    if (!linked) {
+        return compute(0);
+    }
+    double low = 0, high = p.missing;
+    if (link(high) <= std::max(enough, compute(high)) || compute(low) <= enough) {
+        return enough;
+    }
+    for (int step = 0; step < 60 && link(low) < compute(low); ++step) {
+        const double middle = (low + high) / 2;
+        (link(middle) < compute(middle) ? low : high) = middle;
+    }
+    return std::max(p.total, link(low) < compute(low) ? std::max(link(low), compute(high)) : compute(high));
+}
+
+// Of the instants, listed in order, as many as are asked for, those at which the plain run holds most.
+std::vector<std::size_t> fullest(std::vector<std::size_t> instants, std::size_t count,
+                                 const std::vector<Bytes>& usage) {
+    std::stable_sort(instants.begin(), instants.end(),
+                     [&](std::size_t one, std::size_t other) { return usage[one] > usage[other]; });
+    instants.resize(count);
+    std::sort(instants.begin(), instants.end());
+    return instants;
+}
+
+// The largest value over the instants, at least the sum of all times.
+Seconds largest(const Instants& instants, const std::vector<Bytes>& spare, const Device& device, Pace& pace) {
+    const std::vector<Instants::Runs>& runs = instants.runs();
+    std::vector<std::size_t> order(runs.size()), rank(runs.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t one, std::size_t other) {
+        return runs[one].time * runs[other].bytes < runs[other].time * runs[one].bytes;
+    });
+    for (std::size_t k = 0; k < order.size(); ++k) {
+        rank[order[k]] = k;
+    }
+    Rerun rerun(runs.size());
+    Seconds bound = instants.total();
+    std::size_t done = 0;
+    for (const Instants::Instant& p : instants.found()) {
+        const std::size_t first = done;
+        for (; done < p.changes; ++done) {
+            const auto& [piece, there] = instants.changes()[done];
+            rerun.put(rank[piece], there ? runs[piece] : Instants::Runs{});
+        }
+        if (rerun.many(done - first)) {
+            rerun.rebuild();
+        } else {
+            for (std::size_t k = first; k < done; ++k) {
+                rerun.update(rank[instants.changes()[k].piece]);
+            }
+        }
+        pace.spend(static_cast<std::int64_t>(1000 + 8 * (done - first)));
+        const double missing = p.beside - static_cast<double>(spare[p.op]);
+        if (missing > 0) {
+            bound = std::max(bound, cheapest({missing, p.before, p.after, instants.total()}, rerun, device, bound));
+        }
+    }
+    return bound;
+}
+
+} // namespace
+
+Seconds recompute_bound(const Graph& graph, const Device& device, Bytes budget, const Progress& progress) {
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const Lifetimes lifetimes(graph);
+    if (capacity < lifetimes.least) {
+        return never;
+    }
+    std::vector<std::size_t> ops;
+    std::vector<Bytes> spare;
+    for (std::size_t p = 0; p < graph.ops().size(); ++p) {
+        spare.push_back(capacity - lifetimes.need[p]);
+        if (graph.ops()[p].once && lifetimes.usage[p] > capacity) { // it holds all that is beside p
+            ops.push_back(p);
+        }
+    }
+    Pace pace(progress);
+    Instants instants(graph);
+    for (std::size_t done = instants.walk(ops, most_steps, pace); done < ops.size();
+         done = instants.walk(ops, most_steps, pace)) {
+        ops = fullest(std::move(ops), done / 2, lifetimes.usage);
+    }
+    return largest(instants, spare, device, pace);
+}
+
+} // namespace memsched

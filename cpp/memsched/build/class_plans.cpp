@@ -1,0 +1,333 @@
+#include "memsched/build/class_plans.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+namespace memsched {
+namespace {
+
+constexpr int deepest = 4000; // runs inside each other, for the stack's sake
+
+Bytes saturated_add(Bytes a, Bytes b) {
+    Bytes sum = 0;
+    return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Bytes>::max() : sum;
+}
+
+} // namespace
+OpId turn_of(const Graph& graph) {
+    const auto first =
+        std::find_if(graph.ops().begin(), graph.ops().end(), [](const Op& op) { return op.phase == Phase::backward; });
+    return static_cast<OpId>(first - graph.ops().begin());
+}
+
+std::vector<TensorId> feature_maps(const Graph& graph) {
+    const OpId turn = turn_of(graph);
+    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
+    for (std::size_t i = at(turn); i < graph.ops().size(); ++i) {
+        for (const TensorId t : graph.ops()[i].reads) {
+            read[at(t)] = 1;
+        }
+    }
+    std::vector<TensorId> maps;
+    for (OpId op = 0; op < turn; ++op) {
+        for (const TensorId t : graph.op(op).writes) {
+            if (read[at(t)] && graph.tensor(t).role == Role::activation) {
+                maps.push_back(t);
+            }
+        }
+    }
+    return maps;
+}
+
+ClassPlans::ClassPlans(const Graph& graph)
+    : graph_(graph), turn_(turn_of(graph)), places_(graph, turn_), maps_(feature_maps(graph)),
+      facts_(graph.tensors().size()), forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
+    std::vector<std::vector<OpId>> backward_uses(graph.tensors().size());
+    std::vector<OpId> last_forward(graph.tensors().size(), -1);
+    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
+    for (std::size_t i = 0; i < graph.ops().size(); ++i) {
+        const Op& op = graph.ops()[i];
+        if (op.choices.size() > 1) {
+            throw std::invalid_argument("op '" + op.name + "' has several algorithms; fix one before");
+        }
+        const auto touch = [&](TensorId t) {
+            if (static_cast<OpId>(i) < turn_) {
+                last_forward[at(t)] = static_cast<OpId>(i);
+            }
+        };
+        for (const TensorId t : op.reads) {
+            touch(t);
+            read[at(t)] = 1;
+            if (static_cast<OpId>(i) >= turn_ &&
+                (backward_uses[at(t)].empty() || backward_uses[at(t)].back() < static_cast<OpId>(i))) {
+                backward_uses[at(t)].push_back(static_cast<OpId>(i));
+            }
+        }
+        std::for_each(op.writes.begin(), op.writes.end(), touch);
+    }
+    for (std::size_t t = 0; t < facts_.size(); ++t) {
+        const Tensor& tensor = graph.tensors()[t];
+        const auto first = static_cast<std::int32_t>(uses_.size());
+        uses_.insert(uses_.end(), backward_uses[t].begin(), backward_uses[t].end());
+        facts_[t] = {tensor.bytes,
+                     false,
+                     tensor.role == Role::weight || !read[t] || tensor.bytes == 0, // there is nothing to gain
+
+                     tensor.role == Role::input,
+                     first,
+                     static_cast<std::int32_t>(uses_.size())};
+        if (!backward_uses[t].empty()) {
+            last_read_[at(backward_uses[t].back())].push_back(static_cast<TensorId>(t));
+        }
+    }
+    for (const TensorId t : maps_) {
+        fact(t).map = true;
+    }
+    for (OpId op = 0; op < turn_; ++op) {
+        std::vector<TensorId>& ending = forward_end_[at(op)];
+        for (const std::vector<TensorId>* side : {&graph.op(op).reads, &graph.op(op).writes}) {
+            for (const TensorId t : *side) {
+                if (last_forward[at(t)] == op && std::find(ending.begin(), ending.end(), t) == ending.end()) {
+                    ending.push_back(t);
+                }
+            }
+        }
+    }
+}
+
+void ClassPlans::reset(std::span<const MapClass> classes, Bytes capacity) {
+    capacity_ = capacity;
+    live_ = 0;
+    repeats_ = std::find(classes.begin(), classes.end(), MapClass::recompute) != classes.end();
+    state_.assign(facts_.size(), {});
+    for (std::size_t t = 0; t < state_.size(); ++t) {
+        const Role role = graph_.tensors()[t].role;
+        state_[t].here = role == Role::input || role == Role::weight;
+        state_[t].use = facts_[t].first_use;
+        live_ += state_[t].here ? facts_[t].bytes : 0;
+    }
+    for (std::size_t m = 0; m < maps_.size(); ++m) {
+        state(maps_[m]).kind = classes[m];
+    }
+    ran_.assign(graph_.ops().size(), 0);
+    events_.clear();
+    scarce_ = false;
+    yielding_.clear();
+    passing_.clear();
+    repeated_ = 0;
+    depth_ = 0;
+}
+
+void ClassPlans::arrive(TensorId tensor) {
+    state(tensor).here = true;
+    live_ += fact(tensor).bytes;
+    may_yield(tensor);
+}
+
+void ClassPlans::may_yield(TensorId tensor) {
+    if (scarce_ && fact(tensor).map && state(tensor).here && state(tensor).kind != MapClass::keep) {
+        yielding_.push_back({next_use(tensor), fact(tensor).bytes, tensor});
+        std::push_heap(yielding_.begin(), yielding_.end());
+    }
+}
+
+void ClassPlans::drop(TensorId tensor) {
+    events_.push_back({WalkEvent::What::free, tensor});
+    state(tensor).here = false;
+    live_ -= fact(tensor).bytes;
+}
+
+bool ClassPlans::forward() {
+    if (live_ > capacity_) {
+        return false;
+    }
+    for (OpId op = 0; op < turn_; ++op) {
+        events_.push_back({WalkEvent::What::run, op});
+        ran_[at(op)] = 1;
+        for (const TensorId t : graph_.op(op).writes) {
+            state(t).here = true;
+            live_ += fact(t).bytes;
+        }
+        if (live_ + graph_.op(op).choices[0].workspace > capacity_) {
+            return false;
+        }
+        for (const TensorId t : forward_end_[at(op)]) {
+            const Fact& known = fact(t);
+            if (known.map && state(t).kind != MapClass::keep) {
+                if (state(t).kind == MapClass::swap) {
+                    events_.push_back({WalkEvent::What::offload, t});
+                    state(t).on_host = true;
+                }
+                drop(t);
+            } else if (known.first_use == known.beyond_use && !known.stays && !(known.input && repeats_)) {
+                drop(t);
+            }
+        }
+    }
+    return true;
+}
+
+OpId ClassPlans::next_use(TensorId tensor) {
+    State& s = state(tensor);
+    const std::int32_t beyond = fact(tensor).beyond_use;
+    while (s.use < beyond && uses_[at(s.use)] < now_) {
+        ++s.use;
+    }
+    return s.use < beyond ? uses_[at(s.use)] : static_cast<OpId>(graph_.ops().size());
+}
+
+bool ClassPlans::make_room(Bytes bytes) {
+    if (live_ + bytes <= capacity_) {
+        return true;
+    }
+    if (!scarce_) {
+        scarce_ = true;
+        std::for_each(maps_.begin(), maps_.end(), [this](TensorId t) { may_yield(t); });
+    }
+    while (live_ + bytes > capacity_ && !yielding_.empty()) {
+        std::pop_heap(yielding_.begin(), yielding_.end());
+        const Yielding latest = yielding_.back();
+        yielding_.pop_back();
+        if (!state(latest.tensor).here || latest.use != next_use(latest.tensor)) {
+            continue;
+        }
+        if (state(latest.tensor).locks > 0) {
+            locked_.push_back(latest);
+        } else {
+            drop(latest.tensor);
+        }
+    }
+    for (const Yielding& one : locked_) {
+        yielding_.push_back(one);
+        std::push_heap(yielding_.begin(), yielding_.end());
+    }
+    locked_.clear();
+    return live_ + bytes <= capacity_;
+}
+
+bool ClassPlans::bring(TensorId tensor) {
+    if (state(tensor).here) {
+        return true;
+    }
+    if (!state(tensor).on_host) {
+        const OpId writer = graph_.writer(tensor);
+        return writer >= 0 && run(writer);
+    }
+    if (!make_room(fact(tensor).bytes)) {
+        return false;
+    }
+    events_.push_back({WalkEvent::What::fetch, tensor});
+    passing_.push_back(tensor);
+    arrive(tensor);
+    return true;
+}
+
+bool ClassPlans::run(OpId id) {
+    const Op& op = graph_.op(id);
+    // Where room is so scarce that what was brought back is dropped before its use, runs could repeat without end.
+    const std::size_t most = 64 * graph_.ops().size();
+    repeated_ += ran_[at(id)];
+    if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest) {
+        return false;
+    }
+    ++depth_;
+    const bool done = run_op(id, op);
+    --depth_;
+    return done;
+}
+
+bool ClassPlans::run_op(OpId id, const Op& op) {
+    for (const bool again : {true, false}) { // what is computed again first: that needs the most room
+        for (const TensorId t : op.reads) {
+            if (again != (!fact(t).map || state(t).kind == MapClass::recompute)) {
+                continue;
+            }
+            if (!bring(t)) {
+                return false;
+            }
+            ++state(t).locks;
+        }
+    }
+    for (const TensorId t : op.writes) {
+        if (state(t).here) { // another output of an op that runs again
+            if (state(t).locks > 0) {
+                return false;
+            }
+            drop(t);
+        }
+    }
+    const Bytes made = written_bytes(graph_, op);
+    if (!make_room(made + op.choices[0].workspace)) {
+        return false;
+    }
+    events_.push_back({WalkEvent::What::run, id});
+    for (const TensorId t : op.writes) {
+        arrive(t);
+        if (id < turn_) {
+            passing_.push_back(t);
+        }
+    }
+    ran_[at(id)] = 1;
+    for (const TensorId t : op.reads) {
+        --state(t).locks;
+    }
+    return true;
+}
+
+bool ClassPlans::done_with(TensorId tensor) {
+    const Fact& known = fact(tensor);
+    return !known.stays && !(known.input && repeats_) &&
+           (known.beyond_use == known.first_use || uses_[at(known.beyond_use - 1)] <= now_);
+}
+
+bool ClassPlans::backward() {
+    for (now_ = turn_; at(now_) < graph_.ops().size();) {
+        const std::vector<TensorId>& reads = graph_.op(now_).reads;
+        if (!run(now_)) {
+            return false;
+        }
+        passing_.insert(passing_.end(), last_read_[at(now_)].begin(), last_read_[at(now_)].end());
+        std::sort(passing_.begin(), passing_.end());
+        for (const TensorId t : passing_) {
+            if (state(t).here && done_with(t)) {
+                drop(t);
+            }
+        }
+        passing_.clear();
+        ++now_;
+        for (const TensorId t : reads) { // whose next use is later now
+            may_yield(t);
+        }
+    }
+    return true;
+}
+
+bool ClassPlans::fits(std::span<const MapClass> classes, Bytes capacity) {
+    reset(classes, capacity);
+    return forward() && backward();
+}
+
+bool ClassPlans::build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list) {
+    return fits(classes, capacity) && places_.list(events_, capacity, rule, list);
+}
+
+Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
+    ClassPlans plans(graph);
+    Bytes low = -1, high = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        high += tensor.bytes;
+    }
+    Bytes scratch = 0;
+    for (const Op& op : graph.ops()) {
+        scratch = std::max(scratch, op.choices[0].workspace);
+    }
+    high = saturated_add(high, scratch); // with all tensors at once and the largest workspace everything fits
+    while (high - low > 1) {
+        const Bytes middle = low + (high - low) / 2;
+        (plans.fits(classes, middle) ? high : low) = middle;
+    }
+    return saturated_add(graph.resident(), high);
+}
+
+} // namespace memsched

@@ -1,0 +1,129 @@
+#include "memsched/build/offload_steps.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <tuple>
+
+namespace memsched {
+
+OffloadSteps::OffloadSteps(const Graph& graph, Bytes capacity)
+    : graph_(graph), capacity_(capacity), lifetimes_(graph), written_(graph.ops().size() + 1),
+      forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
+    for (const Op& op : graph.ops()) {
+        if (op.choices.size() > 1) {
+            throw std::invalid_argument("op '" + op.name + "' has several algorithms; offload sets take ops with one");
+        }
+    }
+    const Lifetimes& l = lifetimes_;
+    const auto at = [](const std::vector<OpId>& column, TensorId t) { return column[static_cast<std::size_t>(t)]; };
+    for (std::size_t t = 0; t < l.birth.size(); ++t) {
+        const auto id = static_cast<TensorId>(t);
+        if (l.movable(t)) {
+            movable_.push_back(id);
+        }
+        if (l.last_use[t] >= 0) {
+            last_read_[static_cast<std::size_t>(l.last_use[t])].push_back(id);
+        }
+    }
+    std::sort(movable_.begin(), movable_.end(), [&](TensorId a, TensorId b) {
+        return std::tuple(at(l.last_forward, a), at(l.birth, a), a) <
+               std::tuple(at(l.last_forward, b), at(l.birth, b), b);
+    });
+    by_need_ = movable_;
+    std::stable_sort(by_need_.begin(), by_need_.end(), [&](TensorId a, TensorId b) {
+        return std::tuple(at(l.first_backward, a), -at(l.last_forward, a)) <
+               std::tuple(at(l.first_backward, b), -at(l.last_forward, b));
+    });
+    for (const TensorId t : movable_) {
+        written_[static_cast<std::size_t>(at(l.birth, t) + 1)].push_back(t);
+        forward_end_[static_cast<std::size_t>(std::max(at(l.last_forward, t), 0))].push_back(t);
+    }
+}
+
+bool OffloadSteps::place(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule) {
+    const auto n = static_cast<OpId>(graph_.ops().size());
+    usage_.assign(graph_.ops().size() + 1, 0); // first as differences
+    fetches_.clear();
+    OpId last_offload = -1;
+    for (const TensorId t : by_need_) {
+        const auto id = static_cast<std::size_t>(t);
+        if (!travels[id]) {
+            continue;
+        }
+        const OpId away = lifetimes_.away_from(id);
+        const OpId need = lifetimes_.first_backward[id];
+        last_offload = std::max(last_offload, lifetimes_.birth[id]);
+        usage_[static_cast<std::size_t>(away)] -= graph_.tensor(t).bytes;
+        usage_[static_cast<std::size_t>(need)] += graph_.tensor(t).bytes;
+        fetches_.push_back({t, need, need});
+    }
+    Bytes away = 0;
+    for (OpId q = 0; q < n; ++q) {
+        const auto id = static_cast<std::size_t>(q);
+        away += usage_[id];
+        usage_[id] = lifetimes_.usage[id] + away;
+        if (usage_[id] > capacity_) {
+            return false;
+        }
+    }
+    OpId earliest = last_offload + 1; // every prefetch stands after every offload and after the one before it
+    for (Fetch& fetch : fetches_) {
+        const Bytes bytes = graph_.tensor(fetch.tensor).bytes;
+        earliest = std::max(earliest, lifetimes_.away_from(static_cast<std::size_t>(fetch.tensor)));
+        OpId at = fetch.need;
+        if (rule.kind == PrefetchRule::Kind::eager) {
+            while (at > earliest && usage_[static_cast<std::size_t>(at - 1)] + bytes <= capacity_) {
+                --at;
+            }
+        } else {
+            at = std::min(fetch.need, std::max(earliest, fetch.need - rule.ahead));
+        }
+        for (OpId q = at; q < fetch.need; ++q) {
+            usage_[static_cast<std::size_t>(q)] += bytes;
+            if (usage_[static_cast<std::size_t>(q)] > capacity_) {
+                return false; // only by a rule that does not look
+            }
+        }
+        fetch.at = earliest = at;
+    }
+    return true;
+}
+
+void OffloadSteps::emit(const std::vector<std::uint8_t>& travels, StepList& list) const {
+    list.steps.clear();
+    list.after.clear();
+    const auto offload_written = [&](std::size_t slot) {
+        for (const TensorId t : written_[slot]) {
+            if (travels[static_cast<std::size_t>(t)]) {
+                list.offload(t);
+            }
+        }
+    };
+    offload_written(0);
+    auto fetch = fetches_.begin();
+    for (std::size_t q = 0; q < graph_.ops().size(); ++q) {
+        for (; fetch != fetches_.end() && fetch->at == static_cast<OpId>(q); ++fetch) {
+            list.prefetch(fetch->tensor);
+        }
+        list.run(static_cast<OpId>(q));
+        offload_written(q + 1);
+        for (const TensorId t : forward_end_[q]) {
+            if (travels[static_cast<std::size_t>(t)]) {
+                list.free(t);
+            }
+        }
+        for (const TensorId t : last_read_[q]) {
+            list.free(t);
+        }
+    }
+}
+
+bool OffloadSteps::build(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule, StepList& list) {
+    if (!place(travels, rule)) {
+        return false;
+    }
+    emit(travels, list);
+    return true;
+}
+
+} // namespace memsched

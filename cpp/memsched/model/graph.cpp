@@ -1,0 +1,228 @@
+#include "memsched/model/graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <unordered_set>
+
+namespace memsched {
+namespace {
+
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+Bytes check_tensors(const GraphData& g) { // the sum of all sizes
+    std::unordered_set<std::string> seen;
+    Bytes total = g.resident;
+    for (std::size_t i = 0; i < g.tensors.size(); ++i) {
+        const Tensor& t = g.tensors[i];
+        const std::string where = "tensors[" + std::to_string(i) + "]";
+        if (t.name.empty()) {
+            fail(where + " has an empty name; name every tensor");
+        }
+        if (!seen.insert(t.name).second) {
+            fail(where + " is named '" + t.name + "' like an earlier tensor; names must be unique");
+        }
+        if (t.bytes < 0) {
+            fail("tensor '" + t.name + "' has size " + std::to_string(t.bytes) + "; sizes must be >= 0 bytes");
+        }
+        total = checked_add(total, t.bytes, "tensor '" + t.name + "' and the other sizes of the graph");
+    }
+    return total;
+}
+
+void check_choices(const Op& op, Bytes total) {
+    if (op.choices.empty()) {
+        fail("op '" + op.name + "' has no choices; give at least one {alg, time, workspace}");
+    }
+    std::unordered_set<std::string> algs;
+    for (const Choice& c : op.choices) {
+        const std::string where = "op '" + op.name + "', choice '" + c.alg + "'";
+        if (c.alg.empty()) {
+            fail(where + " has an empty name; name every algorithm");
+        }
+        if (!algs.insert(c.alg).second) {
+            fail(where + " is listed twice; algorithm names must be unique within an op");
+        }
+        if (!std::isfinite(c.time) || c.time < 0) {
+            fail(where + ": time is " + show(c.time) + "; a time must be a finite number of seconds >= 0");
+        }
+        if (c.workspace < 0) {
+            fail(where + ": workspace is " + std::to_string(c.workspace) + "; sizes must be >= 0 bytes");
+        }
+        checked_add(total, c.workspace, where + ": workspace and the tensors of the graph");
+    }
+    if (op.skip_workspace && *op.skip_workspace < 0) {
+        fail("op '" + op.name + "': skip_workspace is " + std::to_string(*op.skip_workspace) +
+             "; sizes must be >= 0 bytes");
+    }
+    checked_add(total, op.skip_workspace.value_or(0),
+                "op '" + op.name + "': skip_workspace and the tensors of the graph");
+}
+
+// Op i reads a tensor that no earlier op writes: nobody does, a later one does, or one that itself waits for op i.
+[[noreturn]] void refuse_late_write(const GraphData& g, std::size_t i, TensorId tensor) {
+    const std::string what =
+        "op '" + g.ops[i].name + "' reads '" + g.tensors[static_cast<std::size_t>(tensor)].name + "', which ";
+    std::vector<OpId> writer(g.tensors.size(), -1);
+    for (std::size_t k = 0; k < g.ops.size(); ++k) {
+        for (const TensorId t : g.ops[k].writes) {
+            if (t >= 0 && static_cast<std::size_t>(t) < writer.size()) {
+                writer[static_cast<std::size_t>(t)] = static_cast<OpId>(k);
+            }
+        }
+    }
+    const OpId later = writer[static_cast<std::size_t>(tensor)];
+    if (later < 0) {
+        fail(what + "no op writes; add its writer, or give it the role input");
+    }
+    std::vector<std::uint8_t> seen(g.ops.size(), 0);
+    std::vector<OpId> stack{later};
+    while (!stack.empty()) { // what the writer waits for
+        const auto k = static_cast<std::size_t>(stack.back());
+        stack.pop_back();
+        if (k == i) {
+            fail(what + "'" + g.ops[static_cast<std::size_t>(later)].name +
+                 "' writes only after it: the ops form a cycle; a graph must have none");
+        }
+        for (const TensorId t : seen[k] ? std::vector<TensorId>{} : g.ops[k].reads) {
+            if (t >= 0 && static_cast<std::size_t>(t) < writer.size() && writer[static_cast<std::size_t>(t)] >= 0) {
+                stack.push_back(writer[static_cast<std::size_t>(t)]);
+            }
+        }
+        seen[k] = 1;
+    }
+    fail(what + "no earlier op writes; list ops in a topological order");
+}
+
+std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
+    Seconds compute = 0;
+    std::vector<OpId> writer(g.tensors.size(), -1);
+    std::vector<OpId> reader(g.tensors.size(), -1); // the last op seen reading a tensor
+    std::unordered_set<std::string> seen;
+    const auto known = [&](TensorId t) { return t >= 0 && static_cast<std::size_t>(t) < g.tensors.size(); };
+    for (std::size_t i = 0; i < g.ops.size(); ++i) {
+        const Op& op = g.ops[i];
+        if (op.name.empty() || !seen.insert(op.name).second) {
+            fail("ops[" + std::to_string(i) + "] is named '" + op.name + "'; op names must be unique and not empty");
+        }
+        check_choices(op, total);
+        Seconds slowest = 0;
+        for (const Choice& choice : op.choices) {
+            slowest = std::max(slowest, choice.time);
+        }
+        compute += slowest;
+        if (!std::isfinite(compute)) {
+            fail("op '" + op.name + "' takes " + show(slowest) +
+                 ", with which the times add up to infinity; use a coarser unit");
+        }
+        for (const TensorId t : op.reads) {
+            if (!known(t)) {
+                fail("op '" + op.name + "' reads an unknown tensor");
+            }
+            const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
+            const bool source = tensor.role == Role::input || tensor.role == Role::weight;
+            if (!source && writer[static_cast<std::size_t>(t)] < 0) {
+                refuse_late_write(g, i, t);
+            }
+            if (reader[static_cast<std::size_t>(t)] == static_cast<OpId>(i)) {
+                fail("op '" + op.name + "' reads '" + tensor.name + "' twice; list each tensor once");
+            }
+            reader[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
+        }
+        for (const TensorId t : op.writes) {
+            if (!known(t)) {
+                fail("op '" + op.name + "' writes an unknown tensor");
+            }
+            const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
+            if (tensor.role == Role::input || tensor.role == Role::weight) {
+                fail("op '" + op.name + "' writes '" + tensor.name + "', an input; inputs have no writer");
+            }
+            if (writer[static_cast<std::size_t>(t)] >= 0) {
+                fail("op '" + op.name + "' writes '" + tensor.name + "', which an earlier op or entry writes already");
+            }
+            writer[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
+        }
+        std::unordered_set<TensorId> tape;
+        for (const TensorId t : op.tape) {
+            if (!known(t) || writer[static_cast<std::size_t>(t)] != static_cast<OpId>(i) || !tape.insert(t).second) {
+                fail("op '" + op.name + "' has a tape entry that it does not write, or has it twice");
+            }
+        }
+    }
+    for (std::size_t t = 0; t < g.tensors.size(); ++t) {
+        const Role role = g.tensors[t].role;
+        if (writer[t] < 0 && role != Role::input && role != Role::weight) {
+            fail("tensor '" + g.tensors[t].name + "' has no writer; give it the role input or an op that writes it");
+        }
+    }
+    return writer;
+}
+
+} // namespace
+
+Graph::Graph(GraphData data) : data_(std::move(data)) {
+    if (data_.batch < 1) {
+        fail("batch is " + std::to_string(data_.batch) + "; it must be >= 1");
+    }
+    if (data_.resident < 0) {
+        fail("resident is " + std::to_string(data_.resident) + "; sizes must be >= 0 bytes");
+    }
+    if (data_.ops.empty()) {
+        fail("ops is empty; a graph has at least one op");
+    }
+    const Bytes total = check_tensors(data_);
+    writer_ = check_ops(data_, total);
+    taped_.assign(data_.tensors.size(), 0);
+    read_ = taped_;
+    for (const Op& op : data_.ops) {
+        for (const TensorId t : op.tape) {
+            taped_[static_cast<std::size_t>(t)] = 1;
+        }
+        for (const TensorId t : op.reads) {
+            read_[static_cast<std::size_t>(t)] = 1;
+        }
+    }
+}
+
+Bytes workspace(const Op& op, int choice, bool skip) {
+    return skip && op.skip_workspace ? *op.skip_workspace : op.choices[static_cast<std::size_t>(choice)].workspace;
+}
+
+std::int32_t baseline(const Op& op) {
+    const auto least = std::min_element(op.choices.begin(), op.choices.end(),
+                                        [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });
+    return static_cast<std::int32_t>(least - op.choices.begin());
+}
+
+LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep) {
+    const std::int32_t choice = baseline(op);
+    LeastRun least{false, written_bytes(graph, op) + workspace(op, choice, false)};
+    const auto wanted = [&](TensorId t) {
+        return graph.read(t) || (!keep.empty() && keep[static_cast<std::size_t>(t)]);
+    };
+    if (!op.tape.empty() && std::none_of(op.tape.begin(), op.tape.end(), wanted)) {
+        Bytes kept = written_bytes(graph, op);
+        for (const TensorId t : op.tape) {
+            kept -= graph.tensor(t).bytes;
+        }
+        if (const Bytes bytes = kept + workspace(op, choice, true); bytes < least.bytes) {
+            least = {true, bytes};
+        }
+    }
+    return least;
+}
+
+const Choice& fastest(const Op& op) {
+    return *std::min_element(op.choices.begin(), op.choices.end(),
+                             [](const Choice& a, const Choice& b) { return a.time < b.time; });
+}
+
+Bytes written_bytes(const Graph& graph, const Op& op) {
+    Bytes sum = 0;
+    for (const TensorId t : op.writes) {
+        sum += graph.tensor(t).bytes;
+    }
+    return sum;
+}
+
+} // namespace memsched

@@ -1,0 +1,104 @@
+// Graph: one training step as ops and tensors in single assignment form. Immutable; checked when it is built.
+#pragma once
+
+#include "memsched/support/units.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace memsched {
+
+enum class Role { input, weight, activation, gradient };
+enum class Phase { forward, backward };
+
+struct Tensor {
+    std::string name;
+    Bytes bytes = 0;
+    Role role = Role::activation;
+
+    bool operator==(const Tensor&) const = default;
+};
+
+// One way to run an op. The first choice of an op is its baseline.
+struct Choice {
+    std::string alg = "default";
+    Seconds time = 0;
+    Bytes workspace = 0;
+
+    bool operator==(const Choice&) const = default;
+};
+
+struct Op {
+    std::string name;
+    Phase phase = Phase::forward;
+    std::string kind;
+    int layer = 0;
+    std::vector<TensorId> reads;
+    std::vector<TensorId> writes;
+    std::vector<Choice> choices;
+    bool once = false;                   // may run only once
+    std::vector<TensorId> tape;          // writes that a run may skip, all or none
+    std::optional<Bytes> skip_workspace; // workspace of a run that skips its tape; none: the choice's own
+
+    bool operator==(const Op&) const = default;
+};
+
+struct GraphData {
+    std::string name = "graph";
+    std::int64_t batch = 1;
+    Bytes resident = 0;
+    std::vector<Tensor> tensors;
+    std::vector<Op> ops; // in a topological order
+
+    bool operator==(const GraphData&) const = default;
+};
+
+// Invariants: names unique; inputs and weights have no writer, all others exactly one; every read is of an input or
+// of a tensor written by an earlier op; tape within writes; each op has a choice; sums up to exact_bytes.
+class Graph {
+  public:
+    explicit Graph(GraphData data);
+
+    const std::string& name() const { return data_.name; }
+    std::int64_t batch() const { return data_.batch; }
+    Bytes resident() const { return data_.resident; }
+    const std::vector<Tensor>& tensors() const { return data_.tensors; }
+    const std::vector<Op>& ops() const { return data_.ops; }
+    OpId writer(TensorId tensor) const { return writer_[static_cast<std::size_t>(tensor)]; }    // -1: input or weight
+    bool taped(TensorId tensor) const { return taped_[static_cast<std::size_t>(tensor)] != 0; } // in its writer's tape
+    bool read(TensorId tensor) const { return read_[static_cast<std::size_t>(tensor)] != 0; }   // by some op
+
+    const Tensor& tensor(TensorId id) const { return data_.tensors[static_cast<std::size_t>(id)]; }
+    const Op& op(OpId id) const { return data_.ops[static_cast<std::size_t>(id)]; }
+
+    bool operator==(const Graph& other) const { return data_ == other.data_; }
+
+  private:
+    GraphData data_;
+    std::vector<OpId> writer_;
+    std::vector<std::uint8_t> taped_, read_;
+};
+
+Bytes workspace(const Op& op, int choice, bool skip);
+
+// The first choice of the least workspace.
+std::int32_t baseline(const Op& op);
+
+// The run of an op that holds the least beside its reads: with the baseline, and without its tape where nobody wants
+// any of it and that holds less. Some run of the op in every plan holds as much. Wanted is what an op reads, and what
+// `keep` says: one entry a tensor, or none.
+struct LeastRun {
+    bool skip = false;
+    Bytes bytes = 0; // writes and workspace
+};
+
+LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep = {});
+
+// The first choice of the least time.
+const Choice& fastest(const Op& op);
+
+// All that an op writes, its tape included.
+Bytes written_bytes(const Graph& graph, const Op& op);
+
+} // namespace memsched

@@ -1,0 +1,64 @@
+#include "memsched/model/lifetimes.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+// The least workspace and the fastest time that any choice of the op offers bound every plan from below.
+Bytes least_workspace(const Op& op) { return op.choices[at(baseline(op))].workspace; }
+
+} // namespace
+
+Lifetimes::Lifetimes(const Graph& graph)
+    : birth(graph.tensors().size(), -1), last_forward(birth), first_backward(birth), last_use(birth),
+      empty(birth.size()), usage(graph.ops().size(), 0), need(usage) {
+    const auto& ops = graph.ops();
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        const auto op = static_cast<OpId>(i);
+        const bool forward = ops[i].phase == Phase::forward;
+        for (const TensorId t : ops[i].writes) {
+            const auto id = static_cast<std::size_t>(t);
+            birth[id] = op;
+            last_forward[id] = forward ? op : last_forward[id];
+        }
+        for (const TensorId t : ops[i].reads) {
+            const auto id = static_cast<std::size_t>(t);
+            last_use[id] = op;
+            if (forward) {
+                last_forward[id] = op;
+            } else if (first_backward[id] < 0) {
+                first_backward[id] = op;
+            }
+            need[i] += graph.tensor(t).bytes;
+        }
+        need[i] += least_run(graph, ops[i]).bytes;
+    }
+    for (std::size_t t = 0; t < empty.size(); ++t) {
+        empty[t] = graph.tensors()[t].bytes == 0;
+    }
+    for (const Tensor& t : graph.tensors()) {
+        least += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+    least = std::max(least, *std::max_element(need.begin(), need.end()));
+    std::vector<Bytes> change(ops.size() + 1, 0);
+    for (std::size_t t = 0; t < birth.size(); ++t) {
+        const Bytes bytes = graph.tensors()[t].bytes;
+        change[static_cast<std::size_t>(std::max(birth[t], 0))] += bytes;
+        change[last_use[t] < 0 ? ops.size() : static_cast<std::size_t>(last_use[t]) + 1] -= bytes;
+    }
+    Bytes held = 0;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        held += change[i];
+        usage[i] = held + least_workspace(ops[i]);
+    }
+}
+
+Bytes min_memory(const Graph& graph) { return graph.resident() + Lifetimes(graph).least; }
+
+Bytes peak_memory(const Graph& graph) {
+    const Lifetimes lifetimes(graph);
+    return graph.resident() + *std::max_element(lifetimes.usage.begin(), lifetimes.usage.end());
+}
+
+} // namespace memsched

@@ -1,0 +1,232 @@
+#include "memsched/model/schedule.h"
+
+#include "memsched/support/errors.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace memsched {
+namespace {
+
+using Names = std::unordered_map<std::string, std::int32_t>;
+
+[[noreturn]] void fail(std::size_t step, const std::string& message) {
+    throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
+}
+
+std::int32_t find_choice(const Op& op, const std::string& alg, std::size_t step) {
+    if (alg.empty() && op.choices.size() == 1) {
+        return 0;
+    }
+    for (std::size_t c = 0; c < op.choices.size(); ++c) {
+        if (op.choices[c].alg == alg) {
+            return static_cast<std::int32_t>(c);
+        }
+    }
+    fail(step, alg.empty() ? "run '" + op.name + "' needs an alg, since the op has several choices"
+                           : "op '" + op.name + "' has no algorithm '" + alg + "'");
+}
+
+bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>& skip, std::size_t step) {
+    if (skip.empty()) {
+        return false;
+    }
+    std::unordered_set<std::string_view> kept;
+    for (const TensorId t : op.tape) {
+        kept.insert(graph.tensor(t).name);
+    }
+    for (const std::string& name : skip) {
+        if (kept.erase(name) == 0) {
+            fail(step, "run '" + op.name + "' skips '" + name + "', which must be listed once and be in the op's tape");
+        }
+    }
+    if (!kept.empty()) {
+        fail(step, "run '" + op.name + "' skips a part of its tape; skip all of it or none");
+    }
+    return true;
+}
+
+// One address for each tensor that the step brings, in `tensors`' order, and for a run's workspace behind them.
+std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std::size_t index,
+                                  const std::vector<TensorId>& tensors, bool has_workspace) {
+    std::vector<Bytes> found(tensors.size() + (has_workspace ? 1 : 0), StepList::no_address);
+    std::unordered_map<std::string_view, std::size_t> places;
+    for (std::size_t i = 0; i < tensors.size() && !step.at.empty(); ++i) {
+        if (tensors[i] >= 0) {
+            places.emplace(graph.tensor(tensors[i]).name, i);
+        }
+    }
+    for (const auto& [name, address] : step.at) {
+        const auto place = places.find(name);
+        const bool known = name.empty() ? has_workspace : place != places.end();
+        if (!known || address < 0) {
+            fail(index, "address " + std::to_string(address) + " of '" + name + "', in '" + step.name +
+                            "'; addresses are >= 0 and belong to what the step brings to the device");
+        }
+        found[name.empty() ? tensors.size() : place->second] = address;
+    }
+    return found;
+}
+
+std::vector<TensorId> brought(const Graph& graph, const Step& step) {
+    if (step.verb == Verb::prefetch) {
+        return {step.id};
+    }
+    if (step.verb != Verb::run) {
+        return {};
+    }
+    std::vector<TensorId> writes = graph.op(step.id).writes;
+    for (TensorId& t : writes) {
+        t = step.skip && graph.taped(t) ? -1 : t;
+    }
+    return writes;
+}
+
+} // namespace
+
+void check_schedule(const Schedule& schedule) {
+    if (schedule.budget <= 0) {
+        throw ScheduleError("budget is " + std::to_string(schedule.budget) + "; a plan needs a budget > 0 bytes", -1);
+    }
+    if (schedule.rounds.empty()) {
+        throw ScheduleError("rounds is empty; a plan runs at least one round [batch, times]", -1);
+    }
+    for (const Round& round : schedule.rounds) {
+        if (round.batch < 1 || round.times < 1) {
+            throw ScheduleError("a round is [" + std::to_string(round.batch) + ", " + std::to_string(round.times) +
+                                    "]; batch and times must be >= 1",
+                                -1);
+        }
+    }
+    for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
+        const NamedStep& step = schedule.steps[k];
+        if (step.verb == Verb::free && !step.after.empty()) {
+            fail(k, "a free takes no 'after'; its bytes come back when all earlier uses have ended");
+        }
+        if (!step.at.empty() && schedule.memory == MemoryMode::fluid) {
+            fail(k, "an address ('at') in a fluid plan; make the plan contiguous or leave addresses out");
+        }
+        for (const StepId earlier : step.after) {
+            if (earlier < 0 || static_cast<std::size_t>(earlier) >= k) {
+                fail(k, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
+            }
+        }
+    }
+}
+
+std::vector<std::string> offloaded_tensors(const Schedule& schedule) {
+    std::vector<std::string> names;
+    std::unordered_set<std::string_view> seen;
+    for (const NamedStep& step : schedule.steps) {
+        if (step.verb == Verb::offload && seen.insert(step.name).second) {
+            names.push_back(step.name);
+        }
+    }
+    return names;
+}
+
+std::vector<std::string> recomputed_ops(const Schedule& schedule) {
+    std::vector<std::string> names;
+    std::unordered_map<std::string_view, int> runs;
+    for (const NamedStep& step : schedule.steps) {
+        if (step.verb == Verb::run && ++runs[step.name] == 2) {
+            names.push_back(step.name);
+        }
+    }
+    return names;
+}
+
+StepList resolve(const Graph& graph, const Schedule& schedule) {
+    if (schedule.rounds.size() != 1 || schedule.rounds[0].batch != graph.batch()) {
+        throw ScheduleError("the plan's rounds do not fit graph '" + graph.name() + "' of batch " +
+                                std::to_string(graph.batch()) + "; a plain graph takes one round of its own batch",
+                            -1);
+    }
+    Names ops, tensors;
+    for (std::size_t i = 0; i < graph.ops().size(); ++i) {
+        ops.emplace(graph.ops()[i].name, static_cast<OpId>(i));
+    }
+    for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+        tensors.emplace(graph.tensors()[i].name, static_cast<TensorId>(i));
+    }
+    StepList list;
+    list.steps.reserve(schedule.steps.size());
+    for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
+        const NamedStep& named = schedule.steps[k];
+        const bool is_run = named.verb == Verb::run;
+        const Names& names = is_run ? ops : tensors;
+        const auto found = names.find(named.name);
+        if (found == names.end()) {
+            fail(k, (is_run ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
+                        "'; was the plan made for another graph or chunk?");
+        }
+        Step step{named.verb, false, found->second, 0, -1};
+        if (is_run) {
+            const Op& op = graph.op(found->second);
+            step.choice = find_choice(op, named.alg, k);
+            step.skip = find_skip(graph, op, named.skip, k);
+        }
+        if (schedule.memory == MemoryMode::contiguous) {
+            list.at.push_back(find_addresses(graph, named, k, brought(graph, step), is_run));
+        }
+        if (!named.after.empty()) {
+            step.after = static_cast<StepId>(list.after.size());
+            list.after.push_back(named.after);
+        }
+        list.steps.push_back(step);
+    }
+    return list;
+}
+
+std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
+    std::vector<NamedStep> named(list.steps.size());
+    for (std::size_t k = 0; k < named.size(); ++k) {
+        const Step& step = list.steps[k];
+        NamedStep& out = named[k];
+        out.verb = step.verb;
+        if (step.verb == Verb::run) {
+            const Op& op = graph.op(step.id);
+            out.name = op.name;
+            if (op.choices.size() > 1) {
+                out.alg = op.choices[static_cast<std::size_t>(step.choice)].alg;
+            }
+            if (step.skip) {
+                for (const TensorId t : op.tape) {
+                    out.skip.push_back(graph.tensor(t).name);
+                }
+            }
+        } else {
+            out.name = graph.tensor(step.id).name;
+        }
+        if (step.after >= 0) {
+            out.after = list.after[static_cast<std::size_t>(step.after)];
+        }
+        if (list.contiguous()) {
+            const std::vector<TensorId> tensors = brought(graph, step);
+            for (std::size_t i = 0; i < list.at[k].size(); ++i) {
+                if (list.at[k][i] != StepList::no_address) {
+                    out.at.emplace_back(i < tensors.size() ? graph.tensor(tensors[i]).name : "", list.at[k][i]);
+                }
+            }
+        }
+    }
+    return named;
+}
+
+Schedule name_schedule(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner,
+                       const Chunk& chunk) {
+    Schedule schedule;
+    schedule.planner = planner;
+    schedule.graph = graph.name();
+    schedule.chunk = chunk;
+    schedule.rounds = {{graph.batch(), 1}};
+    schedule.budget = budget;
+    schedule.memory = list.contiguous() ? MemoryMode::contiguous : MemoryMode::fluid;
+    schedule.steps = name_steps(graph, list);
+    check_schedule(schedule);
+    return schedule;
+}
+
+} // namespace memsched

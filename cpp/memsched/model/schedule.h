@@ -1,0 +1,96 @@
+// The one language for what happens to every tensor: an ordered list of run / offload / prefetch / free steps.
+#pragma once
+
+#include "memsched/model/graph.h"
+#include "memsched/model/to_graph.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace memsched {
+
+enum class Verb : std::uint8_t { run, offload, prefetch, free };
+
+// A step by ids in a graph: what planners write and the simulator reads.
+struct Step {
+    Verb verb = Verb::run;
+    bool skip = false;       // run only: skip the op's tape
+    std::int32_t id = 0;     // OpId of a run, TensorId otherwise
+    std::int32_t choice = 0; // run only: index of the algorithm
+    StepId after = -1;       // index into StepList::after, or -1
+};
+
+struct StepList {
+    static constexpr Bytes no_address = -1;
+
+    std::vector<Step> steps;
+    std::vector<std::vector<StepId>> after; // earlier steps to wait for, for the few steps that have any
+    // Of contiguous plans only, and then one entry a step: the addresses of a run's writes, in the op's order, and of
+    // its workspace; of a prefetch's tensor; none of other steps. no_address where nothing is placed.
+    std::vector<std::vector<Bytes>> at;
+
+    bool contiguous() const { return !at.empty(); }
+
+    void run(OpId op) { steps.push_back({Verb::run, false, op, 0, -1}); }
+    void offload(TensorId tensor) { steps.push_back({Verb::offload, false, tensor, 0, -1}); }
+    void prefetch(TensorId tensor) { steps.push_back({Verb::prefetch, false, tensor, 0, -1}); }
+    void free(TensorId tensor) { steps.push_back({Verb::free, false, tensor, 0, -1}); }
+};
+
+// A step by names: what is saved, exchanged and shown. Empty and -1 mean absent.
+struct NamedStep {
+    Verb verb = Verb::run;
+    std::string name;                              // of the op of a run, of the tensor otherwise
+    std::string alg;                               // run only
+    std::vector<std::pair<std::string, Bytes>> at; // addresses: of a run's outputs ("" for its workspace), or of a
+                                                   // prefetch (one entry, named like the tensor)
+    std::vector<std::string> skip;                 // run only: tape outputs that are not written
+    std::vector<StepId> after;                     // all but free: indices of earlier steps to wait for
+
+    bool operator==(const NamedStep&) const = default;
+};
+
+struct Round {
+    std::int64_t batch = 1;
+    std::int64_t times = 1;
+
+    bool operator==(const Round&) const = default;
+};
+
+enum class MemoryMode { fluid, contiguous };
+
+// Immutable after construction by convention: bindings hand out copies and read-only views only.
+struct Schedule {
+    std::string planner = "{}"; // JSON text of the planner's name and options
+    std::string graph;
+    Chunk chunk;
+    std::vector<Round> rounds{{1, 1}};
+    Bytes budget = 0; // bytes, resident included
+    MemoryMode memory = MemoryMode::fluid;
+    std::vector<NamedStep> steps;
+
+    bool operator==(const Schedule&) const = default;
+};
+
+// Throws ScheduleError for a schedule that no graph could make legal: budget <= 0, no or bad rounds, `after` that does
+// not point backwards, an `after` on a free.
+void check_schedule(const Schedule& schedule);
+
+// Names of the tensors that are offloaded, and of the ops that run more than once: each in the order of its first
+// offload or of its first repeat.
+std::vector<std::string> offloaded_tensors(const Schedule& schedule);
+std::vector<std::string> recomputed_ops(const Schedule& schedule);
+
+// Ids for names. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous algorithm, a
+// partly skipped tape, a step list written for another graph or batch.
+StepList resolve(const Graph& graph, const Schedule& schedule);
+
+// Names for ids.
+std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list);
+
+// A list of steps as a schedule of one round; planner: JSON text of its name and options.
+Schedule name_schedule(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner,
+                       const Chunk& chunk = {});
+
+} // namespace memsched

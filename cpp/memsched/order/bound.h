@@ -1,0 +1,70 @@
+// What every order holds at least while an op runs.
+#pragma once
+
+#include "memsched/order/min_cut.h"
+#include "memsched/order/problem.h"
+
+#include <vector>
+
+namespace memsched::order {
+
+// The ops that must run before and after each op, as rows of bits.
+class Reach {
+  public:
+    Reach(const Problem& problem, Pace& pace);
+
+    // Of memory, about.
+    static std::size_t bytes(std::size_t ops) { return 2 * ops * ((ops + 63) / 64) * sizeof(std::uint64_t); }
+
+    std::size_t words() const { return words_; }
+    const std::uint64_t* ancestors(OpId op) const { return up_.data() + at(op) * words_; }
+    const std::uint64_t* descendants(OpId op) const { return down_.data() + (ops_ - 1 - at(op)) * words_; }
+    bool is_before(OpId first, OpId then) const {
+        return (ancestors(then)[at(first) / 64] >> (at(first) % 64) & 1) != 0;
+    }
+
+  private:
+    std::size_t ops_, words_;
+    std::vector<std::uint64_t> up_, down_; // by op, the first first, and the last first
+};
+
+// By op: its own tensors and scratch. What is left of the next for want of time or memory.
+std::vector<Bytes> touched_at_least(const Problem& problem);
+
+// By op: its own tensors and scratch, and the tensors that some op before it and some op after it touch. O(ops x nets /
+// 64) for the bits, and at most ops x nets additions.
+std::vector<Bytes> held_at_least(const Problem& problem, const Reach& reach, Pace& pace);
+
+// What orders hold at least while one op runs: a minimum cut between the ops before it and those after it.
+class HeldCut {
+  public:
+    HeldCut(const Problem& problem, const Reach& reach, OpId op, Pace& pace);
+
+    // In any order; or `enough`, if that is no less. Ask once, and the others only if this is less than enough.
+    Bytes least(Bytes enough);
+    // Where another op, one that may do either, ran before, and where it did not; or `enough`. What is no more than
+    // `fits` may be given as anything from least() to that, and costs little if an earlier answer shows it.
+    Bytes if_ran(OpId other, Bytes fits, Bytes enough);
+    Bytes if_not(OpId other, Bytes fits, Bytes enough);
+    std::size_t bytes() const { // that it holds
+        return cut_.bytes() + sizeof(node_[0]) * node_.capacity() + may_run_.capacity() + may_not_.capacity();
+    }
+
+  private:
+    static constexpr std::int32_t source = 0, sink = 1; // what has run, and what has not
+
+    Bytes with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
+               Bytes fits, Bytes enough);
+    void note_cuts();
+
+    Pace* pace_;
+    std::vector<std::int32_t> node_; // by op
+    MinCut cut_{2};
+    Bytes held_ = 0;                              // however the others are divided, then in any order
+    std::vector<std::uint8_t> may_run_, may_not_; // by node: a cut that fits has it so
+};
+
+// What every order holds at least while `op` runs, or `enough` if that is no less.
+Bytes held_exactly(const Problem& problem, const Reach& reach, OpId op, Bytes enough, Pace& pace);
+
+} // namespace memsched::order

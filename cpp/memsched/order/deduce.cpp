@@ -1,0 +1,199 @@
+#include "memsched/order/deduce.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace memsched::order {
+namespace {
+
+using Edges = std::vector<std::pair<OpId, OpId>>;
+
+// In every order whose peak is less than `price`, one op runs before another.
+struct Precedence {
+    OpId first, then;
+    Bytes price;
+};
+
+// Ops so that each comes after those it waits for and after the first of its edges; fewer than all: there is a cycle.
+std::vector<OpId> sorted_with(const Problem& problem, const Edges& edges) {
+    std::vector<std::int32_t> waits(problem.ops(), 0);
+    std::vector<std::vector<OpId>> after(problem.ops());
+    for (std::size_t v = 0; v < problem.ops(); ++v) {
+        waits[v] = static_cast<std::int32_t>(problem.before[v].size());
+        after[v].assign(problem.after[v].begin(), problem.after[v].end());
+    }
+    for (const auto& [first, then] : edges) {
+        after[at(first)].push_back(then);
+        ++waits[at(then)];
+    }
+    std::vector<OpId> ops;
+    for (std::size_t v = 0; v < problem.ops(); ++v) {
+        if (waits[v] == 0) {
+            ops.push_back(static_cast<OpId>(v));
+        }
+    }
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+        for (const OpId next : after[at(ops[k])]) {
+            if (--waits[at(next)] == 0) {
+                ops.push_back(next);
+            }
+        }
+    }
+    return ops;
+}
+
+} // namespace
+
+std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::size_t most, Pace& pace) {
+    const std::vector<Bytes> held = held_at_least(problem, reach, pace);
+    std::vector<OpId> ops(problem.ops());
+    std::iota(ops.begin(), ops.end(), 0);
+    most = std::min(most, ops.size());
+    std::partial_sort(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(most), ops.end(),
+                      [&](OpId a, OpId b) { return std::pair(-held[at(a)], a) < std::pair(-held[at(b)], b); });
+    ops.resize(most);
+    return ops;
+}
+
+Deduced with_precedences(const Problem& problem, const Edges& edges) {
+    Deduced found;
+    found.ops = sorted_with(problem, edges);
+    if (found.ops.size() < problem.ops()) {
+        return found;
+    }
+    std::vector<OpId> number(found.ops.size());
+    for (std::size_t k = 0; k < found.ops.size(); ++k) {
+        number[at(found.ops[k])] = static_cast<OpId>(k);
+    }
+    Edges renamed;
+    for (const auto& [first, then] : edges) {
+        renamed.emplace_back(number[at(first)], number[at(then)]);
+    }
+    found.problem = renumbered(problem, found.ops, renamed);
+    return found;
+}
+
+namespace {
+
+constexpr std::size_t most_cut_bytes = std::size_t{1} << 28; // of one look
+
+class Deduction {
+  public:
+    Deduction(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace)
+        : problem_(problem), upper_(upper), critical_(critical), pace_(pace), now_{problem, {}, upper, lower} {}
+
+    Deduced run() {
+        for (bool more = true; more;) {
+            rebuild();
+            if (now_.lower >= upper_ || pace_.told_to_stop()) {
+                break;
+            }
+            const std::size_t before = found_.size();
+            const Bytes lower = now_.lower;
+            try {
+                look();
+            } catch (const Stopped&) {
+                break; // what is known by now is whole
+            }
+            more = found_.size() > before || now_.lower > lower;
+        }
+        return std::move(now_);
+    }
+
+  private:
+    // The problem with what is known of orders whose peak is `lower`.
+    void rebuild() {
+        for (;;) {
+            std::erase_if(found_, [&](const Precedence& one) { return one.price <= now_.lower; });
+            pace_.spend(static_cast<std::int64_t>(16 * (problem_.ops() + problem_.bytes.size() + found_.size())));
+            now_.below = upper_;
+            Edges edges;
+            for (const Precedence& one : found_) {
+                now_.below = std::min(now_.below, one.price);
+                edges.emplace_back(one.first, one.then);
+            }
+            Deduced next = with_precedences(problem_, edges);
+            now_.problem = std::move(next.problem);
+            now_.ops = std::move(next.ops);
+            if (now_.ops.size() == problem_.ops()) {
+                return;
+            }
+            now_.lower = now_.below; // a cycle: there is no order below all prices
+        }
+    }
+
+    // By cuts of more ops than are asked about others: with what is known an op may need much that did not before.
+    void look() {
+        const Reach reach(now_.problem, pace_);
+        std::vector<HeldCut> cuts;
+        std::vector<std::pair<Bytes, std::size_t>> needs;
+        const std::vector<OpId> ops = needy_ops(now_.problem, reach, 4 * critical_, pace_);
+        std::size_t held = 0;
+        for (const OpId op : ops) {
+            cuts.emplace_back(now_.problem, reach, op, pace_);
+            const Bytes need = cuts.back().least(now_.below);
+            now_.lower = std::max(now_.lower, std::min(need, now_.below));
+            if (now_.lower >= now_.below || pace_.told_to_stop()) {
+                return;
+            }
+            needs.emplace_back(-need, needs.size());
+            if ((held += cuts.back().bytes()) >= most_cut_bytes) {
+                break;
+            }
+        }
+        std::sort(needs.begin(), needs.end());
+        for (std::size_t k = 0; k < std::min(critical_, needs.size()) && !pace_.told_to_stop(); ++k) {
+            look_at(reach, cuts[needs[k].second], ops[needs[k].second]);
+        }
+    }
+
+    // What one op tells of all others. What it tells of one holds for those behind it too.
+    void look_at(const Reach& reach, HeldCut& cut, OpId op) {
+        const Problem& problem = now_.problem;
+        std::vector<std::uint8_t> told(problem.ops(), 0);
+        const auto free = [&](OpId other) {
+            return other != op && !reach.is_before(op, other) && !reach.is_before(other, op);
+        };
+        const auto any_told = [&](std::span<const OpId> ops) {
+            return std::any_of(ops.begin(), ops.end(), [&](OpId other) { return told[at(other)] != 0; });
+        };
+        for (std::size_t v = 0; v < problem.ops(); ++v) {
+            const auto other = static_cast<OpId>(v);
+            if (free(other)) {
+                told[v] = any_told(problem.before[v]) || note({op, other}, cut.if_ran(other, now_.lower, now_.below));
+            }
+        }
+        std::fill(told.begin(), told.end(), 0);
+        for (std::size_t v = problem.ops(); v-- > 0;) {
+            const auto other = static_cast<OpId>(v);
+            if (free(other)) {
+                told[v] = any_told(problem.after[v]) || note({other, op}, cut.if_not(other, now_.lower, now_.below));
+            }
+        }
+    }
+
+    // Whether what the other way round holds rules it out. What was deduced before was relied on, so it bounds the
+    // price.
+    bool note(std::pair<OpId, OpId> edge, Bytes price) {
+        if (price > now_.lower) {
+            found_.push_back({now_.ops[at(edge.first)], now_.ops[at(edge.second)], std::min(price, now_.below)});
+        }
+        return price > now_.lower;
+    }
+
+    const Problem& problem_;
+    Bytes upper_;
+    std::size_t critical_;
+    Pace& pace_;
+    Deduced now_;
+    std::vector<Precedence> found_;
+};
+
+} // namespace
+
+Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace) {
+    return Deduction(problem, lower, upper, critical, pace).run();
+}
+
+} // namespace memsched::order

@@ -1,0 +1,127 @@
+#include "memsched/order/min_cut.h"
+
+#include <algorithm>
+
+namespace memsched {
+
+void MinCut::add_edge(std::int32_t from, std::int32_t to, Bytes capacity) {
+    edges_.push_back({to, first_[at(from)], capacity});
+    first_[at(from)] = static_cast<std::int32_t>(edges_.size()) - 1;
+    edges_.push_back({from, first_[at(to)], 0});
+    first_[at(to)] = static_cast<std::int32_t>(edges_.size()) - 1;
+}
+
+// Distances from the source; whether the sink can be reached.
+bool MinCut::label(std::int32_t source, std::int32_t sink, Pace& pace) {
+    level_.assign(first_.size(), -1);
+    queue_.assign(1, source);
+    level_[at(source)] = 0;
+    for (std::size_t k = 0; k < queue_.size() && level_[at(sink)] < 0; ++k) {
+        pace.spend(8);
+        for (std::int32_t e = first_[at(queue_[k])]; e >= 0; e = edges_[at(e)].next) {
+            const Edge& edge = edges_[at(e)];
+            if (edge.left > 0 && level_[at(edge.to)] < 0) {
+                level_[at(edge.to)] = level_[at(queue_[k])] + 1;
+                queue_.push_back(edge.to);
+            }
+        }
+    }
+    return level_[at(sink)] >= 0;
+}
+
+// One more way from source to sink along the labels, and what it carries; 0: there is none.
+Bytes MinCut::push(std::int32_t source, std::int32_t sink, Pace& pace) {
+    way_.clear();
+    std::int32_t node = source;
+    while (node != sink) {
+        pace.spend(4);
+        std::int32_t& e = current_[at(node)];
+        while (e >= 0 && (edges_[at(e)].left == 0 || level_[at(edges_[at(e)].to)] != level_[at(node)] + 1)) {
+            e = edges_[at(e)].next;
+        }
+        if (e >= 0) {
+            way_.push_back(e);
+            node = edges_[at(e)].to;
+        } else if (way_.empty()) {
+            return 0;
+        } else { // a dead end: step back, and do not come here again
+            level_[at(node)] = -1;
+            node = edges_[at(way_.back() ^ 1)].to;
+            way_.pop_back();
+        }
+    }
+    Bytes carried = unlimited;
+    for (const std::int32_t e : way_) {
+        carried = std::min(carried, edges_[at(e)].left);
+    }
+    for (const std::int32_t e : way_) {
+        edges_[at(e)].left -= carried;
+        edges_[at(e ^ 1)].left += carried;
+        pushed_.emplace_back(e, carried);
+    }
+    return carried;
+}
+
+Bytes MinCut::solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& pace) {
+    Bytes total = 0;
+    while (total < enough && label(source, sink, pace)) {
+        current_ = first_;
+        for (Bytes more = push(source, sink, pace); more > 0 && total < enough; more = push(source, sink, pace)) {
+            total += more;
+        }
+    }
+    return std::min(total, enough);
+}
+
+void MinCut::take_back() {
+    for (const auto& [e, carried] : pushed_) {
+        edges_[at(e)].left += carried;
+        edges_[at(e ^ 1)].left -= carried;
+    }
+    pushed_.clear();
+}
+
+std::vector<std::uint8_t> MinCut::reaches(std::int32_t sink) const {
+    std::vector<std::uint8_t> reaches(first_.size(), 0);
+    std::vector<std::int32_t> stack{sink};
+    reaches[at(sink)] = 1;
+    while (!stack.empty()) {
+        const std::int32_t node = stack.back();
+        stack.pop_back();
+        for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
+            const std::int32_t from = edges_[at(e)].to;
+            if (edges_[at(e ^ 1)].left > 0 && !reaches[at(from)]) {
+                reaches[at(from)] = 1;
+                stack.push_back(from);
+            }
+        }
+    }
+    return reaches;
+}
+
+std::vector<std::uint8_t> MinCut::reached_from(std::int32_t source) const {
+    std::vector<std::uint8_t> reached(first_.size(), 0);
+    std::vector<std::int32_t> stack{source};
+    reached[at(source)] = 1;
+    while (!stack.empty()) {
+        const std::int32_t node = stack.back();
+        stack.pop_back();
+        for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
+            if (edges_[at(e)].left > 0 && !reached[at(edges_[at(e)].to)]) {
+                reached[at(edges_[at(e)].to)] = 1;
+                stack.push_back(edges_[at(e)].to);
+            }
+        }
+    }
+    return reached;
+}
+
+std::size_t MinCut::bytes() const {
+    std::size_t ids = 0;
+    for (const auto* list : {&first_, &level_, &current_, &queue_, &way_}) {
+        ids += list->capacity();
+    }
+    return sizeof(Edge) * edges_.capacity() + sizeof(std::int32_t) * ids + sizeof(pushed_[0]) * pushed_.capacity();
+}
+
+} // namespace memsched

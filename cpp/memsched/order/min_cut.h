@@ -1,0 +1,47 @@
+// The least capacity that separates two nodes of a directed graph: Dinic's algorithm.
+#pragma once
+
+#include "memsched/support/progress.h"
+#include "memsched/support/units.h"
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace memsched {
+
+class MinCut {
+  public:
+    static constexpr Bytes unlimited = std::numeric_limits<Bytes>::max() / 4;
+
+    explicit MinCut(std::size_t nodes) : first_(nodes, -1) {}
+
+    void add_edge(std::int32_t from, std::int32_t to, Bytes capacity);
+    // The capacity of the least cut, or `enough` once it is clear that it is no less. The flow stays: asked again, with
+    // other ends too, this is what more can flow.
+    Bytes solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& pace);
+    // Takes back what has flowed since it was last kept.
+    void keep() { pushed_.clear(); }
+    void take_back();
+    // After `solve` by a cut less than enough: the nodes on the sink's side of every least cut, the smallest such side,
+    // and those on the source's side of every one.
+    std::vector<std::uint8_t> reaches(std::int32_t sink) const;
+    std::vector<std::uint8_t> reached_from(std::int32_t source) const;
+    std::size_t bytes() const; // that it holds
+
+  private:
+    struct Edge {
+        std::int32_t to, next;
+        Bytes left;
+    };
+
+    bool label(std::int32_t source, std::int32_t sink, Pace& pace);
+    Bytes push(std::int32_t source, std::int32_t sink, Pace& pace);
+
+    std::vector<Edge> edges_; // each followed by its reverse
+    std::vector<std::int32_t> first_, level_, current_;
+    std::vector<std::int32_t> queue_, way_;              // of one search
+    std::vector<std::pair<std::int32_t, Bytes>> pushed_; // edges, and what they took since it was last kept
+};
+
+} // namespace memsched

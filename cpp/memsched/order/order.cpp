@@ -1,0 +1,372 @@
+#include "memsched/order/order.h"
+
+#include "memsched/order/bound.h"
+#include "memsched/order/cases.h"
+#include "memsched/order/deduce.h"
+#include "memsched/order/greedy.h"
+#include "memsched/order/search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace memsched::order {
+namespace {
+
+constexpr std::size_t most_nodes = 20'000'000; // of a search: some gigabytes
+
+constexpr std::size_t most_reach_bytes = std::size_t{1} << 28; // of all parts: about 32,000 ops if they are one
+constexpr std::int64_t first_steps = 20'000'000;               // of the first bounds, however little time there is
+
+Bytes greatest(const std::vector<Bytes>& bytes) { return *std::max_element(bytes.begin(), bytes.end()); }
+
+Bytes start_bytes(const Problem& problem) { return std::max(problem.start, State(problem).memory()); }
+
+// A part of the problem between two ops that every order runs at the same place.
+struct Part {
+    std::vector<OpId> ops; // of the whole
+    Problem problem;
+    Solution found;
+};
+
+// Ops that all others come before or after, each a part of its own, and what lies between them.
+std::vector<Part> parts_of(const Problem& problem) {
+    const std::size_t n = problem.ops();
+    std::vector<OpId> begins;                                   // of parts
+    std::vector<OpId> last_before(n + 1, static_cast<OpId>(n)); // of those from here on: the least op that is the last
+    for (std::size_t v = n; v-- > 0;) {
+        const auto before = problem.before[v];
+        last_before[v] = std::min(last_before[v + 1], before.empty() ? -1 : before.back());
+    }
+    OpId first_after = 0; // of those up to here: the greatest op that is the first to wait
+    bool fresh = true;
+    for (std::size_t v = 0; v < n; ++v) {
+        const auto op = static_cast<OpId>(v);
+        const bool pillar = first_after <= op && last_before[v + 1] >= op;
+        if (fresh || pillar) {
+            begins.push_back(op);
+        }
+        fresh = pillar;
+        const auto after = problem.after[v];
+        first_after = std::max(first_after, after.empty() ? static_cast<OpId>(n) : after.front());
+    }
+    std::vector<Problem> problems = split(problem, begins);
+    std::vector<Part> parts;
+    for (std::size_t k = 0; k < begins.size(); ++k) {
+        std::vector<OpId> ops(problems[k].ops());
+        std::iota(ops.begin(), ops.end(), begins[k]);
+        parts.push_back({std::move(ops), std::move(problems[k]), {}});
+    }
+    return parts;
+}
+
+// Searches one part, forwards and backwards in time by turns, until its best order is known or no longer matters.
+class PartSolver {
+  public:
+    PartSolver(Part& part, Bytes enough)
+        : part_(part), enough_(enough), cut_(part.problem.ops(), 0), turned_(reversed(part.problem)) {
+        const Problem& problem = part.problem;
+        std::vector<OpId> listed(problem.ops());
+        std::iota(listed.begin(), listed.end(), 0);
+        part.found.peak = std::numeric_limits<Bytes>::max();
+        offer(std::move(listed));
+        raise(start_bytes(problem));
+        raise(greatest(touched_at_least(problem)));
+    }
+
+    // The bound by what must be held, where so much memory will do for it. Without it there are no better ones either.
+    void measure(std::size_t room, Pace& pace) {
+        if (Reach::bytes(part_.problem.ops()) > room) {
+            return;
+        }
+        reach_.emplace(part_.problem, pace);
+        raise(greatest(held_at_least(part_.problem, *reach_, pace)));
+    }
+
+    // Bounds by cuts, and orders by simple rules.
+    void begin(Pace& pace) {
+        raise_by_cuts(pace);
+        greedy_orders({}, pace);
+    }
+
+    // Where the two do not meet; at the end of this the best order is known, or a search has `most` nodes.
+    void finish(std::size_t most, Pace& pace) {
+        tighten(12, 64, pace);
+        improve_windows({}, pace);
+        search(quick_nodes, {}, pace);
+        greedy_orders(thorough, pace);
+        improve_windows(thorough, pace);
+        tighten(64, 256, pace);
+        search(most, {}, pace);
+    }
+
+    // Another part needs so much.
+    void set_enough(Bytes enough) { enough_ = std::max(enough_, enough); }
+
+  private:
+    Solution& found() { return part_.found; }
+    bool enough() { return found().peak <= at_least(); }
+    Bytes at_least() { return std::max(found().lower_bound, enough_); }
+    void raise(Bytes lower) { found().lower_bound = std::min(std::max(found().lower_bound, lower), found().peak); }
+
+    void offer(std::vector<OpId> order) {
+        const Bytes peak = peak_of(part_.problem, order);
+        if (peak < found().peak) {
+            found().peak = peak;
+            found().order = std::move(order);
+        }
+    }
+
+    void offer_turned(std::vector<OpId> order) {
+        std::reverse(order.begin(), order.end());
+        for (OpId& op : order) {
+            op = static_cast<OpId>(part_.problem.ops()) - 1 - op;
+        }
+        offer(std::move(order));
+    }
+
+    // At several limits: a tight one makes the order wait, a loose one lets more be settled at once.
+    void greedy_orders(Effort effort, Pace& pace) {
+        for (int round = 0; round < 8; ++round) {
+            for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest}) {
+                for (const bool backward : {false, true}) {
+                    if (enough() || pace.told_to_stop()) {
+                        return;
+                    }
+                    const Bytes lower = at_least();
+                    const Bytes limit = lower + (round == 0 ? 0 : (found().peak - lower) >> round);
+                    backward ? offer_turned(greedy_order(turned_, limit, rule, pace, effort))
+                             : offer(greedy_order(part_.problem, limit, rule, pace, effort));
+                    raise_by_cuts(pace);
+                }
+            }
+            if (round == 0) {
+                offer(small_first_order(part_.problem, pace));
+                offer_turned(small_first_order(turned_, pace));
+            }
+        }
+    }
+
+    // An op can only prove more than is known if it needs more in the best order.
+    void raise_by_cuts(Pace& pace) {
+        if (!reach_) {
+            return;
+        }
+        State state(part_.problem);
+        for (const OpId op : found().order) {
+            if (!cut_[at(op)] && !enough() && state.needs(op) > at_least() && !pace.told_to_stop()) {
+                cut_[at(op)] = 1;
+                raise(held_exactly(part_.problem, *reach_, op, state.needs(op), pace));
+            }
+            state.run(op);
+        }
+    }
+
+    // Solves again what lies around the worst op of the best order, in windows that grow until one brings something.
+    void improve_windows(Effort effort, Pace& pace) {
+        const std::size_t all = part_.problem.ops();
+        for (std::size_t width = 16; width < all && !enough() && !pace.told_to_stop();) {
+            width = improve_window(width, effort, pace) ? 16 : 2 * width;
+        }
+    }
+
+    bool improve_window(std::size_t width, Effort effort, Pace& pace) {
+        const auto& order = found().order;
+        State state(part_.problem);
+        std::size_t worst = 0;
+        while (state.needs(order[worst]) < found().peak && worst + 1 < order.size()) {
+            state.run(order[worst++]);
+        }
+        const std::size_t begin = worst > width / 2 ? std::min(worst - width / 2, order.size() - width) : 0;
+        std::vector<std::uint8_t> ran(order.size(), 0);
+        for (std::size_t k = 0; k < begin; ++k) {
+            ran[at(order[k])] = 1;
+        }
+        std::vector<OpId> ops(order.begin() + static_cast<std::ptrdiff_t>(begin),
+                              order.begin() + static_cast<std::ptrdiff_t>(begin + width));
+        std::sort(ops.begin(), ops.end());
+        Part window{ops, part_of(part_.problem, ops, ran), {}};
+        PartSolver solver(window, at_least());
+        solver.measure(most_reach_bytes, pace);
+        solver.greedy_orders(effort, pace);
+        solver.search(window_nodes, effort, pace);
+        std::vector<OpId> better = order;
+        for (std::size_t k = 0; k < width; ++k) {
+            better[begin + k] = ops[at(window.found.order[k])];
+        }
+        const auto worst_ops = [&](const std::vector<OpId>& one) { return count_at_peak(one, found().peak); };
+        const Bytes before = found().peak;
+        if (peak_of(part_.problem, better) == before && worst_ops(better) < worst_ops(order)) {
+            found().order = std::move(better); // no lower yet, but at fewer places
+            return true;
+        }
+        offer(std::move(better));
+        raise_by_cuts(pace);
+        return found().peak < before;
+    }
+
+    std::size_t count_at_peak(const std::vector<OpId>& order, Bytes peak) const {
+        State state(part_.problem);
+        std::size_t count = 0;
+        for (const OpId op : order) {
+            count += state.needs(op) >= peak;
+            state.run(op);
+        }
+        return count;
+    }
+
+    // Raises the bound by what all better orders have in common, then looks for an order that meets it, case by case.
+    void tighten(std::size_t critical, std::size_t cases, Pace& pace) {
+        for (int round = 0; round < tighten_rounds && reach_ && !enough() && !pace.told_to_stop(); ++round) {
+            raise(deduce(part_.problem, at_least(), found().peak, critical, pace).lower);
+            if (enough()) {
+                return;
+            }
+            Settled settled = settle(part_.problem, at_least(), critical, cases, pace);
+            if (settled.impossible) {
+                raise(at_least() + 1);
+            } else if (settled.order.empty()) {
+                return;
+            } else {
+                offer(std::move(settled.order));
+            }
+        }
+    }
+
+    void search(std::size_t most, Effort effort, Pace& pace) {
+        if (enough()) {
+            return;
+        }
+        const Bytes lower = at_least();
+        Search forward(part_.problem, lower, found().peak, pace, effort);
+        Search backward(turned_, lower, found().peak, pace, effort);
+        const auto count = [&] {
+            found().visited += static_cast<std::int64_t>(forward.visited() + backward.visited());
+        };
+        try {
+            by_turns(forward, backward, most, pace);
+        } catch (const Stopped&) {
+            raise(std::max(forward.lower(), backward.lower()));
+            count();
+            throw;
+        }
+        count();
+    }
+
+    void by_turns(Search& forward, Search& backward, std::size_t most, Pace& pace) {
+        const auto nodes = [&] { return forward.nodes() + backward.nodes(); };
+        bool over = false;
+        for (std::size_t sets = 256; !over && !enough() && nodes() < most && !pace.told_to_stop(); sets *= 2) {
+            for (Search* one : {&forward, &backward}) {
+                if (over || enough()) {
+                    break;
+                }
+                over = one->advance(sets);
+                raise(one->lower());
+                if (over && !one->best().empty()) {
+                    one == &forward ? offer(one->best()) : offer_turned(one->best());
+                }
+            }
+        }
+    }
+
+    static constexpr std::size_t window_nodes = 12000, quick_nodes = 100000;
+    static constexpr int tighten_rounds = 16; // each that ends without an order raises the bound
+
+    Part& part_;
+    Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much
+    std::optional<Reach> reach_;    // none: for want of time or memory
+    std::vector<std::uint8_t> cut_; // by op: whether its minimum cut is known
+    Problem turned_;
+};
+
+// All parts, each with its solver.
+class Whole {
+  public:
+    explicit Whole(const Problem& problem) : parts_(parts_of(problem)), lower_(start_bytes(problem)) {
+        solvers_.reserve(parts_.size());
+        for (Part& part : parts_) {
+            solvers_.emplace_back(part, 0);
+            learn(part);
+        }
+        peak_ = lower_;
+    }
+
+    Bytes bound(const Progress& progress) {
+        Pace pace(progress, first_steps);
+        try {
+            measure(pace);
+        } catch (const Stopped&) { // with what is known
+        }
+        return lower_;
+    }
+
+    Solution solve(const Progress& progress) {
+        bound(progress);
+        Pace pace(progress);
+        try {
+            for (std::size_t k = 0; k < parts_.size(); ++k) {
+                solvers_[k].set_enough(lower_);
+                solvers_[k].begin(pace);
+                learn(parts_[k]);
+            }
+            for (std::size_t k = 0; k < parts_.size(); ++k) {
+                solvers_[k].set_enough(lower_);
+                solvers_[k].finish(most_nodes, pace);
+                learn(parts_[k]);
+            }
+        } catch (const Stopped&) { // with the best so far
+        }
+        return gather();
+    }
+
+  private:
+    void learn(const Part& part) { lower_ = std::max(lower_, part.found.lower_bound); }
+
+    void measure(Pace& pace) {
+        std::size_t room = most_reach_bytes;
+        for (std::size_t k = 0; k < parts_.size(); ++k) {
+            solvers_[k].measure(room, pace);
+            learn(parts_[k]);
+            room -= std::min(room, Reach::bytes(parts_[k].problem.ops()));
+        }
+    }
+
+    Solution gather() {
+        Solution whole;
+        whole.peak = peak_;
+        for (const Part& part : parts_) {
+            learn(part);
+            for (const OpId op : part.found.order) {
+                whole.order.push_back(part.ops[at(op)]);
+            }
+            whole.peak = std::max(whole.peak, part.found.peak);
+            whole.visited += part.found.visited;
+        }
+        whole.lower_bound = lower_;
+        return whole;
+    }
+
+    std::vector<Part> parts_;
+    std::vector<PartSolver> solvers_;
+    Bytes lower_ = 0;
+    Bytes peak_ = 0; // whatever the order
+};
+
+} // namespace
+
+Solution least_memory_order(const Problem& problem, const Progress& progress) { return Whole(problem).solve(progress); }
+
+Bytes least_memory_bound(const Problem& problem, const Progress& progress) { return Whole(problem).bound(progress); }
+
+std::vector<OpId> random_order(const Problem& problem, Bytes limit, std::uint64_t seed, const Progress& progress) {
+    Pace pace(progress);
+    try {
+        return greedy_order(problem, limit, Greedy::random, pace, {}, seed);
+    } catch (const Stopped&) {
+        return {};
+    }
+}
+
+} // namespace memsched::order

@@ -1,0 +1,27 @@
+// The order of ops that holds the least memory (Steiner et al., OLLA, eq. 14), exactly.
+#pragma once
+
+#include "memsched/order/problem.h"
+#include "memsched/support/progress.h"
+
+#include <vector>
+
+namespace memsched::order {
+
+struct Solution {
+    std::vector<OpId> order;
+    Bytes peak = 0;        // bytes
+    Bytes lower_bound = 0; // bytes; no order has a lower peak
+    std::int64_t visited = 0;
+};
+
+// Anytime: where progress says stop, the best order so far and what is proven. Never worse than the listed order.
+Solution least_memory_order(const Problem& problem, const Progress& progress);
+
+// The same bound, by what must be held alone.
+Bytes least_memory_bound(const Problem& problem, const Progress& progress);
+
+// A random order, within limit (bytes) wherever greedy choices find a way. None where progress says stop.
+std::vector<OpId> random_order(const Problem& problem, Bytes limit, std::uint64_t seed, const Progress& progress);
+
+} // namespace memsched::order

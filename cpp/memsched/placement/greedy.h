@@ -1,0 +1,45 @@
+// Fast placements of one part, by rules of thumb. They throw Stopped when told to stop: half of one is none.
+#pragma once
+
+#include "memsched/placement/part.h"
+#include "memsched/support/progress.h"
+
+#include <vector>
+
+namespace memsched::placement {
+
+using Offsets = std::vector<Bytes>; // by buffer of a part
+using Ranks = std::vector<std::int32_t>;
+
+// What buffers are ranked by, the largest first: bytes * ticks, bytes, ticks, the most room taken in any of its
+// sections, the latest end, the earliest start, the number of sections.
+enum class Key { area, bytes, width, room, last, first, sections };
+
+using Keys = std::vector<Key>;
+
+// By buffer: its rank when sorted by these keys in turn, then by its place in the part.
+Ranks rank_by(const Part& part, const Keys& keys);
+
+// What a key says of a buffer: the largest goes first. room: the most that is taken in any of its sections.
+std::int64_t value_of(const Part& part, BufferId b, Key key, Bytes room);
+
+// Always places the buffer that can go lowest, of those the one of least rank, so that the part grows like a skyline.
+Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace);
+
+// The same for parts without fixed buffers, from the skyline's side: the lowest valley takes the buffer of least rank
+// that lies within it, or is filled up to its lower neighbour. About O(n log n).
+Offsets skyline_by_valleys(const Part& part, const Ranks& ranks, Pace& pace);
+
+// By rank, each in the lowest gap that takes it, or in the tightest one. O(n^2).
+Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest, Pace& pace);
+
+// One above the other, on top of the fixed ones: what needs no time.
+Offsets pile(const Part& part);
+
+// Steiner et al. (2022), function 5: buffers whose lifetimes nest go first, the longest at the bottom, as a pyramid;
+// all others after them by size.
+Ranks pyramid_ranks(const Part& part);
+
+Bytes height_of(const Part& part, const Offsets& offsets);
+
+} // namespace memsched::placement

@@ -1,0 +1,199 @@
+#include "memsched/placement/part.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+
+namespace memsched::placement {
+namespace {
+
+struct Interval {
+    BufferId id;
+    SectionId first, last;
+};
+
+// Sections of a stretch of time, and the stretch ends where nothing is alive.
+std::vector<std::vector<Interval>> stretches_of(std::span<const Buffer> buffers) {
+    std::vector<std::pair<std::int64_t, BufferId>> events;
+    for (std::size_t id = 0; id < buffers.size(); ++id) {
+        if (occupies(buffers[id])) {
+            events.emplace_back(buffers[id].start, static_cast<BufferId>(id));
+            events.emplace_back(buffers[id].end, ~static_cast<BufferId>(id));
+        }
+    }
+    std::sort(events.begin(), events.end());
+    std::vector<std::vector<Interval>> found;
+    std::vector<std::size_t> place(buffers.size());
+    std::size_t alive = 0;
+    SectionId section = 0;
+    bool open = false; // someone has started since the last section was closed
+    for (const auto& [tick, event] : events) {
+        if (event >= 0) {
+            if (alive == 0) {
+                found.emplace_back();
+                section = 0;
+            }
+            place[at(event)] = found.back().size();
+            found.back().push_back({event, section, section});
+            open = true;
+            ++alive;
+        } else {
+            section += open ? 1 : 0;
+            open = false;
+            found.back()[place[at(~event)]].last = section;
+            --alive;
+        }
+    }
+    return found;
+}
+
+void add_columns(Part& part, std::span<const Buffer> buffers, const std::vector<Interval>& intervals) {
+    for (const Interval& interval : intervals) {
+        const Buffer& buffer = buffers[at(interval.id)];
+        part.id.push_back(interval.id);
+        part.first.push_back(interval.first);
+        part.last.push_back(interval.last);
+        part.bytes.push_back(buffer.bytes);
+        part.alignment.push_back(buffer.alignment);
+        part.fixed.push_back(buffer.offset);
+        part.length.push_back(buffer.end - buffer.start);
+        if (is_fixed(buffer)) {
+            part.fixings.push_back(static_cast<BufferId>(part.id.size() - 1));
+        }
+    }
+    std::stable_sort(part.fixings.begin(), part.fixings.end(),
+                     [&](BufferId a, BufferId b) { return part.fixed[at(a)] < part.fixed[at(b)]; });
+}
+
+// By section: the most that a buffer's extent has beyond its bytes. Those alive by what they have, in one sweep.
+std::vector<Bytes> slack_of(const Part& part) {
+    std::vector<Bytes> slack(part.sections(), 0);
+    std::priority_queue<std::pair<Bytes, SectionId>> alive; // and where they end
+    std::size_t b = 0;
+    for (std::size_t s = 0; s < slack.size(); ++s) {
+        for (; b < part.size() && part.first[b] <= static_cast<SectionId>(s); ++b) {
+            if (part.extent[b] > part.bytes[b]) {
+                alive.emplace(part.extent[b] - part.bytes[b], part.last[b]);
+            }
+        }
+        while (!alive.empty() && alive.top().second <= static_cast<SectionId>(s)) {
+            alive.pop();
+        }
+        slack[s] = alive.empty() ? 0 : alive.top().first;
+    }
+    return slack;
+}
+
+void add_obstacles(Part& part) {
+    std::vector<Obstacle>& all = part.obstacles;
+    for (const BufferId f : part.fixings) {
+        const SectionId first = part.first[at(f)], last = part.last[at(f)];
+        const Bytes offset = part.fixed[at(f)], top = offset + part.extent[at(f)];
+        if (!all.empty() && all.back().first == first && all.back().last == last && all.back().top == offset) {
+            all.back().top = top;
+        } else {
+            all.push_back({first, last, offset, top, 0});
+        }
+    }
+    Bytes reach = 0;
+    for (Obstacle& one : all) {
+        one.reach = reach = std::max(reach, one.top);
+    }
+}
+
+void add_sections(Part& part) {
+    part.unit = 0;
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        part.unit = std::gcd(part.unit, part.fixed[b] == free_offset ? part.alignment[b] : part.fixed[b]);
+    }
+    part.unit = std::max<Bytes>(part.unit, 1);
+    SectionId sections = 0;
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        part.extent.push_back(align_up(part.bytes[b], part.unit));
+        part.alignment[b] = part.alignment[b] == part.unit ? 1 : part.alignment[b];
+        sections = std::max(sections, part.last[b]);
+    }
+    std::vector<Bytes> change(at(sections) + 1, 0);
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        change[at(part.first[b])] += part.extent[b];
+        change[at(part.last[b])] -= part.extent[b];
+        part.least = std::max(part.least, part.fixed[b] == free_offset ? part.bytes[b] : part.fixed[b] + part.bytes[b]);
+    }
+    part.room.resize(at(sections));
+    std::partial_sum(change.begin(), change.end() - 1, part.room.begin());
+    part.slack = slack_of(part);
+    for (std::size_t s = 0; s < part.sections(); ++s) {
+        part.least = std::max(part.least, part.room[s] - part.slack[s]);
+    }
+}
+
+} // namespace
+
+std::vector<Part> parts_of(std::span<const Buffer> buffers) {
+    std::vector<Part> parts;
+    for (const std::vector<Interval>& intervals : stretches_of(buffers)) {
+        Part& part = parts.emplace_back();
+        add_columns(part, buffers, intervals);
+        add_sections(part);
+        add_obstacles(part);
+    }
+    return parts;
+}
+
+std::int64_t count_members(const Part& part) {
+    std::int64_t count = 0;
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        count += part.last[b] - part.first[b];
+    }
+    return count;
+}
+
+Lists members_of(const Part& part) {
+    Lists lists;
+    lists.begin.assign(part.sections() + 1, 0);
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
+            ++lists.begin[at(s) + 1];
+        }
+    }
+    std::partial_sum(lists.begin.begin(), lists.begin.end(), lists.begin.begin());
+    lists.entry.resize(at(lists.begin.back()));
+    std::vector<std::int32_t> next(lists.begin.begin(), lists.begin.end() - 1);
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
+            lists.entry[at(next[at(s)]++)] = static_cast<BufferId>(b);
+        }
+    }
+    return lists;
+}
+
+Lists overlaps_of(const Part& part) {
+    Lists lists;
+    std::vector<std::vector<BufferId>> overlaps(part.size());
+    for (std::size_t a = 0; a < part.size(); ++a) { // by first section, so what begins before a ends is one range
+        for (std::size_t b = a + 1; b < part.size() && part.first[b] < part.last[a]; ++b) {
+            overlaps[a].push_back(static_cast<BufferId>(b));
+            overlaps[b].push_back(static_cast<BufferId>(a));
+        }
+    }
+    lists.begin.push_back(0);
+    for (const std::vector<BufferId>& of : overlaps) {
+        lists.entry.insert(lists.entry.end(), of.begin(), of.end());
+        lists.begin.push_back(static_cast<std::int32_t>(lists.entry.size()));
+    }
+    return lists;
+}
+
+Bytes lowest_offset(const Part& part, BufferId b, Bytes floor) {
+    Bytes offset = align_up(floor, part.alignment[at(b)]);
+    const auto reaches = [](Bytes height, const Obstacle& one) { return height < one.reach; };
+    auto one = std::upper_bound(part.obstacles.begin(), part.obstacles.end(), offset, reaches);
+    for (; one != part.obstacles.end() && one->offset < offset + part.bytes[at(b)]; ++one) { // by offset: one pass
+        if (one->first < part.last[at(b)] && one->last > part.first[at(b)] && one->top > offset) {
+            offset = align_up(one->top, part.alignment[at(b)]);
+        }
+    }
+    return offset;
+}
+
+} // namespace memsched::placement

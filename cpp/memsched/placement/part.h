@@ -1,0 +1,62 @@
+// One part of a placement problem: buffers linked by time, with time as sections. Parts are placed apart.
+#pragma once
+
+#include "memsched/placement/buffers.h"
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace memsched::placement {
+
+using SectionId = std::int32_t; // index of a section of a part
+
+// Bytes that are taken in the sections [first, last).
+struct Obstacle {
+    SectionId first, last;
+    Bytes offset, top;
+    Bytes reach; // the highest top of this one and of those below it in the list
+};
+
+// A section is a largest set of buffers alive at once: two buffers overlap in time where they share one. Buffers lie by
+// first section, so those of a range of sections that no other buffer crosses are a range too. Columns are by buffer of
+// the part, unless said otherwise.
+struct Part {
+    std::vector<BufferId> id;           // in the problem's list
+    std::vector<SectionId> first, last; // its sections: [first, last)
+    std::vector<std::int64_t> length;   // ticks
+    std::vector<Bytes> bytes, fixed;
+    std::vector<Bytes> extent;       // bytes up to the next multiple of `unit`: no other buffer can use the rest
+    std::vector<Bytes> alignment;    // 1 where any multiple of the unit will do
+    std::vector<BufferId> fixings;   // the fixed ones of the part, by offset
+    std::vector<Obstacle> obstacles; // what they take, by offset; those of one life that touch are one
+    std::vector<Bytes> room;         // by section: the extents of all its buffers
+    std::vector<Bytes> slack;        // by section: the largest extent - bytes, which the topmost buffer may save
+    Bytes unit = 1;                  // all offsets are multiples of it
+    Bytes least = 0;                 // no placement of the part is lower
+
+    std::size_t size() const { return id.size(); }
+    std::size_t sections() const { return room.size(); }
+};
+
+// Buffers that occupy nothing are in no part.
+std::vector<Part> parts_of(std::span<const Buffer> buffers);
+
+// Lists of int32 by index, in one array.
+struct Lists {
+    std::vector<std::int32_t> begin, entry;
+    std::span<const std::int32_t> operator[](std::int32_t k) const {
+        return {entry.data() + begin[at(k)], entry.data() + begin[at(k) + 1]};
+    }
+};
+
+std::int64_t count_members(const Part& part); // summed over the sections
+Lists members_of(const Part& part);           // by section: its buffers
+Lists overlaps_of(const Part& part);          // by buffer: those that it shares a section with
+
+// The least offset >= floor that suits the alignment of b, which is free, and keeps clear of the fixed buffers that it
+// shares a section with.
+Bytes lowest_offset(const Part& part, BufferId b, Bytes floor);
+
+} // namespace memsched::placement

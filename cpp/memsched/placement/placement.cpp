@@ -1,0 +1,236 @@
+#include "memsched/placement/placement.h"
+
+#include "memsched/placement/improve.h"
+#include "memsched/placement/search.h"
+#include "memsched/placement/squeeze.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace memsched::placement {
+namespace {
+
+constexpr std::size_t most_searched = 3000;       // buffers of a part: the search recurses by buffer
+constexpr std::int64_t most_members = 50'000'000; // its tables
+constexpr std::size_t most_quadratic = 40'000;    // buffers of a part for rules that take O(n^2)
+constexpr std::int64_t first_steps = 50'000'000;  // of the first rule, however little time there is
+constexpr std::int64_t tries_per_round = 40;
+constexpr std::int64_t passes_per_turn = 256;
+constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
+
+struct Best {
+    const Part* part;
+    Offsets offsets;
+    Bytes height, bound;
+
+    void take(Offsets other) {
+        const Bytes top = height_of(*part, other);
+        if (top < height) {
+            height = top;
+            offsets = std::move(other);
+        }
+    }
+};
+
+// Of the buffers that can go equally low, who is first. The first of these rules is the best by itself.
+std::vector<Keys> skyline_keys() {
+    return {{Key::area, Key::bytes},    {Key::bytes, Key::width}, {Key::width, Key::bytes}, {Key::room, Key::area},
+            {Key::sections, Key::area}, {Key::first, Key::last},  {Key::last, Key::bytes}};
+}
+
+// Each stands for a way to break ties between buffers that can go equally low. They find different needles.
+std::vector<Order> search_orders() {
+    return {{{Key::room, Key::width, Key::area}, false},    {{Key::room, Key::width, Key::area}, true},
+            {{Key::first, Key::room, Key::bytes}, false},   {{Key::last, Key::width, Key::area}, false},
+            {{Key::room, Key::sections, Key::bytes}, true}, {{Key::width, Key::area, Key::room}, false},
+            {{Key::area, Key::room, Key::sections}, true}};
+}
+
+// All rules but the first, until one meets the goal.
+void portfolio(Best& best, Bytes goal, std::size_t most, Pace& pace) {
+    const Part& part = *best.part;
+    const std::vector<Keys> keys = skyline_keys();
+    for (std::size_t k = 1; k < keys.size(); ++k) {
+        best.take(skyline(part, rank_by(part, keys[k]), pace));
+        if (best.height <= goal) {
+            return;
+        }
+    }
+    if (part.size() > most) {
+        return;
+    }
+    const std::vector<Ranks> orders = {rank_by(part, {Key::bytes, Key::width}), rank_by(part, {Key::area, Key::bytes}),
+                                       rank_by(part, {Key::width, Key::bytes}), pyramid_ranks(part)};
+    for (const Ranks& ranks : orders) {
+        for (const bool tightest : {false, true}) {
+            best.take(fit_in_order(part, ranks, tightest, pace));
+            if (best.height <= goal) {
+                return;
+            }
+        }
+    }
+}
+
+// By the first rule.
+Best first_placement(const Part& part, Pace& pace) {
+    Best best{&part, pile(part), 0, part.least};
+    best.height = height_of(part, best.offsets);
+    try {
+        best.take(skyline(part, rank_by(part, skyline_keys().front()), pace));
+    } catch (const Stopped&) { // so it stays a pile
+    }
+    return best;
+}
+
+// Places one part until it is as low as the goal, or as its own bound where that is higher. Nobody needs it any lower.
+class Refiner {
+  public:
+    Refiner(Best& best, Bytes goal, bool capped, const Progress& progress)
+        : best_(best), goal_(goal), capped_(capped), progress_(progress) {}
+
+    bool run() { // true when told to stop
+        const Part& part = *best_.part;
+        std::size_t round = 0;
+        const bool searches = part.size() <= most_searched && count_members(part) <= most_members;
+        std::optional<Search> search;
+        const std::vector<Order> orders = search_orders();
+        std::mt19937_64 random(part.size());
+        for (std::int64_t nodes = 3 * static_cast<std::int64_t>(part.size()); !done();
+             nodes = std::min(2 * nodes, most_nodes), ++round) {
+            if (searches && !search) {
+                search.emplace(part);
+            }
+            for (std::size_t k = 0; search && k < orders.size() && !done(); ++k) {
+                ask(*search, orders[k], aim(), nodes);
+                if (!capped_ && !done()) { // somewhere from half way down to just below what there is
+                    const Bytes gap = best_.height - aim();
+                    ask(*search, orders[k], best_.height - std::max<Bytes>(1, gap >> (1 + (round + k) % 8)), nodes);
+                    if (squeeze(random)) {
+                        return true;
+                    }
+                }
+                if (progress_.tick(0)) {
+                    return true;
+                }
+            }
+            if ((!searches || (capped_ && round > 1)) && squeeze(random)) {
+                return true;
+            }
+            if (!done() && improve_placement(part, aim(), tries_per_round, random, best_.offsets, progress_)) {
+                best_.height = height_of(part, best_.offsets);
+                return true;
+            }
+            best_.height = height_of(part, best_.offsets);
+        }
+        return false;
+    }
+
+    std::int64_t nodes() const { return nodes_; }
+
+  private:
+    Bytes aim() const { return std::max(goal_, best_.bound); }
+    bool done() const { return best_.height <= aim() || (capped_ && best_.bound > goal_); }
+
+    void ask(Search& search, const Order& order, Bytes capacity, std::int64_t nodes) {
+        const Search::Outcome outcome = search.run(order, capacity, nodes, progress_);
+        nodes_ += search.nodes();
+        if (outcome == Search::Outcome::found) {
+            best_.take(search.offsets());
+        } else if (outcome == Search::Outcome::none) {
+            best_.bound = std::max(best_.bound, search.next_capacity());
+        }
+    }
+
+    bool squeeze(std::mt19937_64& random) { // true when told to stop
+        if (done()) {
+            return false;
+        }
+        if (!squeeze_) {
+            squeeze_.emplace(*best_.part);
+        }
+        const bool stopped = squeeze_->run(aim(), passes_per_turn, random, best_.offsets, progress_);
+        best_.height = height_of(*best_.part, best_.offsets);
+        return stopped;
+    }
+
+    Best& best_;
+    std::optional<Squeeze> squeeze_;
+    Bytes goal_;
+    bool capped_; // what is above the goal is of no use
+    const Progress& progress_;
+    std::int64_t nodes_ = 0;
+};
+
+// The end of the highest buffer that is in nobody's way: where it lies is settled.
+Bytes idle_top(std::span<const Buffer> buffers) {
+    Bytes top = 0;
+    for (const Buffer& buffer : buffers) {
+        if (!occupies(buffer)) {
+            top = std::max(top, (is_fixed(buffer) ? buffer.offset : 0) + buffer.bytes);
+        }
+    }
+    return top;
+}
+
+Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, Bytes idle, std::int64_t nodes) {
+    Placed placed;
+    for (const Buffer& buffer : buffers) {
+        placed.offsets.push_back(is_fixed(buffer) ? buffer.offset : 0);
+    }
+    placed.lower_bound = idle;
+    for (const Best& best : all) {
+        for (std::size_t b = 0; b < best.part->size(); ++b) {
+            placed.offsets[at(best.part->id[b])] = best.offsets[b];
+        }
+        placed.lower_bound = std::max(placed.lower_bound, best.bound);
+    }
+    placed.height = height(buffers, placed.offsets);
+    placed.nodes = nodes;
+    return placed;
+}
+
+} // namespace
+
+Placed place(std::span<const Buffer> buffers, const Options& options, const Progress& progress) {
+    check_buffers(buffers);
+    const std::vector<Part> parts = parts_of(buffers);
+    const Bytes idle = idle_top(buffers);
+    Bytes bound = idle;
+    std::vector<Best> all;
+    Pace patient(progress, first_steps);
+    for (const Part& part : parts) {
+        all.push_back(first_placement(part, patient));
+        bound = std::max(bound, part.least);
+    }
+    std::sort(all.begin(), all.end(), [](const Best& x, const Best& y) {
+        return x.bound != y.bound ? x.bound > y.bound : x.part->id.front() < y.part->id.front();
+    });
+    std::int64_t nodes = 0;
+    const bool hopeless = options.capacity && bound > *options.capacity;
+    const Bytes goal = options.capacity ? *options.capacity : bound;
+    const std::size_t quadratic = options.search ? most_searched : most_quadratic; // a search has better rules
+    try {
+        Pace pace(progress);
+        for (Best& best : all) {
+            if (best.height > goal && !(hopeless && !options.search) && !progress.tick(0)) {
+                portfolio(best, std::max(goal, best.bound), quadratic, pace);
+            }
+        }
+    } catch (const Stopped&) { // with what there is
+    }
+    for (Best& best : all) {
+        if (!options.search || best.height <= std::max(goal, bound)) {
+            continue;
+        }
+        Refiner refiner(best, options.capacity ? goal : bound, options.capacity.has_value(), progress);
+        const bool stopped = refiner.run();
+        nodes += refiner.nodes();
+        bound = std::max(bound, best.bound);
+        if (stopped) {
+            break;
+        }
+    }
+    return gather(buffers, all, idle, nodes);
+}
+
+} // namespace memsched::placement

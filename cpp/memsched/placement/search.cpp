@@ -1,0 +1,356 @@
+#include "memsched/placement/search.h"
+
+#include <algorithm>
+#include <limits>
+
+// Why nothing is lost. Let P be a placement within the capacity, of all these one of the least sum of offsets. There is
+// a way down to P, and no rule cuts it. On it, what is placed lies as in P, and all else lies in P behind the last
+// placed one, by offset and then by rank. Let b be the next one of P, at the offset o.
+//
+// Rest. b lies at rest_[b]. The placed ones that b meets begin at or below o and share no byte with it, so they end at
+// or below o; fixed ones still to come are where they are. So o is among the offsets of which rest_[b] is the least:
+// aligned, on top of those placed, clear of those fixed. There b would be clear of all others, too, as free ones still
+// to come lie at o or above and hence above b. If rest_[b] were below o, P with b there would have a smaller sum.
+//
+// Gaps. No c still to come has rest_[c] + bytes <= o. All others still to come lie at o or above, so c could lie at
+// rest_[c], and it lies in P at o or above, which is higher. A fixed c lies at rest_[c] and would have come before b.
+//
+// Lifting. Where c was tried at rest_[c] before b, in the same level, P has c higher: c comes after b in P, and at
+// rest_[c] it would come before. So when c's turn comes in P, one that was not placed at this level has raised its
+// rest, and c lies on top of it or of a fixed one, aligned: at or above the least of lowest_ + extent of all that c
+// meets and that are still to come. Where there are none, or c is fixed, P is not in the rest of the level.
+//
+// Floors. Those of a section still to come lie one above the other, at the least lowest_ of them or above. As all
+// offsets are multiples of the unit, each but the topmost takes its extent, and that one its extent less the slack at
+// least.
+//
+// Pieces. No rule for a buffer looks beyond those that it meets. So pieces are problems of their own: P's part of one
+// is not lost by what is found for another.
+//
+// Ranks. Buffers at one offset do not meet, so any order among them leads to P, and a piece may rank its buffers anew.
+// But lifting compares siblings: all of a level must see the same ranks. So new ranks are undone with all else before
+// the next candidate of a level is tried, also those of pieces that were found while a later one was not.
+//
+// The next capacity. A larger capacity changes the search only where `fits` said no, and least where the least top was
+// too high. Every cut by `fits` notes its top, so that below the least of them the search is the same.
+
+namespace memsched::placement {
+namespace {
+
+constexpr Bytes gone = std::numeric_limits<Bytes>::max() / 2;
+
+} // namespace
+
+Search::Search(const Part& part) : part_(part), members_(members_of(part)), overlaps_(overlaps_of(part)) {}
+
+void Search::reset(Bytes capacity) {
+    const std::size_t n = part_.size(), sections = part_.sections();
+    capacity_ = capacity;
+    next_ = gone;
+    nodes_ = 0;
+    placed_.assign(n, 0);
+    offsets_.assign(n, 0);
+    lowest_.resize(n);
+    ranks_.assign(n, 0);
+    cut_.assign(sections, 0);
+    for (std::size_t b = 0; b < n; ++b) {
+        const auto id = static_cast<BufferId>(b);
+        lowest_[b] = part_.fixed[b] != free_offset ? part_.fixed[b] : lowest_offset(part_, id, 0);
+        for (SectionId s = part_.first[b]; s + 1 < part_.last[b]; ++s) {
+            ++cut_[at(s)];
+        }
+    }
+    floor_.assign(sections, gone);
+    witness_.assign(sections, 0);
+    left_.resize(sections);
+    for (std::size_t s = 0; s < sections; ++s) {
+        left_[s] = part_.room[s] - part_.slack[s];
+        for (const BufferId b : members_[static_cast<SectionId>(s)]) {
+            if (lowest_[at(b)] < floor_[s]) {
+                floor_[s] = lowest_[at(b)];
+                witness_[s] = b;
+            }
+        }
+    }
+    candidates_.clear();
+    order_.clear();
+    offset_changes_.clear();
+    rest_ = lowest_;
+    floor_changes_.clear();
+    rank_changes_.clear();
+}
+
+Search::Outcome Search::run(const Order& order, Bytes capacity, std::int64_t nodes, const Progress& progress) {
+    rule_ = order;
+    progress_ = &progress;
+    most_nodes_ = nodes;
+    reset(capacity);
+    const Range all{0, static_cast<SectionId>(part_.sections()), 0, static_cast<BufferId>(part_.size())};
+    for (std::size_t b = 0; b < part_.size(); ++b) {
+        if (!fits(lowest_[b] + part_.bytes[b])) {
+            return Outcome::none;
+        }
+    }
+    for (std::size_t s = 0; s < part_.sections(); ++s) {
+        if (!fits(floor_[s] + left_[s])) {
+            return Outcome::none;
+        }
+    }
+    rank(all);
+    return search(all, {0, -1});
+}
+
+// A node takes from nanoseconds to milliseconds, so its work says when to ask.
+bool Search::told_to_stop() {
+    if (work_ < Pace::steps_per_tick) {
+        return false;
+    }
+    work_ = 0;
+    return progress_->tick(0);
+}
+
+// Remembers what capacity would have been enough.
+bool Search::fits(Bytes top) {
+    if (top <= capacity_) {
+        return true;
+    }
+    next_ = std::min(next_, top);
+    return false;
+}
+
+// False when all are placed.
+bool Search::add_candidates(const Range& range, Position after) {
+    // A buffer that would end where another one could still go leaves a gap for nothing: that one could come down.
+    Bytes least_top = gone;
+    for (BufferId b = range.begin; b < range.end; ++b) {
+        least_top = std::min(least_top, rest_[at(b)] + part_.bytes[at(b)]);
+    }
+    const std::size_t before = candidates_.size();
+    for (BufferId b = range.begin; b < range.end; ++b) {
+        const Bytes offset = lowest_[at(b)];
+        if (offset < least_top && offset >= after.offset && rest_[at(b)] == offset &&
+            (offset > after.offset || ranks_[at(b)] > after.rank)) {
+            candidates_.push_back({offset, b});
+        }
+    }
+    std::sort(candidates_.begin() + static_cast<std::ptrdiff_t>(before), candidates_.end(),
+              [&](const Candidate& x, const Candidate& y) {
+                  return x.offset != y.offset ? x.offset < y.offset : ranks_[at(x.b)] < ranks_[at(y.b)];
+              });
+    return least_top < gone;
+}
+
+Search::Outcome Search::search(const Range& range, Position after) {
+    work_ += range.end - range.begin;
+    if (++nodes_ > most_nodes_ || told_to_stop()) {
+        return Outcome::stopped;
+    }
+    const std::size_t before = candidates_.size();
+    const Mark mark = here();
+    Outcome outcome = add_candidates(range, after) ? Outcome::none : Outcome::found;
+    for (std::size_t k = before; k < candidates_.size(); ++k) {
+        const Candidate candidate = candidates_[k];
+        outcome = place(range, candidate);
+        if (outcome != Outcome::none || !skip(candidate)) {
+            break;
+        }
+    }
+    if (outcome != Outcome::found) {
+        undo(mark);
+    }
+    candidates_.resize(before);
+    return outcome;
+}
+
+// b is no longer to rest where it is, so it will rest on one that is not placed yet.
+bool Search::skip(const Candidate& candidate) {
+    const BufferId b = candidate.b;
+    Bytes least = gone;
+    for (const BufferId other : overlaps_[b]) {
+        least = std::min(least, placed_[at(other)] ? gone : lowest_[at(other)] + part_.extent[at(other)]);
+    }
+    if (least == gone || part_.fixed[at(b)] != free_offset) {
+        return false;
+    }
+    least = part_.fixings.empty() ? align_up(least, part_.alignment[at(b)]) : lowest_offset(part_, b, least);
+    if (least <= lowest_[at(b)]) {
+        return true;
+    }
+    offset_changes_.push_back({b, rest_[at(b)], lowest_[at(b)]});
+    lowest_[at(b)] = least;
+    return fits(least + part_.bytes[at(b)]) && lift_floors(part_.first[at(b)], part_.last[at(b)], candidate.offset);
+}
+
+Search::Outcome Search::place(const Range& range, const Candidate& candidate) {
+    const BufferId b = candidate.b;
+    const Bytes offset = candidate.offset, extent = part_.extent[at(b)];
+    const Mark mark = here();
+    order_.push_back(b);
+    offsets_[at(b)] = offset;
+    placed_[at(b)] = 1;
+    offset_changes_.push_back({b, rest_[at(b)], lowest_[at(b)]});
+    rest_[at(b)] = gone;
+    lowest_[at(b)] = gone;
+    for (SectionId s = part_.first[at(b)]; s < part_.last[at(b)]; ++s) {
+        left_[at(s)] -= extent;
+        --cut_[at(s)];
+    }
+    ++cut_[at(part_.last[at(b)] - 1)];
+    Outcome outcome = Outcome::none;
+    if (lift_overlapping(b, offset + extent) && lift_floors(range.first, range.last, offset)) {
+        outcome = search_pieces(range, b, {offset, ranks_[at(b)]});
+    }
+    if (outcome != Outcome::found) {
+        undo(mark);
+    }
+    return outcome;
+}
+
+Search::Mark Search::here() const {
+    return {order_.size(), offset_changes_.size(), floor_changes_.size(), rank_changes_.size()};
+}
+
+void Search::undo(const Mark& mark) {
+    while (floor_changes_.size() > mark.floors) {
+        const FloorChange& change = floor_changes_.back();
+        floor_[at(change.s)] = change.floor;
+        witness_[at(change.s)] = change.witness;
+        floor_changes_.pop_back();
+    }
+    while (order_.size() > mark.order) { // those of pieces that were found as well
+        const BufferId b = order_.back();
+        for (SectionId s = part_.first[at(b)]; s < part_.last[at(b)]; ++s) {
+            left_[at(s)] += part_.extent[at(b)];
+            ++cut_[at(s)];
+        }
+        --cut_[at(part_.last[at(b)] - 1)];
+        placed_[at(b)] = 0;
+        order_.pop_back();
+    }
+    while (offset_changes_.size() > mark.offsets) {
+        const OffsetChange& change = offset_changes_.back();
+        rest_[at(change.b)] = change.rest;
+        lowest_[at(change.b)] = change.lowest;
+        offset_changes_.pop_back();
+    }
+    while (rank_changes_.size() > mark.ranks) {
+        ranks_[at(rank_changes_.back().b)] = rank_changes_.back().rank;
+        rank_changes_.pop_back();
+    }
+}
+
+bool Search::lift_overlapping(BufferId b, Bytes top) {
+    work_ += static_cast<std::int64_t>(overlaps_[b].size() * (1 + part_.obstacles.size() / 4));
+    for (const BufferId other : overlaps_[b]) {
+        if (rest_[at(other)] >= top) { // placed ones too
+            continue;
+        }
+        if (part_.fixed[at(other)] != free_offset) {
+            return false;
+        }
+        const Bytes now =
+            part_.fixings.empty() ? align_up(top, part_.alignment[at(other)]) : lowest_offset(part_, other, top);
+        offset_changes_.push_back({other, rest_[at(other)], lowest_[at(other)]});
+        rest_[at(other)] = now;
+        if (lowest_[at(other)] < now) {
+            lowest_[at(other)] = now;
+            if (!fits(now + part_.bytes[at(other)])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool Search::lift_floors(SectionId first, SectionId last, Bytes offset) {
+    work_ += last - first;
+    const SectionId hot = hot_;
+    if (hot >= first && hot < last && !lift_floor(hot, offset)) {
+        return false;
+    }
+    for (SectionId s = first; s < last; ++s) {
+        if (!lift_floor(s, offset)) {
+            hot_ = s;
+            return false;
+        }
+    }
+    return true;
+}
+
+bool Search::lift_floor(SectionId s, Bytes offset) {
+    const Bytes old = floor_[at(s)];
+    if (lowest_[at(witness_[at(s)])] == old) {
+        return old == gone || fits(std::max(old, offset) + left_[at(s)]);
+    }
+    work_ += static_cast<std::int64_t>(members_[s].size());
+    Bytes least = gone;
+    BufferId witness = witness_[at(s)];
+    for (const BufferId b : members_[s]) {
+        if (lowest_[at(b)] < least) {
+            least = lowest_[at(b)];
+            witness = b;
+            if (least == old) {
+                break;
+            }
+        }
+    }
+    floor_changes_.push_back({s, witness_[at(s)], old});
+    floor_[at(s)] = least;
+    witness_[at(s)] = witness;
+    return least == gone || fits(std::max(least, offset) + left_[at(s)]);
+}
+
+// What the placed buffer alone held together falls apart, and every piece is searched for itself.
+Search::Outcome Search::search_pieces(const Range& range, BufferId placed, Position after) {
+    Range piece = range;
+    const SectionId last = part_.last[at(placed)];
+    for (SectionId s = part_.first[at(placed)]; s < last; ++s) {
+        const bool ends = s + 1 == last;
+        if (!ends && cut_[at(s)] > 0) {
+            continue;
+        }
+        if (ends && piece.first == range.first) {
+            return search(range, after);
+        }
+        const auto begin = part_.first.begin();
+        piece.last = ends ? range.last : s + 1;
+        piece.end = static_cast<BufferId>(std::lower_bound(begin + piece.begin, begin + range.end, piece.last) - begin);
+        const Outcome outcome = search_piece(piece, after);
+        if (outcome != Outcome::found) {
+            return outcome;
+        }
+        piece.first = piece.last;
+        piece.begin = piece.end;
+    }
+    return Outcome::found;
+}
+
+Search::Outcome Search::search_piece(const Range& piece, Position after) {
+    if (!rule_.anew) {
+        return search(piece, after);
+    }
+    rank(piece);
+    return search(piece, {after.offset, -1});
+}
+
+void Search::rank(const Range& piece) {
+    std::vector<std::pair<std::vector<std::int64_t>, BufferId>> order; // negated: the largest first
+    for (BufferId b = piece.begin; b < piece.end; ++b) {
+        if (placed_[at(b)] == 0) {
+            const Bytes room = *std::max_element(left_.begin() + part_.first[at(b)], left_.begin() + part_.last[at(b)]);
+            std::vector<std::int64_t> values;
+            for (const Key key : rule_.keys) {
+                values.push_back(-value_of(part_, b, key, room));
+            }
+            order.emplace_back(std::move(values), b);
+        }
+    }
+    std::sort(order.begin(), order.end());
+    for (std::size_t k = 0; k < order.size(); ++k) {
+        std::int32_t& own = ranks_[at(order[k].second)];
+        rank_changes_.push_back({order[k].second, own});
+        own = static_cast<std::int32_t>(k);
+    }
+}
+
+} // namespace memsched::placement

@@ -1,0 +1,41 @@
+// Squeaky wheel optimisation of one part: first fit again and again, where those that came out too high go earlier.
+#pragma once
+
+#include "memsched/placement/greedy.h"
+#include "memsched/support/progress.h"
+
+#include <cstdint>
+#include <random>
+
+namespace memsched::placement {
+
+// What was learned of the buffers of a part is kept from turn to turn.
+class Squeeze {
+  public:
+    explicit Squeeze(const Part& part);
+
+    // Up to so many passes to bring `offsets` down to `goal`; never raises the height. Small parts are placed as a
+    // whole, others around their highest buffer. True when told to stop.
+    bool run(Bytes goal, std::int64_t passes, std::mt19937_64& random, Offsets& offsets, const Progress& progress);
+
+  private:
+    struct Place {
+        Bytes offset, top;
+        SectionId first, last;
+        std::int32_t turn; // when it was placed; -1: before all
+    };
+
+    void gather(BufferId high, const Offsets& offsets, std::mt19937_64& random);
+    void sort();
+    Bytes fit();
+
+    const Part& part_;
+    std::vector<std::int64_t> weights_; // by buffer: the heaviest goes first
+    std::size_t most_;                  // buffers of a neighbourhood
+    std::vector<BufferId> order_;       // those that move
+    std::vector<BufferId> fitted_;      // as they were placed in the last pass
+    std::vector<Place> places_;         // by offset
+    Offsets offsets_;                   // of the last pass
+};
+
+} // namespace memsched::placement

@@ -1,0 +1,83 @@
+#include "memsched/planners/classes/class_search.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace memsched {
+namespace {
+
+// The budget alone limits: questions may have more of it.
+Device without_limit(Device device) {
+    device.memory = std::numeric_limits<Bytes>::max();
+    return device;
+}
+
+} // namespace
+
+ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers,
+                         const Progress& progress)
+    : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers), progress_(progress),
+      lists_(static_cast<std::size_t>(workers.threads())) {
+    for (int worker = 0; worker < workers.threads(); ++worker) {
+        plans_.push_back(std::make_unique<ClassPlans>(graph));
+        simulators_.emplace_back(graph, without_limit(device), budget);
+    }
+}
+
+bool ClassSearch::stopped(double fraction) {
+    fraction_ = std::max(fraction_, fraction);
+    stopped_ = stopped_ || progress_.tick(fraction_);
+    return stopped_;
+}
+
+Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchRule& rule, Bytes more, int worker) {
+    const auto id = static_cast<std::size_t>(worker);
+    ++evaluations_;
+    if (!plans_[id]->build(classes, capacity_ + more, rule, lists_[id])) {
+        return Simulator::illegal;
+    }
+    simulators_[id].set_capacity(capacity_ + more);
+    return simulators_[id].makespan(lists_[id]);
+}
+
+std::vector<Seconds> ClassSearch::makespans(const std::vector<ClassQuestion>& questions) {
+    return makespans(questions.size(), [&](std::size_t k) { return questions[k]; });
+}
+
+std::vector<Seconds> ClassSearch::makespans(std::size_t number,
+                                            const std::function<ClassQuestion(std::size_t)>& question) {
+    std::vector<Seconds> found(number, Simulator::illegal);
+    const std::size_t block = between_stops() * plans_.size(); // between blocks others are heard
+    for (std::size_t begin = 0; begin < found.size() && !stopped(fraction_); begin += block) {
+        const std::size_t count = std::min(block, found.size() - begin);
+        workers_.each(static_cast<int>(count), [&](int k, int worker) {
+            const ClassQuestion one = question(begin + static_cast<std::size_t>(k));
+            found[begin + static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
+        });
+    }
+    return found;
+}
+
+StepList ClassSearch::steps(const std::vector<MapClass>& classes, const FetchRule& rule) {
+    StepList list;
+    plans_[0]->build(classes, capacity_, rule, list);
+    return list;
+}
+
+ClassSolution ClassSearch::with_best_rule(std::vector<MapClass> classes) {
+    ClassSolution best{std::move(classes), {}, 0};
+    best.makespan = makespan(best.classes);
+    for (const FetchRule& rule : {FetchRule{FetchRule::Kind::layers}, FetchRule{FetchRule::Kind::demand}}) {
+        if (best.makespan < Simulator::illegal && stopped(fraction_)) {
+            break;
+        }
+        const Seconds found = makespan(best.classes, rule);
+        if (clearly_less(found, best.makespan)) {
+            best.rule = rule;
+            best.makespan = found;
+        }
+    }
+    return best;
+}
+
+} // namespace memsched

@@ -1,0 +1,71 @@
+// What every search over classes does many times: build a plan, and time it.
+#pragma once
+
+#include "memsched/build/class_plans.h"
+#include "memsched/model/device.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/parallel.h"
+#include "memsched/support/progress.h"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace memsched {
+
+// Classes of all maps, where their fetches stand, and what the simulator says.
+struct ClassSolution {
+    std::vector<MapClass> classes;
+    FetchRule rule;
+    Seconds makespan = 0;
+};
+
+// Whether a is less than b by more than rounding.
+inline bool clearly_less(Seconds a, Seconds b) { return a < b * (1 - 1e-12); }
+
+// One assignment of classes, and the bytes that it may have beyond the budget.
+struct ClassQuestion {
+    std::vector<MapClass> classes;
+    Bytes more = 0;
+};
+
+class ClassSearch {
+  public:
+    // budget: bytes, resident included. Keeps references to graph, workers and progress.
+    ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers, const Progress& progress);
+
+    const std::vector<TensorId>& maps() const { return plans_[0]->maps(); }
+
+    // The makespan; Simulator::illegal where there is no plan.
+    Seconds makespan(const std::vector<MapClass>& classes, const FetchRule& rule = {}, Bytes more = 0, int worker = 0);
+    // Of all questions, with eager fetches; Simulator::illegal for those that were not reached when told to stop.
+    std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
+    // Of so many questions, each made when its turn comes: all at once may be more than memory holds.
+    std::vector<Seconds> makespans(std::size_t number, const std::function<ClassQuestion(std::size_t)>& question);
+    // So many plans are timed between two looks at the clock, a millisecond or a few.
+    std::size_t between_stops() const { return maps().size() < 1000 ? 8 : 1; }
+    // Whether the search was told to stop; `fraction` of it is done.
+    bool stopped(double fraction);
+    // The steps of a plan that `makespan` found to exist.
+    StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
+    // The best of eager fetches, fetches one layer ahead and fetches on demand; its makespan is Simulator::illegal
+    // where none fits. Eager ones are mostly the best, but what is listed early holds its memory against later runs.
+    // When told to stop, the first of them that fits.
+    ClassSolution with_best_rule(std::vector<MapClass> classes);
+    std::int64_t evaluations() const { return evaluations_; }
+
+  private:
+    Bytes capacity_;
+    Workers& workers_;
+    const Progress& progress_;
+    double fraction_ = 0;
+    bool stopped_ = false;
+    std::vector<std::unique_ptr<ClassPlans>> plans_; // by worker, as the next two
+    std::vector<Simulator> simulators_;
+    std::vector<StepList> lists_;
+    std::atomic<std::int64_t> evaluations_ = 0;
+};
+
+} // namespace memsched

@@ -1,0 +1,93 @@
+#include "memsched/planners/classes/vdnn_sync.h"
+
+#include "memsched/build/class_plans.h"
+#include "memsched/model/fixed_choices.h"
+#include "memsched/simulate/simulate.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+// Bytes of the prefetches that are issued with the run at position k.
+Bytes issued_with(const Graph& graph, const StepList& list, std::size_t k) {
+    Bytes sum = 0;
+    for (++k; k < list.steps.size() && list.steps[k].verb != Verb::run; ++k) {
+        sum += list.steps[k].verb == Verb::prefetch ? graph.tensor(list.steps[k].id).bytes : 0;
+    }
+    return sum;
+}
+
+// Of each run the fastest algorithm that finds room, and in the forward the wait for the offloads of the run before.
+void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
+    Bytes live = 0;
+    for (const Tensor& t : graph.tensors()) {
+        live += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+    std::vector<StepId> offloads;
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        Step& step = list.steps[k];
+        if (step.verb == Verb::offload) {
+            offloads.push_back(static_cast<StepId>(k));
+        } else if (step.verb == Verb::prefetch) {
+            live += graph.tensor(step.id).bytes;
+        } else if (step.verb == Verb::free) {
+            live -= graph.tensor(step.id).bytes;
+        } else {
+            const Op& op = graph.op(step.id);
+            for (const TensorId t : op.writes) {
+                live += graph.tensor(t).bytes;
+            }
+            step.choice = fastest_within(op, capacity - live - issued_with(graph, list, k));
+            if (!offloads.empty()) {
+                step.after = static_cast<StepId>(list.after.size());
+                list.after.push_back(std::move(offloads));
+                offloads.clear();
+            }
+        }
+    }
+}
+
+} // namespace
+
+std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
+    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
+    const OpId turn = turn_of(graph);
+    for (OpId id = 0; id < turn; ++id) {
+        const Op& op = graph.op(id);
+        if (convolutions ? op.kind == "conv" : op.kind != "fc") {
+            for (const TensorId t : op.reads) {
+                read[static_cast<std::size_t>(t)] = 1;
+            }
+        }
+    }
+    std::vector<MapClass> classes;
+    for (const TensorId t : feature_maps(graph)) {
+        classes.push_back(read[static_cast<std::size_t>(t)] ? MapClass::swap : MapClass::keep);
+    }
+    return classes;
+}
+
+VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
+    const FixedChoices baseline = fix_choices(graph, -1);
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    ClassPlans plans(baseline.graph);
+    Simulator simulator(graph, device, budget);
+    FetchRule rule{FetchRule::Kind::layers};
+    rule.soft = true;
+    VdnnSolution best;
+    best.makespan = Simulator::illegal;
+    for (const bool convolutions : {false, true}) {
+        StepList list;
+        if (plans.build(vdnn_classes(graph, convolutions), capacity, rule, list)) {
+            synchronise(graph, capacity, list);
+            const Seconds makespan = simulator.makespan(list);
+            if (makespan < best.makespan) {
+                best = {std::move(list), convolutions, makespan};
+            }
+        }
+    }
+    return best;
+}
+
+} // namespace memsched

@@ -1,0 +1,86 @@
+#include "memsched/planners/modnn/facts.h"
+
+#include "memsched/planners/modnn/modnn.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+Tensors distinct(const Tensors& tensors) {
+    Tensors found;
+    for (const TensorId t : tensors) {
+        if (std::find(found.begin(), found.end(), t) == found.end()) {
+            found.push_back(t);
+        }
+    }
+    return found;
+}
+
+Bytes need(const Graph& graph, const Op& op, Bytes workspace) {
+    Bytes sum = workspace;
+    for (const Tensors& side : {distinct(op.reads), op.writes}) {
+        for (const TensorId t : side) {
+            sum += graph.tensor(t).bytes;
+        }
+    }
+    return sum;
+}
+
+} // namespace
+
+ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()), over(g.ops().size()) {
+    for (std::size_t i = 0; i < g.ops().size(); ++i) {
+        const Op& op = g.ops()[i];
+        base.push_back(baseline(op));
+        quickest.push_back(fastest(op).time);
+        reads.push_back(distinct(op.reads));
+        for (const TensorId t : reads.back()) {
+            uses[at(t)].push_back(static_cast<OpId>(i));
+        }
+    }
+    for (std::size_t t = 0; t < uses.size() && !over.empty(); ++t) {
+        const Role role = g.tensors()[t].role;
+        if (role != Role::weight && (role == Role::input || !uses[t].empty())) {
+            over[uses[t].empty() ? 0 : at(uses[t].back())].push_back(static_cast<TensorId>(t));
+        }
+    }
+}
+
+Bytes ModnnFacts::base_workspace(OpId op) const { return graph.op(op).choices[at(base[at(op)])].workspace; }
+
+bool ModnnFacts::goes_to_top(TensorId owner) const {
+    return owner == Segment::workspace || graph.tensor(owner).role == Role::gradient;
+}
+
+OpId ModnnFacts::next_use(TensorId t, OpId behind) const {
+    const auto found = std::upper_bound(uses[at(t)].begin(), uses[at(t)].end(), behind);
+    return found == uses[at(t)].end() ? static_cast<OpId>(graph.ops().size()) : *found;
+}
+
+Tensors ModnnFacts::by_size(Tensors tensors) const {
+    std::erase_if(tensors, [&](TensorId t) { return bytes(t) == 0; });
+    std::stable_sort(tensors.begin(), tensors.end(), [&](TensorId a, TensorId b) { return bytes(a) > bytes(b); });
+    return tensors;
+}
+
+Bytes modnn_min_memory(const Graph& graph) {
+    Bytes sources = 0, most = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        sources += tensor.role == Role::input || tensor.role == Role::weight ? tensor.bytes : 0;
+    }
+    for (const Op& op : graph.ops()) {
+        most = std::max(most, need(graph, op, op.choices[at(baseline(op))].workspace));
+    }
+    return graph.resident() + std::max(most, sources);
+}
+
+Bytes need_of_fastest(const Graph& graph) {
+    Bytes most = 0;
+    for (const Op& op : graph.ops()) {
+        most = std::max(most, need(graph, op, fastest(op).workspace));
+    }
+    return most;
+}
+
+} // namespace memsched

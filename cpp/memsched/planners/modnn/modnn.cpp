@@ -1,0 +1,283 @@
+#include "memsched/planners/modnn/modnn.h"
+
+#include "memsched/planners/modnn/foresight.h"
+#include "memsched/planners/modnn/state.h"
+#include "memsched/support/errors.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+namespace memsched {
+namespace {
+
+using Scheme = ModnnState::Scheme;
+
+// The decisions of Algorithm 1, op by op.
+class Walk {
+  public:
+    Walk(const Graph& graph, const Device& device, Bytes capacity, const ModnnOptions& options)
+        : facts_(graph), foresight_(facts_), options_(options), state_(facts_, device, capacity),
+          ops_(static_cast<OpId>(graph.ops().size())) {}
+
+    ModnnSolution plan(const Progress& progress) {
+        for (OpId i = 0; i < ops_; ++i) {
+            tick(i, progress);
+            run(i, progress);
+        }
+        return {state_.steps(), state_.makespan()};
+    }
+
+  private:
+    struct Algorithm {
+        std::int32_t choice = 0;
+        Bytes low = StepList::no_address; // of its workspace
+        Tensors victims;
+    };
+
+    void tick(OpId i, const Progress& progress) const {
+        if (progress.tick(static_cast<double>(i) / ops_)) {
+            throw Stopped{};
+        }
+    }
+
+    // The reads of ops first .. last, and the writes of the first.
+    Flags protect(OpId first, OpId last) const {
+        Flags flags(facts_.uses.size(), 0);
+        for (OpId op = first; op <= last; ++op) {
+            for (const TensorId t : facts_.reads[at(op)]) {
+                flags[at(t)] = 1;
+            }
+        }
+        for (const TensorId t : facts_.graph.op(first).writes) {
+            flags[at(t)] = 1;
+        }
+        return flags;
+    }
+
+    std::optional<Bytes> first_fit(TensorId owner, Bytes bytes) const {
+        return state_.layout().memory.first_fit(bytes, facts_.goes_to_top(owner));
+    }
+
+    // Lines 3 to 8: room for the op's inputs, outputs and least workspace.
+    void make_room(OpId i) {
+        const Flags protects = protect(i, i);
+        const auto find = [&](TensorId owner, Bytes bytes) {
+            auto low = first_fit(owner, bytes);
+            if (!low) {
+                if (const auto found = state_.scheme(owner, bytes, protects, state_.clock(), i)) {
+                    state_.evict(found->victims);
+                    low = found->low;
+                }
+            }
+            return low;
+        };
+        for (const TensorId t : facts_.by_size(state_.missing_inputs(i))) {
+            const auto low = find(t, facts_.bytes(t));
+            if (!low) {
+                defragment(i);
+                return;
+            }
+            state_.prefetch(t, *low);
+        }
+        if (!reserve(i, find)) {
+            defragment(i);
+        }
+    }
+
+    template <class Find> bool reserve(OpId i, const Find& find) {
+        for (const TensorId t : facts_.by_size(facts_.graph.op(i).writes)) {
+            const auto low = find(t, facts_.bytes(t));
+            if (!low) {
+                return false;
+            }
+            state_.reserve(t, *low, facts_.bytes(t));
+        }
+        if (const Bytes scratch = facts_.base_workspace(i); scratch > 0) {
+            const auto low = find(Segment::workspace, scratch);
+            if (!low) {
+                return false;
+            }
+            state_.reserve(Segment::workspace, *low, scratch);
+            base_low_ = *low;
+        }
+        return true;
+    }
+
+    // Everything leaves, and what the op needs comes back without holes: then it fits, for eq. (2) holds.
+    void defragment(OpId i) {
+        state_.withdraw(Segment::workspace);
+        for (const TensorId t : facts_.graph.op(i).writes) {
+            state_.withdraw(t);
+        }
+        state_.evict_all();
+        for (const TensorId t : facts_.by_size(state_.missing_inputs(i))) {
+            state_.prefetch(t, *state_.layout().memory.first_fit(facts_.bytes(t), false));
+        }
+        reserve(i, [&](TensorId owner, Bytes bytes) { return first_fit(owner, bytes); });
+    }
+
+    // The earliest start of op s when op i runs from `start` for `time` and the ops between take their fastest.
+    Seconds earliest_start(OpId i, OpId s, Seconds start, Seconds time) const {
+        return std::accumulate(facts_.quickest.begin() + i + 1, facts_.quickest.begin() + s, start + time);
+    }
+
+    Seconds fetch_time(const Tensors& tensors) const {
+        return std::accumulate(tensors.begin(), tensors.end(), 0.0,
+                               [&](Seconds sum, TensorId t) { return sum + state_.fetch_time(t); });
+    }
+
+    // Eq. (4): fetched later, they would be late.
+    bool must_fetch(OpId i, OpId s, const Tensors& miss, Seconds start, Seconds time) const {
+        return std::max(state_.fetched(), start + time) + fetch_time(miss) > earliest_start(i, s, start, time);
+    }
+
+    // Lines 9 to 14, eq. (5): the algorithm that gains the most over the baseline, less what its workspace costs.
+    Algorithm choose(OpId i, Seconds start) {
+        const Op& op = facts_.graph.op(i);
+        const std::int32_t base = facts_.base[at(i)];
+        state_.withdraw(Segment::workspace);
+        OpId s = i + 1;
+        Tensors miss;
+        while (s < ops_ && (miss = state_.missing_inputs(s)).empty()) {
+            ++s;
+        }
+        Algorithm best;
+        std::optional<Seconds> gain; // the baseline may lose without bound, and is taken all the same
+        for (std::size_t k = 0; k < op.choices.size(); ++k) {
+            const Choice& choice = op.choices[k];
+            const bool is_base = static_cast<std::int32_t>(k) == base;
+            if (!is_base && choice.time >= op.choices[at(base)].time) {
+                continue;
+            }
+            const auto place = workspace_of(i, choice, is_base, start);
+            if (!place) {
+                continue;
+            }
+            const Seconds late = s < ops_ ? fetches_delayed(i, s, miss, start, choice, *place) : 0;
+            const Seconds own = op.choices[at(base)].time - choice.time - place->delay - late;
+            if (!gain || own > *gain) {
+                gain = own;
+                best = {static_cast<std::int32_t>(k), place->low, place->victims};
+            }
+        }
+        return best;
+    }
+
+    // Where an algorithm's workspace goes, and what that delays; none where even a scheme finds no room.
+    std::optional<Scheme> workspace_of(OpId i, const Choice& choice, bool is_base, Seconds start) const {
+        if (choice.workspace == 0) {
+            return Scheme{0, StepList::no_address, {}};
+        }
+        if (const auto fit = is_base ? std::optional(base_low_) : first_fit(Segment::workspace, choice.workspace)) {
+            return Scheme{std::max(0.0, state_.release_of(*fit, choice.workspace) - start), *fit, {}};
+        }
+        return state_.scheme(Segment::workspace, choice.workspace, protect(i, i), start, i);
+    }
+
+    // By how much the workspace makes the fetches for op s end later.
+    Seconds fetches_delayed(OpId i, OpId s, const Tensors& miss, Seconds start, const Choice& choice,
+                            const Scheme& place) const {
+        if (choice.workspace == 0 || !must_fetch(i, s, miss, start, choice.time)) {
+            return 0;
+        }
+        SegmentList with = state_.layout().memory;
+        for (const TensorId t : place.victims) {
+            with.remove(t);
+        }
+        with.place(Segment::workspace, place.low, choice.workspace);
+        Seconds late = 0;
+        for (const TensorId t : miss) {
+            if (first_fit(t, facts_.bytes(t)) && !with.first_fit(facts_.bytes(t), facts_.goes_to_top(t))) {
+                late += state_.fetch_time(t);
+            }
+        }
+        const Seconds done = std::max(state_.fetched(), start + place.delay + choice.time) + late;
+        const Seconds wanted =
+            std::max(earliest_start(i, s, start, choice.time), std::max(state_.fetched(), start) + fetch_time(miss));
+        return std::max(0.0, done - wanted);
+    }
+
+    // Lines 15 to 27: prefetches that would be late if they waited, as far as there is room for them.
+    void look_ahead(OpId i, Seconds start, Seconds time, const Progress& progress) {
+        for (OpId s = i + 1; s < ops_; ++s) {
+            const Tensors miss = state_.missing_inputs(s);
+            if (miss.empty()) {
+                continue;
+            }
+            if (!must_fetch(i, s, miss, start, time)) {
+                return;
+            }
+            tick(i, progress);
+            const Flags protects = protect(i, s);
+            for (const TensorId t : miss) {
+                std::optional<Scheme> place;
+                if (const auto low = first_fit(t, facts_.bytes(t))) {
+                    place = Scheme{0, *low, {}};
+                } else {
+                    place = state_.scheme(t, facts_.bytes(t), protects, start, s);
+                }
+                if (!place || (options_.foresee && !foresees(i, s, t, *place))) {
+                    return;
+                }
+                state_.evict(place->victims);
+                state_.prefetch(t, place->low);
+            }
+        }
+    }
+
+    bool foresees(OpId i, OpId s, TensorId t, const Scheme& place) const {
+        ModnnLayout layout = state_.layout();
+        for (const TensorId victim : place.victims) {
+            layout.memory.remove(victim);
+            layout.here[at(victim)] = 0;
+        }
+        layout.memory.place(t, place.low, facts_.bytes(t));
+        layout.here[at(t)] = 1;
+        layout.used[at(t)] = 0;
+        return foresight_.fits(i, s, std::move(layout));
+    }
+
+    void run(OpId i, const Progress& progress) {
+        const Op& op = facts_.graph.op(i);
+        make_room(i);
+        Seconds start = state_.clock();
+        for (const TensorId t : facts_.reads[at(i)]) {
+            start = std::max(start, state_.ready(t));
+        }
+        for (const TensorId t : op.writes) {
+            start = std::max(start, state_.release_of(state_.low(t), facts_.bytes(t)));
+        }
+        const Algorithm algorithm = choose(i, start);
+        const Choice& choice = op.choices[at(algorithm.choice)];
+        state_.evict(algorithm.victims);
+        if (choice.workspace > 0) {
+            state_.reserve(Segment::workspace, algorithm.low, choice.workspace);
+            start = std::max(start, state_.release_of(algorithm.low, choice.workspace));
+        }
+        look_ahead(i, start, choice.time, progress);
+        state_.run(i, algorithm.choice, algorithm.low, start);
+    }
+
+    ModnnFacts facts_;
+    ModnnForesight foresight_;
+    ModnnOptions options_;
+    ModnnState state_;
+    OpId ops_;
+    Bytes base_low_ = 0; // where the least workspace of the present op has its place
+};
+
+} // namespace
+
+ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, const ModnnOptions& options,
+                    const Progress& progress) {
+    const Bytes most = std::min(budget, device.memory), least = modnn_min_memory(graph);
+    if (most < least) {
+        throw InfeasibleError("some op of '" + graph.name() + "' does not fit in " + std::to_string(most) +
+                                  " bytes; it needs M >= " + std::to_string(least),
+                              least);
+    }
+    return Walk(graph, device, most - graph.resident(), options).plan(progress);
+}
+
+} // namespace memsched

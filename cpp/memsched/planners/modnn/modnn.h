@@ -1,0 +1,31 @@
+// moDNN (Chen et al., 2018), Algorithm 1: one walk over the ops that places, offloads, prefetches and chooses
+// algorithms in contiguous memory, and keeps the clock of what it writes.
+#pragma once
+
+#include "memsched/model/device.h"
+#include "memsched/model/graph.h"
+#include "memsched/model/schedule.h"
+#include "memsched/support/progress.h"
+
+namespace memsched {
+
+struct ModnnOptions {
+    bool foresee = true; // line 16: no prefetch that would leave one of the next ops without room
+};
+
+struct ModnnSolution {
+    StepList steps;       // with addresses
+    Seconds makespan = 0; // by its own clock, which is the simulator's
+};
+
+// The least budget, bytes, resident included: eq. (2), or what the inputs and weights take.
+Bytes modnn_min_memory(const Graph& graph);
+
+// The largest of reads, writes and workspace over the ops, bytes, with the fastest algorithm of each: eq. (1).
+Bytes need_of_fastest(const Graph& graph);
+
+// A plan for one batch. budget: bytes, resident included. Throws InfeasibleError, and Stopped when told to stop.
+ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, const ModnnOptions& options,
+                    const Progress& progress);
+
+} // namespace memsched

@@ -1,0 +1,173 @@
+#include "memsched/planners/offload/fluid_chain.h"
+
+#include "memsched/bounds/bounds.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace memsched {
+namespace {
+
+double positive(double value) { return std::max(value, 0.0); }
+
+void check_column(const char* field, const std::vector<double>& column, std::size_t length) {
+    if (column.size() != length) {
+        throw std::invalid_argument(std::string(field) + " has " + std::to_string(column.size()) +
+                                    " entries, expected " + std::to_string(length));
+    }
+    for (const double value : column) {
+        if (!std::isfinite(value) || value < 0) {
+            throw std::invalid_argument(std::string(field) + " has the entry " + show(value) +
+                                        "; entries must be finite and >= 0");
+        }
+    }
+}
+
+} // namespace
+
+void check_fluid_chain(const FluidChain& chain) {
+    const std::size_t n = chain.forward.size();
+    if (n == 0) {
+        throw std::invalid_argument("forward is empty; a chain has at least one stage");
+    }
+    check_column("forward", chain.forward, n);
+    check_column("backward", chain.backward, n);
+    check_column("activation", chain.activation, n + 1);
+    check_column("gradient", chain.gradient, n + 1);
+    check_column("forward_overhead", chain.forward_overhead, n);
+    check_column("backward_overhead", chain.backward_overhead, n);
+    if (!std::isfinite(chain.capacity)) {
+        throw std::invalid_argument("capacity is " + show(chain.capacity) + "; it must be finite");
+    }
+}
+
+double fluid_min_capacity(const FluidChain& chain) {
+    double least = 0;
+    for (std::size_t i = 0; i < chain.forward.size(); ++i) {
+        const double inputs = chain.activation[i] + chain.activation[i + 1];
+        const double gradients = chain.gradient[i] + chain.gradient[i + 1];
+        least = std::max({least, inputs + chain.forward_overhead[i], inputs + gradients + chain.backward_overhead[i]});
+    }
+    return least;
+}
+
+double fluid_fractional_bound(const FluidChain& chain) {
+    const std::size_t n = chain.forward.size(), ops = 2 * n; // F_0 .. F_L, B_L .. B_0; the loss is part of B_L
+    Workload work{std::vector<Seconds>(ops), std::vector<double>(ops), std::vector<double>(ops),
+                  std::vector<double>(ops + 1, 0), std::vector<double>(ops, 0)};
+    double held = chain.activation[0];
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t f = i, b = ops - 1 - i;
+        held += chain.activation[i + 1];
+        const double away = held - chain.activation[i] - chain.activation[i + 1];
+        work.time[f] = chain.forward[i];
+        work.time[b] = chain.backward[i];
+        work.excess[f] = held + chain.forward_overhead[i] - chain.capacity;
+        work.excess[b] = held + chain.gradient[i] + chain.gradient[i + 1] + chain.backward_overhead[i] - chain.capacity;
+        work.away_most[f] = work.away_most[b] = away;
+        work.written[i] += chain.activation[i];
+        work.wanted[b] += chain.activation[i]; // B_i is its first reader after it was away
+    }
+    return fractional_bound(work, 1, 1);
+}
+
+double FluidModel::Turn::within(double window) const {
+    const auto end = std::lower_bound(away.begin(), away.end(), window); // away < window
+    return end == away.begin() ? -infinity : worst[static_cast<std::size_t>(end - away.begin()) - 1];
+}
+
+FluidModel::FluidModel(const FluidChain& chain) : chain_(chain) {
+    const std::size_t n = chain.forward.size();
+    done_.assign(n + 1, 0);
+    need_.assign(n + 1, -infinity);
+    solo_.assign(n + 1, -infinity);
+    for (std::size_t i = 0; i < n; ++i) {
+        done_[i + 1] = done_[i] + chain.forward[i] + chain.backward[i];
+    }
+    compute_ = done_[n];
+    double away_b = 0, away_f = 0, later = 0, worst_b = -infinity, worst_f = -infinity;
+    for (std::size_t i = n; i-- > 0;) {
+        const double demand_b = chain.backward_overhead[i] + chain.gradient[i] + chain.gradient[i + 1];
+        const double beyond_x = chain.activation[i + 1] + std::max(chain.forward_overhead[i], demand_b);
+        need_[i] = std::max(beyond_x, chain.activation[i + 1] + need_[i + 1]);
+        solo_[i] = std::max(chain.activation[i] + beyond_x, solo_[i + 1]);
+        worst_b = std::max(worst_b, demand_b - later - away_b);                                      // (9)
+        worst_f = std::max(worst_f, chain.forward_overhead[i] - chain.gradient[n] - later - away_f); // (10)
+        backward_turn_.away.push_back(away_b);
+        backward_turn_.worst.push_back(worst_b);
+        forward_turn_.away.push_back(away_f);
+        forward_turn_.worst.push_back(worst_f);
+        away_b += chain.backward[i];
+        away_f += chain.forward[i];
+        later += chain.activation[i + 1]; // x_{i+1} counts for the ops below i
+    }
+}
+
+bool FluidModel::advance(int stage, const FluidState& s, FluidState& kept, FluidState& offloaded) const {
+    const auto i = static_cast<std::size_t>(stage);
+    const double next = chain_.activation[i + 1];
+    const double forward_need = s.held + chain_.forward_overhead[i] + next - chain_.capacity;
+    const double backward_need =
+        s.held + chain_.gradient[i] + chain_.backward_overhead[i] + next + chain_.gradient[i + 1] - chain_.capacity;
+    if (forward_need > 0 || backward_need > 0) {
+        return false;
+    }
+    const double queued_out = positive(s.out_queue), queued_in = positive(s.in_queue);
+    const double wait_forward = positive(forward_need + queued_out);  // (1)
+    const double wait_backward = positive(backward_need + queued_in); // (6)
+    const double sent = wait_forward + chain_.forward[i];
+    const double fetched = wait_backward + chain_.backward[i];
+    const double idle = s.idle + wait_forward + wait_backward;
+    const double x = chain_.activation[i];
+    kept = {s.held + next, s.out_queue - sent, s.in_queue - fetched, idle, s.moved};
+    offloaded = {s.held + next - x, queued_out + x - sent, x + positive(s.in_queue - fetched), idle, s.moved + x};
+    return true;
+}
+
+double FluidModel::turn_idle(const FluidState& s) const {
+    const double out = s.out_queue, in = s.in_queue;
+    if (out <= 0 && in <= 0) {
+        return 0;
+    }
+    if (out > 0 && in > 0) {
+        return out + in;
+    }
+    if (out > 0) {
+        return std::max({0.0, out + in, backward_turn_.within(-in) + s.held + out - chain_.capacity});
+    }
+    const double gradient = chain_.gradient.back();
+    return std::max({0.0, in + out, forward_turn_.within(-out) + s.held + gradient + in - chain_.capacity});
+}
+
+double FluidModel::lower_bound(int stage, const FluidState& s) const {
+    const auto i = static_cast<std::size_t>(stage);
+    if (s.held - chain_.activation[i] + solo_[i] > chain_.capacity) {
+        return infinity; // too much was kept
+    }
+    const double sent = 2 * s.moved - positive(s.out_queue) - positive(s.in_queue);
+    const double waste = done_[i] + s.idle - sent; // the link was idle that long
+    const double slack = positive(-s.out_queue) + positive(-s.in_queue);
+    const double extra = positive(s.held + need_[i] - chain_.capacity);
+    const double link = positive(waste - slack) + 2 * (s.moved + extra) + (extra > 0 ? slack : 0);
+    return std::max(link, compute_ + s.idle);
+}
+
+double fluid_makespan(const FluidChain& chain, const std::vector<std::uint8_t>& offloaded) {
+    if (offloaded.size() != chain.forward.size()) {
+        throw std::invalid_argument("offloaded has " + std::to_string(offloaded.size()) +
+                                    " flags, expected one a stage");
+    }
+    const FluidModel model(chain);
+    FluidState state = model.initial();
+    for (int i = 0; i < model.stages(); ++i) {
+        FluidState kept{}, gone{};
+        if (!model.advance(i, state, kept, gone)) {
+            return infinity;
+        }
+        state = offloaded[static_cast<std::size_t>(i)] ? gone : kept;
+    }
+    return model.compute() + state.idle + model.turn_idle(state);
+}
+
+} // namespace memsched

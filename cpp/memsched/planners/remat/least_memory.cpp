@@ -1,0 +1,199 @@
+#include "memsched/planners/remat/least_memory.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace memsched {
+
+LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int exact)
+    : chain_(chain), blocks_(static_cast<std::size_t>(chain.layers) + 2) {
+    const int n = chain.layers;
+    if (n <= exact) {
+        segments_.resize(static_cast<std::size_t>(n) + 1);
+        for (int i = n; i >= 1; --i) {
+            segments_[RematChain::at(i)] = exactly(i);
+            progress.tick(0.9 * (n - i) / n);
+        }
+    }
+    Needs whole(*this, 1);
+    for (int j = 1; j <= n; ++j) {
+        rotor_ = chain_.activation[0] + whole.next();
+    }
+    for (int i = n; i >= 1; --i) {
+        for (const bool all : {false, true}) {
+            const Bytes input = all && i == 1 ? 0 : chain.input(i, all);
+            Bytes best = input + std::max(chain.need_all(i), chain.need_backward(i));
+            if (i < n) {
+                best = std::max(best, blocks_[RematChain::at(i + 1)][1]);
+            }
+            Bytes forwards = input + chain.need_first(i);
+            Needs needs(*this, i);
+            for (int j = i; j < n && forwards < best; ++j) {
+                forwards = j == i ? forwards : std::max(forwards, chain.need_next(j)); // the input has left
+                const Bytes held = input + needs.next();
+                if (segments_.empty() && held >= best) {
+                    break; // without a table what is needed grows with j
+                }
+                best = std::min(best, std::max({forwards, held, blocks_[RematChain::at(j + 1)][0]}));
+            }
+            blocks_[RematChain::at(i)][all ? 1 : 0] = best;
+        }
+        progress.tick(0.9 + 0.1 * (n - i) / n);
+    }
+}
+
+Bytes LeastMemory::own(int layer) const {
+    return std::max(chain_.gradient[RematChain::at(layer)] + chain_.need_all(layer), chain_.need_backward(layer));
+}
+
+// Longer segments from the shorter ones that begin later.
+std::vector<Bytes> LeastMemory::exactly(int first) const {
+    std::vector<Bytes> row;
+    for (int j = first; j <= chain_.layers; ++j) {
+        Bytes best = first == j ? own(first) : saving(first, j, segment(first + 1, j));
+        Bytes forwards = chain_.need_first(first);
+        for (int k = first; k < j && chain_.gradient[RematChain::at(j)] + forwards < best; ++k) {
+            forwards = k == first ? forwards : std::max(forwards, chain_.need_next(k));
+            best = std::min(best, std::max({chain_.gradient[RematChain::at(j)] + forwards,
+                                            chain_.activation[RematChain::at(k)] + segment(k + 1, j),
+                                            row[RematChain::at(k - first)]}));
+        }
+        row.push_back(best);
+    }
+    return row;
+}
+
+// Without a table: one forward to each layer t, whose input is held beside what its backward needs.
+Bytes LeastMemory::Needs::next() {
+    const RematChain& chain = least_.chain_;
+    const int t = next_++;
+    if (!least_.segments_.empty()) {
+        return least_.segment(first_, t);
+    }
+    if (t == first_) {
+        forwards_ = chain.need_first(first_);
+        return needed_ = least_.own(first_);
+    }
+    needed_ = std::max({needed_, chain.activation[RematChain::at(t - 1)] + least_.own(t),
+                        chain.gradient[RematChain::at(t)] + forwards_});
+    forwards_ = std::max(forwards_, chain.need_next(t));
+    return needed_;
+}
+
+LeastMemory::Ends LeastMemory::until(int first, int last) const {
+    Ends ends{first, {}};
+    Bytes later = 0, gradient = 0; // of the layers after k: their own needs and forwards, and the largest gradient
+    for (int k = last; k >= first; --k) {
+        if (!segments_.empty()) {
+            ends.needs.push_back(segment(k, last));
+            continue;
+        }
+        const Bytes begin = k == last ? 0 : gradient + chain_.need_first(k);
+        ends.needs.push_back(std::max({own(k), later, begin}));
+        if (k > 1) { // as a layer in the middle
+            const Bytes next = k == last ? 0 : gradient + chain_.need_next(k);
+            later = std::max({later, chain_.activation[RematChain::at(k - 1)] + own(k), next});
+            gradient = std::max(gradient, chain_.gradient[RematChain::at(k)]);
+        }
+    }
+    std::reverse(ends.needs.begin(), ends.needs.end());
+    return ends;
+}
+
+// Its first layer saved; `rest`: what the layers after it need.
+Bytes LeastMemory::saving(int first, int last, Bytes rest) const {
+    const Bytes need =
+        std::max(chain_.gradient[RematChain::at(last)] + chain_.need_all(first), chain_.need_backward(first));
+    return first == last ? need : std::max(need, chain_.saved[RematChain::at(first)] + rest);
+}
+
+int LeastMemory::split(int first, int last, Bytes free, const Ends& upper) const {
+    const Seconds half = chain_.forward_sum(first, last) / 2;
+    int best = 0;
+    Bytes forwards = chain_.gradient[RematChain::at(last)] + chain_.need_first(first);
+    Needs lower(*this, first);
+    for (int k = first; k < last; ++k) {
+        forwards =
+            k == first ? forwards : std::max(forwards, chain_.gradient[RematChain::at(last)] + chain_.need_next(k));
+        const bool fits = std::max(forwards, lower.next()) <= free &&
+                          chain_.activation[RematChain::at(k)] + upper.from(k + 1) <= free;
+        const auto off_half = [&](int at) { return std::abs(chain_.forward_sum(first, at) - half); };
+        if (fits && (best == 0 || off_half(k) < off_half(best))) {
+            best = k;
+        }
+    }
+    assert(best > 0);
+    return best;
+}
+
+void LeastMemory::append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const {
+    append(first, last, free, until(first, last), sequence);
+}
+
+void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const {
+    const int begin = first;
+    while (first <= last && saving(first, last, first == last ? 0 : upper.from(first + 1)) <= free) {
+        sequence.push_back({first, true, true});
+        free -= chain_.saved[RematChain::at(first++)];
+    }
+    if (first <= last) {
+        const int end = split(first, last, free, upper);
+        for (int k = first; k <= end; ++k) {
+            sequence.push_back({k, true, false});
+        }
+        append(end + 1, last, free - chain_.activation[RematChain::at(end)], upper, sequence);
+        append(first, end, free, sequence);
+    }
+    while (first > begin) {
+        sequence.push_back({--first, false, true});
+    }
+}
+
+std::vector<RematOp> LeastMemory::rotor_sequence(Bytes capacity) const {
+    std::vector<RematOp> sequence;
+    append(1, chain_.layers, capacity - chain_.activation[0], sequence);
+    return sequence;
+}
+
+PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
+    PofoPlan plan;
+    const int n = chain_.layers;
+    bool all = false;
+    for (int i = 1; i <= n;) {
+        const Bytes input = chain_.input(i, all);
+        PofoBlock block{i, i, true, all, input > 0 && i < n};
+        const bool saves = input + std::max(chain_.need_all(i), chain_.need_backward(i)) <= capacity &&
+                           (i == n || blocks_[RematChain::at(i + 1)][1] <= capacity);
+        if (!saves) { // the shortest block that fits
+            block.all = false;
+            Bytes forwards = input + chain_.need_first(i);
+            Needs needs(*this, i);
+            for (int j = i; j < n; ++j) {
+                forwards = j == i ? forwards : std::max(forwards, chain_.need_next(j));
+                block.last = j;
+                if (std::max({forwards, input + needs.next(), blocks_[RematChain::at(j + 1)][0]}) <= capacity) {
+                    break;
+                }
+            }
+        }
+        plan.blocks.push_back(block);
+        all = block.all;
+        i = block.last + 1;
+    }
+    for (const PofoBlock& block : plan.blocks) {
+        for (int k = block.first; k <= block.last; ++k) {
+            plan.sequence.push_back({k, true, block.all});
+        }
+    }
+    for (auto block = plan.blocks.rbegin(); block != plan.blocks.rend(); ++block) {
+        if (block->all) {
+            plan.sequence.push_back({block->first, false, true});
+        } else {
+            append(block->first, block->last, capacity - chain_.input(block->first, block->input_saved), plan.sequence);
+        }
+    }
+    return plan;
+}
+
+} // namespace memsched

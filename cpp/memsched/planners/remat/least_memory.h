@@ -1,0 +1,65 @@
+// How little memory rotor and POFO can do with, exactly, and a plan for any memory from there up.
+#pragma once
+
+#include "memsched/planners/remat/pofo_plan.h"
+#include "memsched/support/progress.h"
+
+#include <array>
+#include <vector>
+
+namespace memsched {
+
+// Everything in bytes, resident excluded, without slots and without times: what fits depends on neither. Exact for up
+// to most_exact layers, whose table takes 4 layers^2 bytes. For longer chains it is the least of plans that run each
+// segment from its start again for each of its layers, which is seldom more: that takes layers^2 steps at worst, and
+// no table.
+class LeastMemory {
+  public:
+    static constexpr int most_exact = 600;
+
+    // Keeps a reference to chain. Ticks; a stop is not heard.
+    LeastMemory(const RematChain& chain, const Progress& progress, int exact = most_exact);
+
+    Bytes rotor() const { return rotor_; }
+    Bytes pofo() const { return blocks_[1][0]; } // on a device with a link, on which all inputs of blocks travel
+
+    // Plans that fit for certain, with no claim on their time beyond halving what is run again: for memories so close
+    // to the least that sizes rounded up to slots fit no more. capacity >= rotor() or pofo(). PofoPlan::time is 0.
+    std::vector<RematOp> rotor_sequence(Bytes capacity) const;
+    PofoPlan pofo_plan(Bytes capacity) const;
+
+  private:
+    Bytes own(int layer) const; // of the segment of one layer
+    // Free memory of the segments first .. j besides their input that suffices, one by one for j = first, first + 1 ..
+    class Needs {
+      public:
+        Needs(const LeastMemory& least, int first) : least_(least), first_(first), next_(first) {}
+        Bytes next();
+
+      private:
+        const LeastMemory& least_;
+        int first_, next_;
+        Bytes needed_ = 0, forwards_ = 0;
+    };
+    // The same of k .. last, for each k from first to last.
+    struct Ends {
+        int first;
+        std::vector<Bytes> needs;
+        Bytes from(int k) const { return needs[RematChain::at(k - first)]; }
+    };
+    Ends until(int first, int last) const;
+    std::vector<Bytes> exactly(int first) const;
+    Bytes segment(int first, int last) const { return segments_[RematChain::at(first)][RematChain::at(last - first)]; }
+    Bytes saving(int first, int last, Bytes rest) const;
+    // `upper`: until(.., last). Of a segment that fits, the last layer before its checkpoint.
+    int split(int first, int last, Bytes free, const Ends& upper) const;
+    void append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const;
+    void append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const;
+
+    const RematChain& chain_;
+    std::vector<std::vector<Bytes>> segments_; // empty where they are not exact
+    std::vector<std::array<Bytes, 2>> blocks_; // from layer i on, its input a^{i-1} or all that was saved
+    Bytes rotor_ = 0;
+};
+
+} // namespace memsched

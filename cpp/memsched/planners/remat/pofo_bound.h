@@ -1,0 +1,78 @@
+// Lower bounds on what is left to do from a state of POFO's forward phase.
+#pragma once
+
+#include "memsched/planners/remat/pofo_phase_bound.h"
+
+#include <array>
+#include <optional>
+#include <vector>
+
+namespace memsched {
+
+// In each phase both the compute time and the link time bound the phase from below, and so does any mean of them. For
+// fixed weights of the mean the best remaining decisions follow from the memory held alone: one table of layers x
+// slots for each pair of weights. Those of PofoPhaseBound are better, and dearer.
+class PofoBound {
+  public:
+    PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress);
+
+    // Whether progress let it be made; of no use otherwise.
+    bool complete() const { return complete_ && (!phases_ || phases_->complete()); }
+
+    static constexpr int pairs = 16;
+
+    // Adds the tables of PofoPhaseBound for plans faster than `limit`; for options.exact with a link.
+    void sharpen(Seconds limit, Workers& workers, const Progress& progress);
+
+    // What rounding of the single precision may add to a bound.
+    double slack() const { return chain_.layers * static_cast<double>(std::numeric_limits<float>::epsilon()); }
+
+    // The slot of the tables for so many bytes held.
+    int slot(Bytes held) const {
+        const Bytes free = std::max<Bytes>(0, options_.capacity - held);
+        const Bytes slots = options_.exact ? free / table_.width() : table_.covering(free);
+        return static_cast<int>(std::min<Bytes>(slots, table_.slots()));
+    }
+
+    // At least so many seconds remain from the start of layer `layer`, whose input is (not) all that was saved, by one
+    // pair of weights and by the sharp tables; `slot` is that of the bytes held.
+    Seconds remaining(int pair, int layer, bool all, int slot, const PofoState& state) const {
+        const Seconds time = by_pair(pair, layer, all, slot, state);
+        return phases_ ? std::max(time, phases_->remaining(layer, all, slot, state)) : time;
+    }
+
+    // The same with the pair that says most about the state.
+    Seconds remaining(int layer, bool all, const PofoState& state) const {
+        return remaining(best_pair(layer, all, state), layer, all, slot(state.held), state);
+    }
+    int best_pair(int layer, bool all, const PofoState& state) const;
+
+  private:
+    struct Weights {
+        double compute, leaving, arriving; // of the forward time, and seconds a byte
+    };
+
+    Seconds by_pair(int pair, int layer, bool all, int slot, const PofoState& state) const {
+        const Weights& w = weights_[static_cast<std::size_t>(pair)];
+        return w.compute * chain_.forward_sum(layer, chain_.layers) + w.leaving * state.leaving +
+               w.arriving * state.arriving +
+               static_cast<Seconds>(values_[index(pair, layer, all) + static_cast<std::size_t>(slot)]);
+    }
+    void fill(int pair);
+    std::size_t index(int pair, int layer, bool all) const {
+        return ((static_cast<std::size_t>(pair) * 2 + (all ? 1 : 0)) * static_cast<std::size_t>(chain_.layers + 2) +
+                static_cast<std::size_t>(layer)) *
+               stride_;
+    }
+
+    const SegmentTable& table_;
+    const RematChain& chain_;
+    PofoOptions options_;
+    std::array<Weights, pairs> weights_;
+    std::size_t stride_;
+    bool complete_ = true;
+    std::vector<float> values_;
+    std::optional<PofoPhaseBound> phases_;
+};
+
+} // namespace memsched

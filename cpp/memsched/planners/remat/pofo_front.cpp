@@ -1,0 +1,74 @@
+#include "memsched/planners/remat/pofo_front.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace memsched {
+
+PofoFront::PofoFront(const SegmentTable& table, const PofoOptions& options, int beam)
+    : width_(static_cast<double>(table.width())), d2h_(options.linked() ? options.d2h : 1),
+      h2d_(options.linked() ? options.h2d : 1), beam_(beam),
+      waiting_(2 * (static_cast<std::size_t>(table.chain().layers) + 2)) {}
+
+bool PofoFront::dominates(const PofoLabel& a, const PofoLabel& b) const {
+    return a.state.held <= b.state.held && a.cost + std::max(0.0, a.state.leaving - b.state.leaving) / d2h_ +
+                                                   std::max(0.0, a.state.arriving - b.state.arriving) / h2d_ <=
+                                               b.cost;
+}
+
+void PofoFront::start() { add(1, false, PofoLabel{}); }
+
+// With everything in slots: the cheapest label of each state, the first of equals.
+void PofoFront::merge(Waiting& waiting) const {
+    std::vector<PofoLabel>& labels = waiting.labels;
+    const auto slots = [&](double bytes) { return static_cast<std::int64_t>(bytes / width_ + 0.5); };
+    const auto key = [&](const PofoLabel& l) {
+        return std::tuple(l.state.held, slots(l.state.leaving), slots(l.state.arriving));
+    };
+    std::stable_sort(labels.begin(), labels.end(), [&](const PofoLabel& a, const PofoLabel& b) {
+        return std::tuple_cat(key(a), std::tuple(a.cost)) < std::tuple_cat(key(b), std::tuple(b.cost));
+    });
+    const auto same = [&](const PofoLabel& a, const PofoLabel& b) { return key(a) == key(b); };
+    labels.erase(std::unique(labels.begin(), labels.end(), same), labels.end());
+    waiting.merge_from = std::max(waiting.merge_from, 2 * labels.size());
+}
+
+std::vector<std::int32_t> PofoFront::take(int layer, bool all, const PofoBound& bound, Seconds limit) {
+    Waiting here;
+    std::swap(here, waiting(layer, all));
+    if (beam_ == 0) {
+        merge(here);
+    }
+    const std::vector<PofoLabel>& labels = here.labels;
+    std::vector<std::pair<Seconds, std::size_t>> order;
+    for (std::size_t at = 0; at < labels.size(); ++at) {
+        const Seconds least = labels[at].cost + bound.remaining(layer, all, labels[at].state);
+        if (least < limit * (1 + bound.slack())) {
+            order.emplace_back(least, at);
+        }
+    }
+    std::sort(order.begin(), order.end());
+    return keep(order, labels);
+}
+
+std::vector<std::int32_t> PofoFront::keep(std::vector<std::pair<Seconds, std::size_t>>& order,
+                                          const std::vector<PofoLabel>& labels) {
+    std::vector<std::int32_t> ids;
+    for (const auto& [least, at] : order) {
+        if (beam_ > 0) {
+            if (static_cast<int>(ids.size()) == beam_) {
+                break;
+            }
+            const bool beaten =
+                std::any_of(ids.begin(), ids.end(), [&](std::int32_t id) { return dominates(label(id), labels[at]); });
+            if (beaten) {
+                continue;
+            }
+        }
+        ids.push_back(static_cast<std::int32_t>(kept_.size()));
+        kept_.push_back(labels[at]);
+    }
+    return ids;
+}
+
+} // namespace memsched

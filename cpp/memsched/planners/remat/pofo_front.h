@@ -1,0 +1,61 @@
+// The states of POFO's forward phase that are still worth following.
+#pragma once
+
+#include "memsched/planners/remat/pofo_bound.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace memsched {
+
+// How a state was reached, and at what cost: seconds of the forward and backward parts of the blocks so far.
+struct PofoLabel {
+    Seconds cost = 0;
+    PofoState state;
+    Bytes hosted = 0;         // offloaded so far
+    std::int32_t parent = -1; // the state before `block`
+    PofoBlock block;          // the last block
+};
+
+// Labels wait by the layer and kind of input of their next block. Of those with the same state the cheapest stays,
+// which is exact. A beam also drops a label where another one holds no more and is no worse in cost after it has waited
+// for whatever it has more to send or to fetch: value(Delta + x) <= value(Delta) + x / beta but for the rounding to
+// slots.
+class PofoFront {
+  public:
+    // beam: labels kept per layer and kind of input, 0: the best of each state (options.exact only).
+    PofoFront(const SegmentTable& table, const PofoOptions& options, int beam);
+
+    void start();
+    void add(int layer, bool all, const PofoLabel& label) {
+        Waiting& to = waiting(layer, all);
+        to.labels.push_back(label);
+        if (beam_ == 0 && to.labels.size() >= to.merge_from) {
+            merge(to);
+        }
+    }
+
+    // Ids of the labels to expand, best first; the others are forgotten.
+    std::vector<std::int32_t> take(int layer, bool all, const PofoBound& bound, Seconds limit);
+
+    const PofoLabel& label(std::int32_t id) const { return kept_[static_cast<std::size_t>(id)]; }
+
+  private:
+    struct Waiting {
+        std::vector<PofoLabel> labels;
+        std::size_t merge_from = 1024; // labels: at least half of them have been added since the last merge
+    };
+    Waiting& waiting(int layer, bool all) { return waiting_[2 * static_cast<std::size_t>(layer) + (all ? 1 : 0)]; }
+    bool dominates(const PofoLabel& a, const PofoLabel& b) const;
+    void merge(Waiting& waiting) const;
+    std::vector<std::int32_t> keep(std::vector<std::pair<Seconds, std::size_t>>& order,
+                                   const std::vector<PofoLabel>& labels);
+
+    double width_; // bytes a slot
+    Bandwidth d2h_, h2d_;
+    int beam_;
+    std::vector<Waiting> waiting_;
+    std::vector<PofoLabel> kept_;
+};
+
+} // namespace memsched

@@ -1,0 +1,64 @@
+// A chain as rotor and POFO see it: layers 1 .. n and the loss as layer n + 1, and the memory that each operation
+// needs.
+#pragma once
+
+#include "memsched/model/chain.h"
+#include "memsched/support/units.h"
+
+#include <vector>
+
+namespace memsched {
+
+// Columns by layer, 1 .. layers (entry 0 is of the input, or unused). The loss takes no time and saves nothing.
+//
+// A layer runs forward in three ways: F_all saves all that its backward needs, F_ck keeps its input only, F_none drops
+// its input too. The stored input of the part of the chain at hand never counts in the needs below (NeurIPS 2021,
+// Table 1 and section 3).
+struct RematChain {
+    // Times are in units of 2^unit seconds.
+    explicit RematChain(const Chain& chain, int unit = 0);
+
+    int layers = 0; // n + 1
+    std::vector<Seconds> forward, backward;
+    std::vector<Bytes> activation; // a^0 .. a^{n+1}
+    std::vector<Bytes> saved;      // what F_all leaves, a^k included
+    std::vector<Bytes> gradient;   // d^0 .. d^{n+1}
+    std::vector<Bytes> saving_scratch, transient_scratch, backward_scratch;
+    std::vector<Seconds> forward_until, step_until; // sums of forward, and of forward and backward, of layers <= k
+
+    Seconds forward_sum(int first, int last) const { return forward_until[at(last)] - forward_until[at(first - 1)]; }
+    Seconds ideal(int first, int last) const { return step_until[at(last)] - step_until[at(first - 1)]; }
+
+    // What is stored of layer k: a^{k-1}, or with `all` everything that F_all of layer k - 1 left.
+    Bytes input(int k, bool all) const { return all ? saved[at(k - 1)] : activation[at(k - 1)]; }
+
+    // Bytes that the operation needs besides the stored input, and besides the gradient held meanwhile (forwards).
+    Bytes need_all(int k) const { return saved[at(k)] + saving_scratch[at(k)]; }
+    Bytes need_first(int k) const { return activation[at(k)] + transient_scratch[at(k)]; }
+    Bytes need_next(int k) const { return activation[at(k - 1)] + need_first(k); }
+    Bytes need_backward(int k) const {
+        return saved[at(k)] + gradient[at(k)] + gradient[at(k - 1)] + backward_scratch[at(k)];
+    }
+
+    static std::size_t at(int k) { return static_cast<std::size_t>(k); }
+};
+
+// Such a unit in which all times together are about one, so that tables of floats hold them.
+int unit_of(const Chain& chain);
+
+// One operation of a sequence: a layer forward, with or without saving, or backward. The loss runs backward only.
+struct RematOp {
+    int layer = 0;
+    bool forward = true;
+    bool saves = true; // forward only
+    bool operator==(const RematOp&) const = default;
+};
+
+// The run steps of a sequence on the chain's graph: op ids of to_graph(chain), and whether the run skips its tape.
+struct GraphRun {
+    OpId op = 0;
+    bool skip = false;
+};
+std::vector<GraphRun> graph_runs(const RematChain& chain, const std::vector<RematOp>& sequence);
+
+} // namespace memsched

@@ -1,0 +1,69 @@
+#include "memsched/simulate/order_steps.h"
+
+namespace memsched {
+namespace {
+
+// The index of the fastest choice whose workspace is no larger, else of the one with the least workspace.
+std::int32_t fastest_within(const Op& op, bool skip, Bytes room) {
+    std::int32_t best = baseline(op);
+    for (std::size_t c = 0; c < op.choices.size(); ++c) {
+        const auto choice = static_cast<std::int32_t>(c);
+        if (workspace(op, choice, skip) <= room && op.choices[c].time < op.choices[at(best)].time) {
+            best = choice;
+        }
+    }
+    return best;
+}
+
+} // namespace
+
+StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const std::vector<std::uint8_t>& keep,
+                     Bytes limit) {
+    std::vector<std::int32_t> left(graph.tensors().size(), 0); // readers to come
+    Bytes held = graph.resident();
+    for (const Op& op : graph.ops()) {
+        for (const TensorId t : op.reads) {
+            ++left[at(t)];
+        }
+    }
+    const auto stays = [&](TensorId t) { return keep[at(t)] != 0 || graph.tensor(t).role == Role::weight; };
+    StepList list;
+    const auto free = [&](TensorId t) {
+        list.free(t);
+        held -= graph.tensor(t).bytes;
+    };
+    for (std::size_t t = 0; t < left.size(); ++t) {
+        const auto id = static_cast<TensorId>(t);
+        if (graph.writer(id) < 0) {
+            held += graph.tensor(id).bytes;
+            if (left[t] == 0 && !stays(id)) {
+                free(id);
+            }
+        }
+    }
+    for (const OpId id : order) {
+        const Op& op = graph.op(id);
+        const bool skip = least_run(graph, op, keep).skip;
+        std::vector<TensorId> made;
+        for (const TensorId t : op.writes) {
+            if (!skip || !graph.taped(t)) {
+                made.push_back(t);
+                held += graph.tensor(t).bytes;
+            }
+        }
+        list.steps.push_back({Verb::run, skip, id, fastest_within(op, skip, limit - held), -1});
+        for (const TensorId t : made) {
+            if (left[at(t)] == 0 && !stays(t)) {
+                free(t);
+            }
+        }
+        for (const TensorId t : op.reads) {
+            if (--left[at(t)] == 0 && !stays(t)) {
+                free(t);
+            }
+        }
+    }
+    return list;
+}
+
+} // namespace memsched

@@ -1,0 +1,409 @@
+#include "memsched/simulate/simulate.h"
+
+#include "memsched/support/errors.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace memsched {
+namespace {
+
+// What the fast path asks of an observer: nothing.
+struct Silent {
+    void step(StepId, Seconds, Seconds) {}
+    void memory(Seconds, StepId, Bytes) {}
+    void moved(Verb, Bytes) {}
+    void computed(Seconds, bool) {}
+};
+
+} // namespace
+
+Simulator::Simulator(const Graph& graph, const Device& device, Bytes budget)
+    : graph_(graph), device_(device), capacity_(std::min(budget, device.memory) - graph.resident()) {
+    for (const Tensor& t : graph.tensors()) {
+        sources_ += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
+    }
+}
+
+template <class Message> bool Simulator::fail(const Message& message) {
+    if (explain_) {
+        fault_ = message();
+    }
+    return false;
+}
+
+void Simulator::reset(const StepList& list) {
+    tensors_.assign(graph_.tensors().size(), {});
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        const Role role = graph_.tensors()[t].role;
+        tensors_[t].on_device = role == Role::input || role == Role::weight;
+    }
+    list_ = &list;
+    ranges_.clear();
+    if (list.contiguous()) { // sources are packed from address 0, in the graph's order
+        Bytes low = 0;
+        for (std::size_t t = 0; t < tensors_.size(); ++t) {
+            const Bytes bytes = graph_.tensors()[t].bytes;
+            if (tensors_[t].on_device && bytes > 0) {
+                Seconds start = 0;
+                ranges_.take(low, low + bytes, start);
+                tensors_[t].low = low;
+                low += bytes;
+            }
+        }
+    }
+    ran_.assign(graph_.ops().size(), 0);
+    ends_.resize(list.steps.size());
+    pending_.clear();
+    head_ = passed_ = 0;
+    pending_bytes_ = passed_bytes_ = run_bytes_ = 0;
+    live_ = sources_;
+    host_bytes_ = 0;
+    std::fill(std::begin(stream_free_), std::end(stream_free_), 0.0);
+    issue_ = 0;
+    fault_.clear();
+}
+
+std::size_t Simulator::stream(Verb verb) const {
+    const bool in = verb == Verb::prefetch && device_.duplex;
+    return static_cast<std::size_t>(in ? Stream::h2d : Stream::d2h);
+}
+
+bool Simulator::reserve(Bytes bytes, Seconds& start) {
+    if (bytes == 0) {
+        return true; // an allocation of nothing waits for nothing
+    }
+    const Bytes slack = capacity_ - live_ - bytes;
+    if (slack < 0) {
+        return fail([&] {
+            return "needs " + std::to_string(bytes) + " bytes, but " + std::to_string(live_) + " of " +
+                   std::to_string(capacity_) + " (budget less resident) are held; free something before it";
+        });
+    }
+    // Either what waits for the link and is back before the last run ends will do, or that run must end.
+    if (run_bytes_ > 0) {
+        const Seconds run_end = stream_free_[0];
+        if (slack >= run_bytes_ && when_left(slack - run_bytes_) < run_end) {
+            start = std::max(start, when_left(slack - run_bytes_));
+            return true;
+        }
+        start = std::max(start, run_end);
+    }
+    start = std::max(start, when_left(slack));
+    return true;
+}
+
+// When no more than `most` bytes wait for the link; before all if that is so now. It goes on from where it was.
+Seconds Simulator::when_left(Bytes most) {
+    while (passed_ > head_ && pending_bytes_ - passed_bytes_ + pending_[passed_ - 1].bytes <= most) {
+        passed_bytes_ -= pending_[--passed_].bytes;
+    }
+    while (pending_bytes_ - passed_bytes_ > most) {
+        passed_bytes_ += pending_[passed_++].bytes;
+    }
+    return passed_ > head_ ? pending_[passed_ - 1].done : 0;
+}
+
+void Simulator::give_back(Seconds done, Bytes bytes) {
+    if (bytes == 0 || done <= issue_) {
+        return; // back before any later step can start (E1)
+    }
+    if (done == stream_free_[0]) {
+        run_bytes_ += bytes; // as most are: all others wait for the link
+        return;
+    }
+    pending_bytes_ += bytes;
+    pending_.push_back({done, bytes});
+    std::size_t place = pending_.size() - 1;
+    for (; place > head_ && pending_[place - 1].done > done; --place) {
+        std::swap(pending_[place - 1], pending_[place]);
+    }
+    if (place < passed_) {
+        ++passed_;
+        passed_bytes_ += bytes;
+    }
+}
+
+// Calls each(bytes, address, tensor) for all that the step brings and that has bytes or an address; tensor is -1 for a
+// workspace.
+template <class Each> bool Simulator::each_placed(const Step& step, const Each& each) const {
+    const std::vector<Bytes>& at = list_->at[static_cast<std::size_t>(current_)];
+    const auto call = [&](Bytes bytes, Bytes low, TensorId tensor) {
+        return (bytes == 0 && low == StepList::no_address) || each(bytes, low, tensor);
+    };
+    if (step.verb == Verb::prefetch) {
+        return call(graph_.tensor(step.id).bytes, at[0], step.id);
+    }
+    const Op& op = graph_.op(step.id);
+    for (std::size_t i = 0; i < op.writes.size(); ++i) {
+        if (!skips(step, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, at[i], op.writes[i])) {
+            return false;
+        }
+    }
+    return call(workspace(op, step.choice, step.skip), at.back(), TensorId{-1});
+}
+
+bool Simulator::place(const Step& step, Seconds& start) {
+    return each_placed(step, [&](Bytes bytes, Bytes low, TensorId tensor) {
+        const auto name = [&] { return tensor < 0 ? "the workspace" : "'" + graph_.tensor(tensor).name + "'"; };
+        if (low == StepList::no_address || low > capacity_ - bytes) {
+            return fail([&] {
+                return (low == StepList::no_address ? name() + " has no address"
+                                                    : name() + " is at " + std::to_string(low)) +
+                       "; its " + std::to_string(bytes) + " bytes need one from 0 to " +
+                       std::to_string(capacity_ - bytes);
+            });
+        }
+        if (bytes == 0) {
+            return true;
+        }
+        if (const auto taken = ranges_.taken(low, low + bytes)) {
+            return fail([&] {
+                return name() + " at " + std::to_string(low) + " to " + std::to_string(low + bytes) +
+                       " overlaps what is held at " + std::to_string(taken->first) + " to " +
+                       std::to_string(taken->second) + "; move it or free the other before";
+            });
+        }
+        ranges_.take(low, low + bytes, start);
+        if (tensor >= 0) {
+            tensors_[static_cast<std::size_t>(tensor)].low = low;
+        }
+        return true;
+    });
+}
+
+bool Simulator::skips(const Step& step, TensorId tensor) const { return step.skip && graph_.taped(tensor); }
+
+bool Simulator::await_reads(const Op& op, Seconds& start) {
+    for (const TensorId t : op.reads) {
+        const TensorState& state = tensors_[static_cast<std::size_t>(t)];
+        if (!state.on_device) {
+            return fail([&] {
+                return "run '" + op.name + "' reads '" + graph_.tensor(t).name +
+                       "', which is not on the device; prefetch it or run its writer before";
+            });
+        }
+        start = std::max(start, state.ready);
+    }
+    return true;
+}
+
+bool Simulator::count_outputs(const Step& step, const Op& op, Bytes& outputs) {
+    for (const TensorId t : op.writes) {
+        if (skips(step, t)) {
+            continue;
+        }
+        if (tensors_[static_cast<std::size_t>(t)].on_device) {
+            return fail([&] {
+                return "run '" + op.name + "' writes '" + graph_.tensor(t).name +
+                       "', which is on the device already; free it before";
+            });
+        }
+        outputs += graph_.tensor(t).bytes;
+    }
+    return true;
+}
+
+template <class Observer> bool Simulator::play_run(const Step& step, Observer& observer) {
+    const Op& op = graph_.op(step.id);
+    const auto id = static_cast<std::size_t>(step.id);
+    if (op.once && ran_[id]) {
+        return fail([&] { return "op '" + op.name + "' may run only once; it ran before"; });
+    }
+    const Bytes scratch = workspace(op, step.choice, step.skip);
+    Seconds start = std::max(earliest_, stream_free_[0]);
+    Bytes outputs = 0;
+    if (!await_reads(op, start) || !count_outputs(step, op, outputs) ||
+        !(list_->contiguous() ? place(step, start) : reserve(outputs + scratch, start))) {
+        return false;
+    }
+    const Seconds time = op.choices[static_cast<std::size_t>(step.choice)].time;
+    const Seconds end = start + time;
+    for (const TensorId t : op.reads) {
+        Seconds& touch = tensors_[static_cast<std::size_t>(t)].touch;
+        touch = std::max(touch, end);
+    }
+    for (const TensorId t : op.writes) {
+        if (!skips(step, t)) {
+            TensorState& state = tensors_[static_cast<std::size_t>(t)];
+            state.on_device = true;
+            state.ready = state.touch = end;
+        }
+    }
+    live_ += outputs;
+    stream_free_[0] = end;
+    issue_ = start;
+    while (head_ < pending_.size() && pending_[head_].done <= issue_) {
+        const Bytes bytes = pending_[head_++].bytes;
+        pending_bytes_ -= bytes;
+        passed_bytes_ -= passed_ < head_ ? 0 : bytes;
+        passed_ = std::max(passed_, head_);
+    }
+    run_bytes_ = 0; // the run before has ended
+    if (list_->contiguous()) {
+        ranges_.forget_before(issue_);
+        if (scratch > 0) { // in list order it is gone right after the run (E6)
+            ranges_.leave(list_->at[static_cast<std::size_t>(current_)].back(), end);
+        }
+    }
+    give_back(end, scratch);
+    observer.memory(start, current_, outputs + scratch);
+    observer.memory(end, current_, -scratch);
+    observer.computed(time, ran_[id] != 0);
+    observer.step(current_, start, end);
+    ends_[static_cast<std::size_t>(current_)] = end;
+    ran_[id] = 1;
+    return true;
+}
+
+template <class Observer> bool Simulator::play_transfer(const Step& step, Observer& observer) {
+    const Tensor& tensor = graph_.tensor(step.id);
+    TensorState& state = tensors_[static_cast<std::size_t>(step.id)];
+    const bool out = step.verb == Verb::offload;
+    const Bandwidth bandwidth = out ? device_.d2h : device_.h2d;
+    if (bandwidth == 0) {
+        return fail([&] { return "'" + tensor.name + "' cannot move: the bandwidth is 0, so there is no link"; });
+    }
+    if (out != state.on_device) {
+        return fail([&] {
+            return out ? "offload of '" + tensor.name + "', which is not on the device"
+                       : "prefetch of '" + tensor.name + "', which is on the device already";
+        });
+    }
+    if (!out && state.host < 0) {
+        return fail([&] { return "prefetch of '" + tensor.name + "', which has no host copy; offload it before"; });
+    }
+    Seconds& link = stream_free_[stream(step.verb)];
+    Seconds start = std::max({earliest_, link, out ? state.ready : state.host});
+    if (!out && !(list_->contiguous() ? place(step, start) : reserve(tensor.bytes, start))) {
+        return false;
+    }
+    const Seconds end = start + transfer_time(tensor.bytes, bandwidth, device_.latency);
+    link = end;
+    if (out) {
+        state.touch = std::max(state.touch, end);
+        if (state.host < 0) {
+            state.host = end;
+            host_bytes_ += tensor.bytes;
+            if (device_.host_memory && host_bytes_ > *device_.host_memory) {
+                return fail([&] {
+                    return "offload of '" + tensor.name + "' brings the host to " + std::to_string(host_bytes_) +
+                           " bytes, over host_memory = " + std::to_string(*device_.host_memory);
+                });
+            }
+        }
+    } else {
+        state.on_device = true;
+        state.ready = state.touch = end;
+        live_ += tensor.bytes;
+        observer.memory(start, current_, tensor.bytes);
+    }
+    observer.moved(step.verb, tensor.bytes);
+    observer.step(current_, start, end);
+    ends_[static_cast<std::size_t>(current_)] = end;
+    return true;
+}
+
+template <class Observer> bool Simulator::play_free(const Step& step, Observer& observer) {
+    const Tensor& tensor = graph_.tensor(step.id);
+    TensorState& state = tensors_[static_cast<std::size_t>(step.id)];
+    if (!state.on_device) {
+        return fail([&] { return "free of '" + tensor.name + "', which is not on the device"; });
+    }
+    const Seconds done = std::max(issue_, state.touch);
+    state.on_device = false;
+    live_ -= tensor.bytes;
+    if (list_->contiguous() && tensor.bytes > 0) {
+        ranges_.leave(state.low, done);
+    }
+    give_back(done, tensor.bytes);
+    observer.memory(done, current_, -tensor.bytes);
+    observer.step(current_, done, done);
+    ends_[static_cast<std::size_t>(current_)] = done;
+    return true;
+}
+
+template <class Observer> bool Simulator::play(const StepList& list, Observer& observer) {
+    reset(list);
+    if (live_ > capacity_) {
+        current_ = -1;
+        return fail([] { return "the inputs and the resident bytes alone exceed the budget"; });
+    }
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        const Step& step = list.steps[k];
+        current_ = static_cast<StepId>(k);
+        earliest_ = issue_;
+        if (step.after >= 0) {
+            for (const StepId earlier : list.after[static_cast<std::size_t>(step.after)]) {
+                earliest_ = std::max(earliest_, ends_[static_cast<std::size_t>(earlier)]);
+            }
+        }
+        const bool legal = step.verb == Verb::run    ? play_run(step, observer)
+                           : step.verb == Verb::free ? play_free(step, observer)
+                                                     : play_transfer(step, observer);
+        if (!legal) {
+            return false;
+        }
+    }
+    current_ = -1;
+    const auto missing = std::find(ran_.begin(), ran_.end(), 0);
+    if (missing != ran_.end()) {
+        return fail([&] {
+            return "op '" + graph_.op(static_cast<OpId>(missing - ran_.begin())).name +
+                   "' never runs; every op must run at least once";
+        });
+    }
+    return true;
+}
+
+Seconds Simulator::makespan(const StepList& list) {
+    explain_ = false;
+    Silent silent;
+    if (!play(list, silent)) {
+        return illegal;
+    }
+    Seconds last = 0;
+    for (const Seconds end : ends_) {
+        last = std::max(last, end);
+    }
+    return last;
+}
+
+Timeline Simulator::timeline(const StepList& list) {
+    explain_ = true;
+    Recorder recorder;
+    recorder.timeline.start.resize(list.steps.size());
+    recorder.timeline.end.resize(list.steps.size());
+    if (!play(list, recorder)) {
+        const std::string where = current_ < 0 ? "" : "step " + std::to_string(current_) + ": ";
+        throw ScheduleError(where + fault_, current_);
+    }
+    recorder.finish(graph_.resident() + sources_);
+    if (!std::isfinite(recorder.timeline.makespan)) {
+        throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?", -1);
+    }
+    recorder.timeline.blocks = residency(graph_, list);
+    return std::move(recorder.timeline);
+}
+
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget) {
+    return Simulator(graph, device, budget).timeline(list);
+}
+
+Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device) {
+    Timeline timeline = simulate(graph, resolve(graph, schedule), device, schedule.budget);
+    const auto times = static_cast<double>(schedule.rounds[0].times);
+    timeline.makespan *= times;
+    timeline.idle *= times;
+    timeline.recompute_time *= times;
+    if (!std::isfinite(timeline.makespan)) {
+        throw ScheduleError("so many rounds take longer than numbers count; the makespan is not finite", -1);
+    }
+    if (__builtin_mul_overflow(timeline.bytes_out, schedule.rounds[0].times, &timeline.bytes_out) ||
+        __builtin_mul_overflow(timeline.bytes_in, schedule.rounds[0].times, &timeline.bytes_in)) {
+        throw ScheduleError("so many rounds move more than 2^63 - 1 bytes; split the plan", -1);
+    }
+    return timeline;
+}
+
+} // namespace memsched

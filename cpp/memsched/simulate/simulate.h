@@ -1,0 +1,100 @@
+// The simulator: times a list of steps on a graph and a device, in one pass, and refuses lists that cannot run.
+//
+// Memory is decided by list order, time by three first-in-first-out streams (compute, device to host, host to device;
+// the last two are one when the link is not duplex). docs/schedule.md has the rules E1 .. E8 that the source names.
+#pragma once
+
+#include "memsched/model/device.h"
+#include "memsched/model/graph.h"
+#include "memsched/model/schedule.h"
+#include "memsched/simulate/address_ranges.h"
+#include "memsched/simulate/timeline.h"
+
+#include <limits>
+#include <vector>
+
+namespace memsched {
+
+// Reusable working space for many simulations on one graph and device; one object a thread.
+class Simulator {
+  public:
+    static constexpr Seconds illegal = std::numeric_limits<Seconds>::infinity();
+
+    // budget: bytes, resident included; the smaller of it and device.memory is enforced. Keeps a reference to graph.
+    Simulator(const Graph& graph, const Device& device, Bytes budget);
+
+    // What is enforced from now on: bytes, without resident.
+    void set_capacity(Bytes capacity) { capacity_ = capacity; }
+
+    // The makespan, or `illegal` when the list cannot run.
+    Seconds makespan(const StepList& list);
+
+    // The end of each step of the last list that ran.
+    const std::vector<Seconds>& ends() const { return ends_; }
+
+    // Everything. Throws ScheduleError, naming the step, when the list cannot run.
+    Timeline timeline(const StepList& list);
+
+  private:
+    struct PendingFree {
+        Seconds done;
+        Bytes bytes;
+    };
+    enum class Stream : std::size_t { compute, d2h, h2d };
+
+    template <class Observer> bool play(const StepList& list, Observer& observer);
+    template <class Observer> bool play_run(const Step& step, Observer& observer);
+    template <class Observer> bool play_transfer(const Step& step, Observer& observer);
+    template <class Observer> bool play_free(const Step& step, Observer& observer);
+    bool skips(const Step& step, TensorId tensor) const;
+    bool await_reads(const Op& op, Seconds& start); // E2: moves start to when they are ready
+    bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
+    // E7, in bytes: moves start to when they are there.
+    bool reserve(Bytes bytes, Seconds& start);
+    Seconds when_left(Bytes most);
+    void give_back(Seconds done, Bytes bytes);
+    // E7, in address ranges, for contiguous lists.
+    template <class Each> bool each_placed(const Step& step, const Each& each) const;
+    bool place(const Step& step, Seconds& start);
+    void reset(const StepList& list);
+    template <class Message> bool fail(const Message& message); // always false; message() makes the sentence
+    std::size_t stream(Verb verb) const;
+
+    const Graph& graph_;
+    Device device_;
+    const StepList* list_ = nullptr; // that is played
+    Bytes capacity_;                 // without resident
+    Bytes sources_ = 0;              // bytes of inputs and weights, on the device from the start
+
+    struct TensorState {
+        Seconds ready = 0; // the device copy is complete
+        Seconds touch = 0; // the last use of the device copy ends
+        Seconds host = -1; // the host copy is complete; < 0: there is none
+        Bytes low = 0;     // contiguous: its address
+        bool on_device = false;
+    };
+    std::vector<TensorState> tensors_;
+    std::vector<std::uint8_t> ran_;
+    std::vector<Seconds> ends_;
+    std::vector<PendingFree> pending_; // what waits for a transfer, ascending by done, from head_ on
+    AddressRanges ranges_;             // contiguous: in place of pending_
+    std::size_t head_ = 0;
+    Bytes pending_bytes_ = 0;
+    std::size_t passed_ = 0; // of pending_: up to here its bytes were last asked for,
+    Bytes passed_bytes_ = 0; // so many from head_ on
+    Bytes run_bytes_ = 0;    // what comes back when the last run ends, beside pending_
+    Bytes live_ = 0;         // by list order
+    Bytes host_bytes_ = 0;
+    Seconds stream_free_[3] = {0, 0, 0};
+    Seconds issue_ = 0;    // E1: the start of the nearest run so far
+    Seconds earliest_ = 0; // of the current step: E1 and its `after`
+    StepId current_ = 0;
+    bool explain_ = false; // sentences cost time; the search for plans does not read them
+    std::string fault_;
+};
+
+// Throws ScheduleError when the plan cannot run on the device.
+Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget);
+Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device);
+
+} // namespace memsched

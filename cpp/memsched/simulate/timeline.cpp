@@ -1,0 +1,74 @@
+#include "memsched/simulate/timeline.h"
+
+#include "memsched/support/errors.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+namespace memsched {
+
+// All that is saved is compared.
+bool Timeline::operator==(const Timeline& other) const {
+    const auto saved = [](const Timeline& t) {
+        return std::tie(t.start, t.end, t.makespan, t.peak_memory, t.memory_times, t.memory_bytes, t.bytes_out,
+                        t.bytes_in, t.idle, t.recompute_time);
+    };
+    return saved(*this) == saved(other);
+}
+
+void check_timeline(const Timeline& t) {
+    const auto refuse = [](const std::string& what, const std::string& wanted) {
+        throw std::invalid_argument("timeline: " + what + "; " + wanted);
+    };
+    if (t.start.size() != t.end.size()) {
+        refuse("start has " + std::to_string(t.start.size()) + " entries and end " + std::to_string(t.end.size()),
+               "give both one a step");
+    }
+    if (t.memory_times.size() != t.memory_bytes.size()) {
+        refuse("memory has " + std::to_string(t.memory_times.size()) + " times and " +
+                   std::to_string(t.memory_bytes.size()) + " bytes",
+               "give as many of both");
+    }
+    const auto check = [&](const char* what, Bytes bytes) {
+        if (bytes < 0) {
+            refuse(what + (" is " + std::to_string(bytes)), "bytes must be >= 0");
+        }
+    };
+    check("peak_memory", t.peak_memory);
+    check("bytes_out", t.bytes_out);
+    check("bytes_in", t.bytes_in);
+    for (const Bytes bytes : t.memory_bytes) {
+        check("memory bytes", bytes);
+    }
+}
+
+void Recorder::moved(Verb verb, Bytes bytes) {
+    Bytes& sum = verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in;
+    if (__builtin_add_overflow(sum, bytes, &sum)) {
+        throw ScheduleError("the plan moves more than 2^63 - 1 bytes in one direction; split it", -1);
+    }
+}
+
+void Recorder::finish(Bytes at_start) {
+    std::stable_sort(events.begin(), events.end(), [](const MemoryEvent& a, const MemoryEvent& b) {
+        return a.time != b.time ? a.time < b.time : a.step < b.step;
+    });
+    Bytes held = at_start;
+    timeline.peak_memory = held;
+    timeline.memory_times = {0};
+    timeline.memory_bytes = {held};
+    for (const MemoryEvent& event : events) {
+        held += event.change;
+        timeline.peak_memory = std::max(timeline.peak_memory, held);
+        timeline.memory_times.push_back(event.time);
+        timeline.memory_bytes.push_back(held);
+    }
+    for (const Seconds end : timeline.end) {
+        timeline.makespan = std::max(timeline.makespan, end);
+    }
+    timeline.idle = std::max(0.0, timeline.makespan - busy);
+}
+
+} // namespace memsched

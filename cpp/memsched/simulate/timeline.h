@@ -1,0 +1,59 @@
+// What a simulation tells: when each step ran, and how many bytes were held when.
+#pragma once
+
+#include "memsched/simulate/residency.h"
+
+#include <vector>
+
+namespace memsched {
+
+// What happened when. start and end have one entry a step; a free has start == end, the moment its bytes came back.
+// memory_bytes[i] bytes (resident included) are held from memory_times[i] until the next entry.
+struct Timeline {
+    std::vector<Seconds> start, end;
+    Seconds makespan = 0;
+    Bytes peak_memory = 0; // resident included
+    std::vector<Seconds> memory_times;
+    std::vector<Bytes> memory_bytes;
+    Bytes bytes_out = 0, bytes_in = 0;
+    Seconds idle = 0;           // makespan less the time that the compute stream runs
+    Seconds recompute_time = 0; // of runs of ops that ran before
+    std::vector<Block> blocks;  // what was held from step to step; not a part of the saved form
+
+    bool operator==(const Timeline& other) const;
+};
+
+// Refuses a timeline that no simulation makes: start and end, or times and bytes, of different lengths, or bytes < 0.
+void check_timeline(const Timeline& timeline);
+
+// A change of the bytes that are held.
+struct MemoryEvent {
+    Seconds time;
+    StepId step; // events at the same instant act in list order
+    Bytes change;
+};
+
+// Notes what happens while a list of steps is played, in any order of time, and makes a timeline of it.
+struct Recorder {
+    Timeline timeline;
+    std::vector<MemoryEvent> events;
+    Seconds busy = 0;
+
+    void step(StepId k, Seconds start, Seconds end) {
+        timeline.start[static_cast<std::size_t>(k)] = start;
+        timeline.end[static_cast<std::size_t>(k)] = end;
+    }
+    void memory(Seconds time, StepId k, Bytes change) {
+        if (change != 0) {
+            events.push_back({time, k, change});
+        }
+    }
+    void moved(Verb verb, Bytes bytes); // refuses what does not fit in 64 bits
+    void computed(Seconds time, bool again) {
+        busy += time;
+        timeline.recompute_time += again ? time : 0;
+    }
+    void finish(Bytes at_start); // at_start: the bytes held before the first step
+};
+
+} // namespace memsched

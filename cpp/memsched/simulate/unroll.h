@@ -1,0 +1,38 @@
+// A graph in which recomputation is explicit: every run is an op of its own, and every stay of a value on the device
+// between two runs that write it is a tensor of its own.
+#pragma once
+
+#include "memsched/model/graph.h"
+#include "memsched/model/schedule.h"
+
+#include <span>
+#include <vector>
+
+namespace memsched {
+
+// One run step: an op, and whether it skips its tape.
+struct Run {
+    OpId op = 0;
+    bool skip = false;
+    bool operator==(const Run&) const = default;
+};
+
+// What recomputes as a graph whose ops run once each, so that whatever plans transfers without recomputation plans them
+// here too. Runs before the first op of phase backward keep their phase; all later ones are of phase backward. First
+// instances keep their names, later ones are called name#2, name#3, ..
+struct Unrolled {
+    Graph graph;
+    std::vector<Run> runs;         // by op of `graph`
+    std::vector<TensorId> tensors; // by tensor of `graph`: the tensor of the original
+};
+
+// Both throw ScheduleError for a run that reads what no earlier run has written.
+Unrolled unroll(const Graph& graph, std::span<const Run> runs);
+
+// The peak of the plain run of that graph, resident included, without making the graph.
+Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs);
+
+// A list of steps for the unrolled graph as one for the original.
+StepList rolled(const Unrolled& unrolled, StepList list);
+
+} // namespace memsched

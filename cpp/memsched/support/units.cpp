@@ -1,0 +1,27 @@
+#include "memsched/support/units.h"
+
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+
+namespace memsched {
+
+Bytes checked_add(Bytes a, Bytes b, const std::string& what) {
+    if (a > exact_bytes || b > exact_bytes - a) {
+        throw std::invalid_argument(what + " add up to more than 2^53 bytes, beyond which sums with seconds would " +
+                                    "round; use smaller sizes or a coarser unit");
+    }
+    return a + b;
+}
+
+Seconds transfer_time(Bytes bytes, Bandwidth bandwidth, Seconds latency) {
+    return std::isinf(bandwidth) ? latency : latency + static_cast<double>(bytes) / bandwidth;
+}
+
+std::string show(double value) {
+    char text[40];
+    std::snprintf(text, sizeof text, "%.12g", value);
+    return text;
+}
+
+} // namespace memsched
