@@ -130,7 +130,7 @@ def fetched_in_vain() -> tuple[ms.Chain, ms.Schedule, ms.Device]:
     names = [tensor["name"] for tensor in ms.to_graph(chain).tensors]
     (tape,) = (name for name in names if name.startswith("tape"))
     runs = [{"run": "F1"}, {"run": "loss"}, {"offload": tape}, {"free": tape}, {"prefetch": tape}, {"free": tape}]
-    steps = [*runs, {"run": "F1"}, {"run": "B1"}]
+    steps = [*runs, {"free": "a1"}, {"run": "F1"}, {"run": "B1"}]
     return chain, ms.Schedule(steps, budget=9, graph=chain.name), ms.Device(9, 0.5)
 
 
