@@ -16,6 +16,7 @@ from memsched import _core
 from memsched.planners.autoswap import STARTS, blocks_of, select, take
 from memsched.planners.base import start
 from memsched.planners.bayes import expected_improvement, minimise, posterior
+from memsched.planners.graph_sets import start_sets
 from memsched.testing import chains, devices
 from oracles import autoswap_scores
 
@@ -202,6 +203,19 @@ def test_autoswap_selects_by_its_scores(weights: list[float] | None, data: st.Da
     chosen, margin = autoswap_scores.select(graph, device, device.memory, weights)
     assume(not mixed or margin > 1e-9)
     assert np.flatnonzero(select(blocks, np.array(weights))).tolist() == sorted(chosen)
+
+
+@settings(max_examples=40, deadline=None)
+@given(chains(max_stages=5))
+def test_autoswap_knows_of_a_graph_what_is_held_without_a_tensor(chain: ms.Chain) -> None:
+    graph = ms.to_graph(chain)
+    task = start_sets("autoswap", graph, max(1, ms.peak_memory(graph)), 4, None, None, 0)
+    blocks, document = blocks_of(task), graph.to_json()
+    for k, tensor in enumerate(_core.movable_tensors(graph)):
+        excess = blocks.excess.copy()
+        take(blocks, excess, k)
+        held = autoswap_scores.load(document, [document["tensors"][tensor]["name"]])
+        assert (excess + task.device.memory).tolist() == held
 
 
 @settings(deadline=None)

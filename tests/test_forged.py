@@ -209,9 +209,15 @@ def test_validate_itself_refuses_another_timeline_and_another_placement(result: 
     ms.validate(replace(result, placement=placement))
     first = next(k for k, one in enumerate(placement.buffers) if one.size)
     larger = replace(placement.buffers[first], size=placement.buffers[first].size + 1)
-    for buffers in (placement.buffers[1:], (*placement.buffers[:first], larger, *placement.buffers[first + 1 :])):
-        offsets = placement.offsets[-len(buffers) :]
+    changed = (*placement.buffers[:first], larger, *placement.buffers[first + 1 :])
+    for buffers, offsets in (
+        (placement.buffers[1:], placement.offsets[1:]),
+        (placement.buffers[:-1], placement.offsets[:-1]),
+        (changed, placement.offsets),
+    ):
         height = max(offset + one.size for one, offset in zip(buffers, offsets, strict=True))
         other = replace(placement, buffers=buffers, offsets=offsets, height=height, lower_bound=0)
         with pytest.raises(ms.ScheduleError, match=r"buffers|bytes"):
             ms.validate(replace(result, placement=other))
+        with pytest.raises((ms.ScheduleError, ms.InvalidInputError), match=r"buffers|bytes"):
+            ms.Result.from_json(replace(result, placement=other).to_json())

@@ -67,6 +67,7 @@ def check(result: ms.Result, memory: int) -> None:
     assert ms.Result.from_json(json.dumps(result.to_json(), allow_nan=False)) == result
     if not PLANNERS[result.planner].recomputes:
         assert result.recomputed == ()
+    assert result.bound_on == ("all" if PLANNERS[result.planner].free else "once")
 
 
 @ALL
@@ -172,6 +173,7 @@ def test_with_enough_memory_the_searches_move_nothing(case: tuple[ms.Graph, ms.D
     for planner in ("pooch", "swap_opt"):
         result = run(planner, graph, memory, device=device)
         assert result.offloaded == result.recomputed == ()
+        assert run(planner, graph, memory, 0).params["evaluations"] == 0  # nothing can travel: nothing to try
         fastest = sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops)
         assert result.makespan == pytest.approx(fastest)
         assert result.optimal

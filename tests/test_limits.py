@@ -221,6 +221,12 @@ def test_planners_of_graphs_keep_their_limit(name: str) -> None:
     kept(0.5, work)
 
 
+def test_superneurons_gives_up_when_its_time_is_over() -> None:
+    graph = layered(20_000)  # one that it needs a second for, without a limit
+    with pytest.raises(ms.LimitError):
+        ms.superneurons(graph, ms.peak_memory(graph) // 2, 250.0, time_limit=0.01)
+
+
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])
 def test_planners_without_a_limit_take_little(name: str) -> None:
     """What runs give back was sorted among what waits for the link, and each op looked for the first of the backward:

@@ -139,6 +139,16 @@ def test_a_budget_far_above_the_peak_does_not_flatten_the_curve() -> None:
     figure = plot(ms.greedy(CHAIN, 10**6, 2.0))
     assert "(off the scale)" in words(figure)
     assert figure.axes[1].get_ylim()[1] < 50
+    assert levels(figure) == []
+    near = plot(RESULT)
+    assert "(off the scale)" not in words(near)
+    assert levels(near) == [31]
+
+
+def levels(figure: Any) -> list[float]:
+    """Where the picture of memory has a line from side to side."""
+    lines = [np.asarray(line.get_ydata(), float) for line in figure.axes[1].get_lines()]
+    return [float(heights[0]) for heights in lines if len(heights) == 2 and heights[0] == heights[1]]
 
 
 def curve(figure: Any, label: str) -> list[tuple[float, float]]:

@@ -130,6 +130,41 @@ def test_a_plan_in_rounds() -> None:
     assert figure.axes[0].get_xlim()[1] < rounds.makespan
 
 
+def test_a_name_is_written_in_its_rectangle() -> None:
+    large = [Buffer(0, 2, 3 << 20, name="long"), Buffer(1, 3, 5 << 20, name="wide"), Buffer(0, 1, 4 << 20, name="low")]
+    placement = ms.place(large)
+    axes = plot_addresses(placement).axes[0]
+    at = {text.get_text(): text.get_position() for text in axes.texts}
+    assert sorted(at) == ["long", "low", "wide"]
+    for buffer, offset in zip(placement.buffers, placement.offsets, strict=True):
+        x, y = at[str(buffer.name)]
+        assert buffer.start < x < buffer.end
+        assert offset < (y * 2**20) < offset + buffer.size
+
+
+def test_rounds_of_several_batches_share_the_arena_of_the_largest() -> None:
+    def make(batch: int) -> ms.Graph:
+        tensors = [{"name": name, "size": size * batch, "role": "activation"} for name, size in (("a", 4), ("b", 3))]
+        choices = [{"alg": "one", "time": batch, "workspace": 0}]
+        ops = [
+            {"name": "F", "phase": "fwd", "reads": [], "writes": ["a"], "choices": choices},
+            {"name": "B", "phase": "bwd", "reads": ["a"], "writes": ["b"], "choices": choices},
+        ]
+        return ms.Graph(tensors, ops, resident=10 * batch, name="grows", batch=batch)
+
+    family, device = ms.GraphFamily(make, 5), ms.Device(1000, 2.0)
+    schedule = ms.Schedule([{"run": "F"}, {"run": "B"}], budget=100, graph="grows", rounds=[(2, 1), (3, 1)])
+    result = replace(
+        ms.vdnn_sync(family, device=device),
+        device=device,
+        schedule=schedule,
+        timeline=ms.simulate(family, schedule, device),
+        placement=None,
+        lower_bound=0.0,
+    )
+    assert "capacity 70 B" in words(plot_addresses(result))  # of 100 bytes, less 10 for each of a batch of 3
+
+
 def test_several_share_a_scale_and_a_far_capacity_is_off_it() -> None:
     placed = ms.with_addresses(plain())
     far = replace(placed, device=ms.Device(31, bandwidth=2.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
+from memsched.planners.base import start
+from memsched.planners.recompute import FIRST_LAYERS, MOST_LAYERS, Tables, make_table
 from memsched.testing import chains
 from oracles.pofo_dp import Instance, rotor_value
 from oracles.rotor_published import published
@@ -144,6 +147,19 @@ def test_nothing_travels_whatever_the_link() -> None:
     assert all(plan.offloaded == () and plan.schedule.steps == plans[0].schedule.steps for plan in plans)
     assert plans[0].recomputed
     assert plans[0].timeline.recompute_time == pytest.approx(plans[0].makespan - ms.bounds(chain, memory).compute)
+
+
+@pytest.mark.parametrize(
+    ("stages", "until", "quick"), [(130, inf, True), (20, inf, False), (130, None, False), (20, None, False)]
+)
+def test_only_long_chains_of_limited_time_are_planned_quickly_first(
+    stages: int, until: float | None, quick: bool
+) -> None:
+    chain = ms.profiles.random(stages, seed=3)
+    task = start("rotor", chain, ms.peak_memory(chain), 1.0, None)
+    tables = Tables(threads=1, progress=None, until=until)
+    assert tables.layers(task) == ((FIRST_LAYERS, MOST_LAYERS) if quick else (MOST_LAYERS,))
+    assert replace(tables, shared=make_table(chain, 100, 10, threads=1)).layers(task) == (MOST_LAYERS,)
 
 
 def test_three_layers_by_hand() -> None:

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched.planners.registry import PLANNERS
 from memsched.sweep import drive
+from memsched.sweep.work import Work, run
 from sweeps import DEADLY, run_or_die
 
 CHAIN = "resnet18-224-b32"
@@ -36,6 +40,23 @@ def test_processes_find_what_threads_find() -> None:
     here = ms.sweep(problems, ["greedy", "rotor"], **arguments)
     assert makespans(there) == makespans(here)
     assert [row["key"] for row in there] == [row["key"] for row in here]
+
+
+def test_a_plan_that_no_link_changes_is_made_once_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = PLANNERS["rotor"]
+
+    def plan(chain: ms.Chain, *, device: ms.Device, **options: Any) -> ms.Result:
+        made.append(device.memory)
+        return real.plan(chain, device=device, **options)
+
+    monkeypatch.setitem(PLANNERS, "rotor", replace(real, plan=plan))
+    devices = tuple(ms.Device(memory, speed) for memory in (20, 23) for speed in (1.0, 2.0, 4.0))
+    chain = ms.Chain([1, 2, 3], [2, 2, 2], [4, 4, 4, 4], [0, 4, 4, 4])
+    todo = Work(problem=chain, key="k", planner="rotor", options={}, table_slots=None, devices=devices)
+    rows = run(todo, 100.0, threading.Event())
+    assert [row["status"] for row in rows] == ["planned"] * 6
+    assert made == [20, 23]
 
 
 def test_an_executor_of_ones_own_is_used_and_left_alone() -> None:

@@ -4,6 +4,7 @@
 #include "memsched/order/greedy.h"
 #include "memsched/order/min_cut.h"
 #include "memsched/order/order.h"
+#include "memsched/order/search.h"
 #include "memsched/simulate/order_steps.h"
 #include "memsched/simulate/residency.h"
 
@@ -112,6 +113,20 @@ TEST_CASE("orders are as good as the program over sets says, and so are those of
         REQUIRE(peak_of(problem, found.order) == best);
         REQUIRE(std::max(best, found.peak) == std::max(best, found.lower_bound));
         REQUIRE(least_peak(reversed(problem)) == best);
+    }
+}
+
+TEST_CASE("the search over sets alone finds the least peak, and proves that nothing is below it") {
+    Random random(11);
+    for (int k = 0; k < 300; ++k) {
+        const OrderProblem problem = random_problem(random, draw(random, 2, 9));
+        const Bytes best = least_peak(problem);
+        OrderSearch found(problem, 0, best + 1, pace), none(problem, 0, best, pace);
+        REQUIRE(found.advance(10000));
+        REQUIRE(found.lower() == best);
+        REQUIRE(peak_of(problem, found.best()) == best);
+        REQUIRE(none.advance(10000));
+        REQUIRE(none.best().empty());
     }
 }
 

@@ -153,6 +153,18 @@ TEST_CASE("squeezing never raises a placement, placed as a whole or by neighbour
     }
 }
 
+TEST_CASE("what lies on top of the highest fixed buffer leaves no 62 bits") {
+    constexpr Bytes half = Bytes{1} << 61;
+    for (const Bytes less : {Bytes{0}, Bytes{1}}) {
+        const std::vector<Buffer> buffers = {{0, 1, half - 1 - less}, {0, 1, 1, 1, half - 1}, {0, 1, 0, 1, 0}};
+        if (less == 0) {
+            CHECK_THROWS_AS(check_buffers(buffers), std::invalid_argument);
+        } else {
+            CHECK_NOTHROW(check_buffers(buffers));
+        }
+    }
+}
+
 TEST_CASE("fixed buffers that collide are named") {
     const std::vector<Buffer> buffers = {{0, 4, 4, 1, 0}, {4, 5, 4, 1, 0}, {3, 5, 4, 1, 3}};
     CHECK_THROWS_WITH_AS(check_buffers(buffers),

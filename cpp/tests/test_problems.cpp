@@ -110,7 +110,7 @@ TEST_CASE("a chain refuses bad columns and names field and index") {
     refused([](ChainColumns& c) { c.backward_time[0] = -1; }, "backward_time[0]");
     refused([](ChainColumns& c) { c.activation[2] = -1; }, "activation[2]");
     refused([](ChainColumns& c) { c.gradient[0] = -7; }, "gradient[0] is -7");
-    refused([](ChainColumns& c) { c.saved[0] = 5; }, "saved[0] is 5");
+    refused([](ChainColumns& c) { c.saved[0] = 5; }, "saved[0] is 5, less than the stage's output activation[1] = 6");
     refused([](ChainColumns& c) { c.resident = -1; }, "resident");
     refused([](ChainColumns& c) { c.activation[0] = most; }, "activation[1]");
     refused([](ChainColumns& c) { c.saved[0] = c.saved[1] = most / 2; }, "saved[1]");

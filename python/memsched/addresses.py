@@ -15,9 +15,8 @@ from memsched import _core, checks
 from memsched._core import Graph, Schedule, Timeline
 from memsched.buffers import Buffer
 from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.family import GraphFamily
 from memsched.place import Placement, place_buffers
-from memsched.problem import graph_of, simulate
+from memsched.problem import largest_graph, simulate
 from memsched.result import Result
 
 Progress = Callable[[float], object] | None
@@ -87,7 +86,7 @@ def place(
     """
     alignment = checks.count("alignment", alignment, 1, 2**40)
     if isinstance(buffers, Result):
-        buffers = _buffers_of_plan(buffers, _full_graph(buffers), alignment)
+        buffers = _buffers_of_plan(buffers, largest_graph(buffers.problem, buffers.schedule), alignment)
     elif isinstance(buffers, Timeline):
         blocks = buffers.blocks
         if len(blocks[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
@@ -144,7 +143,7 @@ def with_addresses(
         )
     time_limit = checks.time_limit(time_limit)
     alignment = checks.count("alignment", alignment, 1, 2**40)
-    graph = _full_graph(result)
+    graph = largest_graph(result.problem, result.schedule)
     if placement is None:
         placement = _within_budget(result, graph, time_limit, alignment)
     if not any(_is_of(placement, of(result, graph)) for of in (_buffers_of_plan, _buffers_of_list)):
@@ -283,10 +282,3 @@ def _as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buf
 def _load(buffers: list[Buffer]) -> int:
     """The most bytes that are alive at once."""
     return _core.load([int(b.start) for b in buffers], [int(b.end) for b in buffers], [b.size for b in buffers])
-
-
-def _full_graph(result: Result) -> Graph:
-    """That of the plan's largest batch."""
-    if isinstance(result.problem, GraphFamily):
-        return result.problem.at(max(batch for batch, _ in result.schedule.rounds))
-    return graph_of(result.problem, result.schedule.chunk)

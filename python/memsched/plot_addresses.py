@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from memsched.addresses import place, placement_of
 from memsched.errors import InvalidInputError
-from memsched.family import GraphFamily
 from memsched.place import Placement
 from memsched.plot import byte_unit, new_figure, save, time_unit
-from memsched.problem import graph_of
+from memsched.problem import largest_graph
 from memsched.result import Result
 from memsched.units import format_bytes, format_percent
 
@@ -94,9 +93,7 @@ def _of_placement(placement: Placement) -> _Arena:
 
 def _of_result(result: Result) -> _Arena:
     """In seconds if the plan itself has the addresses, since only then they are free in time; else by op."""
-    problem = result.problem
-    batch = max(batch for batch, _ in result.schedule.rounds)
-    graph = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, result.schedule.chunk)
+    graph = largest_graph(result.problem, result.schedule)
     placement = result.placement or placement_of(result.schedule, graph) or place(result)
     ends = np.maximum.accumulate(result.timeline.end) if len(result.schedule) else np.zeros(0)
     if result.schedule.memory == "contiguous" and ends[-1:].sum() > 0:

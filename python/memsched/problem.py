@@ -40,6 +40,13 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
 
 
+def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
+    """The graph whose bytes a plan's arena must hold: of a family that of the largest batch among the rounds."""
+    if isinstance(problem, GraphFamily):
+        return problem.at(max(batch for batch, _ in schedule.rounds))
+    return graph_of(problem, schedule.chunk)
+
+
 @once_an_object
 def least_of(graph: Graph) -> int:
     """The least memory of any plan of a graph, bytes, resident included."""

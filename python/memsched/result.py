@@ -25,7 +25,7 @@ from memsched.documents import (
 from memsched.errors import InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.place import Placement
-from memsched.problem import Problem, graph_of, simulate
+from memsched.problem import Problem, graph_of, largest_graph, simulate
 
 _FORMATS = ("memsched-result/1", "memsched-result/2")
 _ROUNDING = 1e-9  # between the sums of two machines
@@ -261,10 +261,7 @@ def _placement(document: Document, read: Document) -> Placement:
     except (InvalidInputError, ScheduleError) as error:
         raise type(error)(f"placement of the result: {error}") from error
     schedule, problem = read["schedule"], read["problem"]
-    if isinstance(problem, GraphFamily):
-        graph = problem.at(max(batch for batch, _ in schedule.rounds))
-    else:
-        graph = graph_of(problem, schedule.chunk)
+    graph = largest_graph(problem, schedule)
     names = [tensor["name"] for tensor in graph.tensors]
     tensor, start, end, size, _, offset = (column.tolist() for column in _core.residency(graph, schedule))
     held = list(zip((names[t] if t >= 0 else None for t in tensor), start, end, size, strict=True))

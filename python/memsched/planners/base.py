@@ -17,11 +17,10 @@ from memsched._core import Chain, Device, Graph, Schedule
 from memsched.addresses import placement_of
 from memsched.bounds import bound_of, certified
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError
-from memsched.family import GraphFamily
 from memsched.fluid import Flags
 from memsched.memo import once_an_object
 from memsched.place import Placement
-from memsched.problem import ChunkLike, Problem, graph_of, make_device, peak_of, simulate
+from memsched.problem import ChunkLike, Problem, graph_of, largest_graph, make_device, peak_of, simulate
 from memsched.result import Result
 
 LEAST_TIME = 0.15  # seconds: what is ready so soon is never cut short
@@ -224,7 +223,7 @@ def measured(
     started: float,
     *,
     estimate: float | None = None,
-    recomputes: bool = False,
+    recomputes: bool,
     placement: Placement | None = None,
 ) -> Result:
     """Simulate, bound and wrap. A plan that meets the bound is proven optimal.
@@ -235,8 +234,6 @@ def measured(
     family the bound is on plans that split the batch in the same way.
     """
     timeline = simulate(problem, schedule, device)
-    batch = max(batch for batch, _ in schedule.rounds)
-    full = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
     bound_on = "all" if recomputes else "once"
     bound = certified(bound_of(problem, schedule, device, bound_on), timeline.makespan)
     return Result(
@@ -246,7 +243,7 @@ def measured(
         device=device,
         schedule=schedule,
         timeline=timeline,
-        placement=placement or placement_of(schedule, full),
+        placement=placement or placement_of(schedule, largest_graph(problem, schedule)),
         estimate=estimate,
         lower_bound=bound,
         bound_on=bound_on,

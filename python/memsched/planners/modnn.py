@@ -120,7 +120,7 @@ def modnn(
                 "some op does not fit, or without a link or with so small a host too much stays",
             )
         raise infeasible("modnn", name, device, least, reason)
-    return measured("modnn", params, problem, schedule, device, started)
+    return measured("modnn", params, problem, schedule, device, started, recomputes=False)
 
 
 def _one_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:

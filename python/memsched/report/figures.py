@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from memsched.addresses import placement_of
-from memsched.family import GraphFamily
 from memsched.plot import byte_unit, memory_curve, time_unit
-from memsched.problem import graph_of
+from memsched.problem import largest_graph
 from memsched.report.tensors import TensorUse, round_end
 from memsched.result import Result
 from memsched.trace import LANES, intervals
@@ -90,8 +89,7 @@ def addresses(result: Result) -> Columns | None:
     the order of the ops.
     """
     problem, schedule = result.problem, result.schedule
-    batch = max(batch for batch, _ in schedule.rounds)
-    graph = problem.at(batch) if isinstance(problem, GraphFamily) else graph_of(problem, schedule.chunk)
+    graph = largest_graph(problem, schedule)
     placement = result.placement or placement_of(schedule, graph)
     if placement is None:
         return None
