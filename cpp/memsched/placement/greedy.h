@@ -24,10 +24,11 @@ Ranks rank_by(const Part& part, const Keys& keys);
 std::int64_t value_of(const Part& part, BufferId b, Key key, Bytes room);
 
 // Always places the buffer that can go lowest, of those the one of least rank, so that the part grows like a skyline.
+// With fixed buffers about O(n^2).
 Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace);
 
-// The same for parts without fixed buffers, from the skyline's side: the lowest valley takes the buffer of least rank
-// that lies within it, or is filled up to its lower neighbour. About O(n log n).
+// The same on top of all fixed buffers, from the skyline's side: the lowest valley takes the buffer of least rank that
+// lies within it, or is filled up to its lower neighbour. About O(n log n). What is below a fixed buffer stays empty.
 Offsets skyline_by_valleys(const Part& part, const Ranks& ranks, Pace& pace);
 
 // By rank, each in the lowest gap that takes it, or in the tightest one. O(n^2).

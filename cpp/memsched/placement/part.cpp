@@ -65,25 +65,6 @@ void add_columns(Part& part, std::span<const Buffer> buffers, const std::vector<
                      [&](BufferId a, BufferId b) { return part.fixed[at(a)] < part.fixed[at(b)]; });
 }
 
-// By section: the most that a buffer's extent has beyond its bytes. Those alive by what they have, in one sweep.
-std::vector<Bytes> slack_of(const Part& part) {
-    std::vector<Bytes> slack(part.sections(), 0);
-    std::priority_queue<std::pair<Bytes, SectionId>> alive; // and where they end
-    std::size_t b = 0;
-    for (std::size_t s = 0; s < slack.size(); ++s) {
-        for (; b < part.size() && part.first[b] <= static_cast<SectionId>(s); ++b) {
-            if (part.extent[b] > part.bytes[b]) {
-                alive.emplace(part.extent[b] - part.bytes[b], part.last[b]);
-            }
-        }
-        while (!alive.empty() && alive.top().second <= static_cast<SectionId>(s)) {
-            alive.pop();
-        }
-        slack[s] = alive.empty() ? 0 : alive.top().first;
-    }
-    return slack;
-}
-
 void add_obstacles(Part& part) {
     std::vector<Obstacle>& all = part.obstacles;
     for (const BufferId f : part.fixings) {
@@ -121,7 +102,11 @@ void add_sections(Part& part) {
     }
     part.room.resize(at(sections));
     std::partial_sum(change.begin(), change.end() - 1, part.room.begin());
-    part.slack = slack_of(part);
+    std::vector<Bytes> more(part.size());
+    for (std::size_t b = 0; b < part.size(); ++b) {
+        more[b] = part.extent[b] - part.bytes[b];
+    }
+    part.slack = most_by_section(part, more);
     for (std::size_t s = 0; s < part.sections(); ++s) {
         part.least = std::max(part.least, part.room[s] - part.slack[s]);
     }
@@ -138,6 +123,24 @@ std::vector<Part> parts_of(std::span<const Buffer> buffers) {
         add_obstacles(part);
     }
     return parts;
+}
+
+std::vector<Bytes> most_by_section(const Part& part, const std::vector<Bytes>& values) {
+    std::vector<Bytes> most(part.sections(), 0);
+    std::priority_queue<std::pair<Bytes, SectionId>> alive; // and where they end
+    std::size_t b = 0;
+    for (std::size_t s = 0; s < most.size(); ++s) {
+        for (; b < part.size() && part.first[b] <= static_cast<SectionId>(s); ++b) {
+            if (values[b] > 0) {
+                alive.emplace(values[b], part.last[b]);
+            }
+        }
+        while (!alive.empty() && alive.top().second <= static_cast<SectionId>(s)) {
+            alive.pop();
+        }
+        most[s] = alive.empty() ? 0 : alive.top().first;
+    }
+    return most;
 }
 
 std::int64_t count_members(const Part& part) {

@@ -51,6 +51,9 @@ struct Lists {
     }
 };
 
+// By section: the largest value, one a buffer, of those alive in it; 0 where none is larger. One sweep.
+std::vector<Bytes> most_by_section(const Part& part, const std::vector<Bytes>& values);
+
 std::int64_t count_members(const Part& part); // summed over the sections
 Lists members_of(const Part& part);           // by section: its buffers
 Lists overlaps_of(const Part& part);          // by buffer: those that it shares a section with

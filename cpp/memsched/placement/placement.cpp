@@ -46,11 +46,11 @@ std::vector<Order> search_orders() {
             {{Key::area, Key::room, Key::sections}, true}};
 }
 
-// All rules but the first, until one meets the goal.
+// All rules but the first placement's, until one meets the goal.
 void portfolio(Best& best, Bytes goal, std::size_t most, Pace& pace) {
     const Part& part = *best.part;
     const std::vector<Keys> keys = skyline_keys();
-    for (std::size_t k = 1; k < keys.size(); ++k) {
+    for (std::size_t k = part.fixings.empty() ? 1 : 0; k < keys.size(); ++k) {
         best.take(skyline(part, rank_by(part, keys[k]), pace));
         if (best.height <= goal) {
             return;
@@ -71,12 +71,12 @@ void portfolio(Best& best, Bytes goal, std::size_t most, Pace& pace) {
     }
 }
 
-// By the first rule.
+// By the first rule, on top of the fixed buffers.
 Best first_placement(const Part& part, Pace& pace) {
     Best best{&part, pile(part), 0, part.least};
     best.height = height_of(part, best.offsets);
     try {
-        best.take(skyline(part, rank_by(part, skyline_keys().front()), pace));
+        best.take(skyline_by_valleys(part, rank_by(part, skyline_keys().front()), pace));
     } catch (const Stopped&) { // so it stays a pile
     }
     return best;

@@ -18,7 +18,9 @@ class Waiting {
         }
         nodes_.assign(2 * leaves_, {none, none});
         for (std::size_t b = 0; b < part.size(); ++b) {
-            nodes_[leaves_ + b] = {ranks[b], part.last[b]};
+            if (part.fixed[b] == free_offset) {
+                nodes_[leaves_ + b] = {ranks[b], part.last[b]};
+            }
         }
         for (std::size_t node = leaves_ - 1; node > 0; --node) {
             join(node);
@@ -83,7 +85,17 @@ class Waiting {
 // The skyline as stretches of sections with one floor, by their first section.
 class Valleys {
   public:
-    explicit Valleys(std::size_t sections) : stretch_(sections) { put(0, {static_cast<SectionId>(sections), 0, 0}); }
+    // floors: one a section.
+    explicit Valleys(const std::vector<Bytes>& floors) : stretch_(floors.size()) {
+        SectionId before = 0;
+        for (std::size_t first = 0, last = 0; first < floors.size(); first = last) {
+            while (last < floors.size() && floors[last] == floors[first]) {
+                ++last;
+            }
+            put(static_cast<SectionId>(first), {static_cast<SectionId>(last), before, floors[first]});
+            before = static_cast<SectionId>(first);
+        }
+    }
 
     // The first section of a lowest stretch.
     SectionId lowest() {
@@ -160,13 +172,22 @@ class Valleys {
     std::priority_queue<Entry> queue_;
 };
 
+// By section: the highest top of a fixed buffer.
+std::vector<Bytes> tops_of_fixed(const Part& part) {
+    std::vector<Bytes> tops(part.size(), 0);
+    for (const BufferId b : part.fixings) {
+        tops[at(b)] = part.fixed[at(b)] + part.extent[at(b)];
+    }
+    return most_by_section(part, tops);
+}
+
 } // namespace
 
 Offsets skyline_by_valleys(const Part& part, const Ranks& ranks, Pace& pace) {
     Waiting waiting(part, ranks);
-    Valleys valleys(part.sections());
-    Offsets offsets(part.size(), 0);
-    for (std::size_t left = part.size(); left > 0;) {
+    Valleys valleys(tops_of_fixed(part));
+    Offsets offsets = part.fixed;
+    for (std::size_t left = part.size() - part.fixings.size(); left > 0;) {
         const SectionId first = valleys.lowest();
         const BufferId b = waiting.best(first, valleys.last(first), pace);
         if (b < 0) {
