@@ -67,10 +67,22 @@ void bind_orders(py::module_& module) {
     module.def(
         "order_schedule",
         [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit, Bytes budget,
-           const py::object& planner) {
-            return name_schedule(graph, budget, order_steps(graph, order, keep, limit), dump_json(planner, "planner"));
+           const py::object& planner, const std::optional<std::vector<Bytes>>& addresses) {
+            StepList list = order_steps(graph, order, keep, limit);
+            if (addresses) {
+                list = with_addresses(graph, std::move(list), *addresses);
+            }
+            return name_schedule(graph, budget, list, dump_json(planner, "planner"));
         },
-        py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"), py::arg("budget"), py::arg("planner"));
+        py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"), py::arg("budget"), py::arg("planner"),
+        py::arg("addresses") = py::none(), "The order as a schedule; with one address a block, if they are given.");
+    module.def(
+        "order_residency",
+        [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit) {
+            return block_columns(residency(graph, order_steps(graph, order, keep, limit)));
+        },
+        py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"),
+        "What the schedule of the order holds, as columns of blocks.");
 }
 
 // The steps on the graph of one of the schedule's rounds.

@@ -51,6 +51,7 @@ __all__: list[str] = [
     "order",
     "order_bound",
     "order_peak",
+    "order_residency",
     "order_schedule",
     "order_within",
     "peak_of_runs",
@@ -884,6 +885,13 @@ def order_peak(graph: Graph, keep: collections.abc.Sequence[int], order: collect
     Bytes, resident included. The order must be topological.
     """
 
+def order_residency(
+    graph: Graph, order: collections.abc.Sequence[int], keep: collections.abc.Sequence[int], limit: int
+) -> tuple[typing.Any, ...]:
+    """
+    What the schedule of the order holds, as columns of blocks.
+    """
+
 def order_schedule(
     graph: Graph,
     order: collections.abc.Sequence[int],
@@ -891,7 +899,12 @@ def order_schedule(
     limit: int,
     budget: int,
     planner: _Document | None,
-) -> Schedule: ...
+    addresses: collections.abc.Sequence[int] | None = None,
+) -> Schedule:
+    """
+    The order as a schedule; with one address a block, if they are given.
+    """
+
 def order_within(
     graph: Graph, keep: collections.abc.Sequence[int], limit: int, seed: int, time_limit: float | None
 ) -> list[int]:

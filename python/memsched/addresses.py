@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -13,9 +14,9 @@ import numpy.typing as npt
 
 from memsched import _core, checks
 from memsched._core import Graph, Schedule, Timeline
-from memsched.buffers import Buffer
+from memsched.buffers import Buffer, made
 from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.place import Placement, place_buffers
+from memsched.place import Columns, Placement, place_buffers
 from memsched.problem import largest_graph, simulate
 from memsched.result import Result
 
@@ -93,7 +94,7 @@ def place(
             raise InvalidInputError(
                 "the timeline was read from a file, which does not hold its buffers; give the Result, or simulate again"
             )
-        buffers = _as_buffers(blocks, None, alignment)
+        buffers = as_buffers(blocks, None, alignment)
     elif alignment != 1:
         raise InvalidInputError(f"alignment is {alignment}, but each Buffer has its own; leave it out")
     return place_buffers(buffers, capacity, time_limit=time_limit, method=method, progress=progress)
@@ -228,7 +229,7 @@ def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
     blocks = _core.residency(graph, schedule)
     _, start, end, size, _, offset = blocks
     return Placement(
-        buffers=tuple(_as_buffers(blocks, graph, 1)),
+        buffers=tuple(as_buffers(blocks, graph, 1)),
         offsets=tuple(offset.tolist()),
         height=int((size + offset).max(initial=0)),
         lower_bound=_core.load(start.tolist(), end.tolist(), size.tolist()),
@@ -239,7 +240,7 @@ def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
 
 def buffers_of(schedule: Schedule, graph: Graph, alignment: int = 1) -> list[Buffer]:
     """What a schedule holds from step to step; inputs and weights at the offsets that contiguous schedules have."""
-    return _as_buffers(_core.residency(graph, schedule), graph, alignment)
+    return as_buffers(_core.residency(graph, schedule), graph, alignment)
 
 
 def _buffers_of_list(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:
@@ -261,22 +262,24 @@ def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[B
     return buffers
 
 
-def _as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buffer]:
-    names = _core.tensor_names(graph) if graph is not None else None
-    buffers, low = [], 0
-    for tensor, start, end, size, source, _ in zip(*(column.tolist() for column in blocks), strict=True):
-        buffers.append(
-            Buffer(
-                start,
-                end,
-                size,
-                1 if source else alignment,
-                low if source else None,
-                name=None if names is None or tensor < 0 else names[tensor],
-            )
-        )
-        low += size if source else 0
-    return buffers
+def as_columns(blocks: Blocks, alignment: int) -> Columns:
+    """Blocks of `_core.residency`, to be placed: inputs and weights at the offsets that contiguous schedules have."""
+    _, start, end, size, source, _ = blocks
+    tops = np.cumsum(np.where(source, size, 0))
+    offset = np.where(source, tops - size, -1)
+    columns = (start, end, size, np.where(source, 1, alignment), offset)
+    return Columns(*(column.tolist() for column in columns))
+
+
+def as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buffer]:
+    """The same as objects, with the names of the graph's tensors."""
+    names: Iterable[str | None] = itertools.repeat(None)
+    if graph is not None:
+        named = [*_core.tensor_names(graph), None]
+        names = map(named.__getitem__, blocks[0].tolist())
+    start, end, size, own, offset = as_columns(blocks, alignment)
+    fixed = [None if at < 0 else at for at in offset]
+    return made(zip(start, end, size, own, fixed, names, strict=False))
 
 
 def _load(buffers: list[Buffer]) -> int:

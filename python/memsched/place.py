@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from memsched import _core, checks
 from memsched.buffers import Buffer, write_buffers
@@ -21,6 +22,27 @@ _KEYS = ("buffers", "offsets", "height", "lower_bound", "optimal", "method", "ru
 _MORE_SECONDS = 1.0  # to find out what would do, once the capacity is proven not to
 
 Progress = Callable[[float], object] | None
+
+
+class Columns(NamedTuple):
+    """Buffers as the core takes them, one entry a buffer: whole ticks, and an offset of -1 where any will do."""
+
+    start: list[int]
+    end: list[int]
+    size: list[int]
+    alignment: list[int]
+    offset: list[int]
+
+
+def _columns(buffers: Sequence[Buffer]) -> Columns:
+    start, end = _ticks(buffers)
+    return Columns(
+        start,
+        end,
+        [buffer.size for buffer in buffers],
+        [buffer.alignment for buffer in buffers],
+        [-1 if buffer.offset is None else buffer.offset for buffer in buffers],
+    )
 
 
 def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
@@ -211,18 +233,7 @@ def _run(
         offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
         height = _height(buffers, offsets)
         return offsets, height, height if optimal else bound
-    start, end = _ticks(buffers)
-    return _core.place(
-        start,
-        end,
-        [buffer.size for buffer in buffers],
-        [buffer.alignment for buffer in buffers],
-        [-1 if buffer.offset is None else buffer.offset for buffer in buffers],
-        capacity,
-        method == "search",
-        time_limit,
-        progress,
-    )
+    return _core.place(*_columns(buffers), capacity, method == "search", time_limit, progress)
 
 
 def place_buffers(

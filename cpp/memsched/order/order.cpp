@@ -64,20 +64,23 @@ std::vector<Part> parts_of(const Problem& problem) {
 // Searches one part, forwards and backwards in time by turns, until its best order is known or no longer matters.
 class PartSolver {
   public:
-    PartSolver(Part& part, Bytes enough)
-        : part_(part), enough_(enough), cut_(part.problem.ops(), 0), turned_(reversed(part.problem)) {
+    PartSolver(Part& part, Bytes enough) : part_(part), enough_(enough), cut_(part.problem.ops(), 0) {
         const Problem& problem = part.problem;
         std::vector<OpId> listed(problem.ops());
         std::iota(listed.begin(), listed.end(), 0);
         part.found.peak = std::numeric_limits<Bytes>::max();
         offer(std::move(listed));
+        if (problem.ops() == 1) { // as most parts of long graphs are
+            raise(found().peak);
+            return;
+        }
         raise(start_bytes(problem));
         raise(greatest(touched_at_least(problem)));
     }
 
     // The bound by what must be held, where so much memory will do for it. Without it there are no better ones either.
     void measure(std::size_t room, Pace& pace) {
-        if (Reach::bytes(part_.problem.ops()) > room) {
+        if (found().lower_bound == found().peak || Reach::bytes(part_.problem.ops()) > room) {
             return;
         }
         reach_.emplace(part_.problem, pace);
@@ -106,6 +109,10 @@ class PartSolver {
 
   private:
     Solution& found() { return part_.found; }
+
+    // Made when it is needed: most parts of long graphs never do.
+    const Problem& turned() { return turned_ ? *turned_ : turned_.emplace(reversed(part_.problem)); }
+
     bool enough() { return found().peak <= at_least(); }
     Bytes at_least() { return std::max(found().lower_bound, enough_); }
     void raise(Bytes lower) { found().lower_bound = std::min(std::max(found().lower_bound, lower), found().peak); }
@@ -136,14 +143,14 @@ class PartSolver {
                     }
                     const Bytes lower = at_least();
                     const Bytes limit = lower + (round == 0 ? 0 : (found().peak - lower) >> round);
-                    backward ? offer_turned(greedy_order(turned_, limit, rule, pace, effort))
+                    backward ? offer_turned(greedy_order(turned(), limit, rule, pace, effort))
                              : offer(greedy_order(part_.problem, limit, rule, pace, effort));
                     raise_by_cuts(pace);
                 }
             }
             if (round == 0) {
                 offer(small_first_order(part_.problem, pace));
-                offer_turned(small_first_order(turned_, pace));
+                offer_turned(small_first_order(turned(), pace));
             }
         }
     }
@@ -240,7 +247,7 @@ class PartSolver {
         }
         const Bytes lower = at_least();
         Search forward(part_.problem, lower, found().peak, pace, effort);
-        Search backward(turned_, lower, found().peak, pace, effort);
+        Search backward(turned(), lower, found().peak, pace, effort);
         const auto count = [&] {
             found().visited += static_cast<std::int64_t>(forward.visited() + backward.visited());
         };
@@ -278,7 +285,7 @@ class PartSolver {
     Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much
     std::optional<Reach> reach_;    // none: for want of time or memory
     std::vector<std::uint8_t> cut_; // by op: whether its minimum cut is known
-    Problem turned_;
+    std::optional<Problem> turned_;
 };
 
 // All parts, each with its solver.

@@ -33,7 +33,7 @@ class Waiting {
         const auto to = std::lower_bound(part_.first.begin(), part_.first.end(), last) - part_.first.begin();
         Found found{none, -1, 0};
         look(1, 0, leaves_, static_cast<std::size_t>(from), static_cast<std::size_t>(to), last, found);
-        pace.spend(16 * found.steps);
+        pace.spend(10 * found.steps);
         return found.b;
     }
 

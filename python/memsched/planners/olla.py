@@ -9,7 +9,7 @@ from typing import Any
 
 from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule
-from memsched.addresses import buffers_of
+from memsched.addresses import Blocks, as_buffers, as_columns
 from memsched.errors import InvalidInputError
 from memsched.order import Order, kept, order
 from memsched.place import Placement, place_buffers
@@ -21,6 +21,7 @@ from memsched.result import Result
 Progress = Callable[[float], object] | None
 _SECONDS = 10.0
 _TRIES = 20
+_ORDER_SHARE = 2 / 3  # of the time limit
 _ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
 
 
@@ -58,7 +59,7 @@ def olla(
     method : str
         "search", or "ilp" for the paper's integer programs over HiGHS (needs memsched[ilp]), one after the other.
     time_limit : float
-        Seconds for the order; a fifth of that for all the addresses.
+        Seconds: the first two thirds at most for the order, the rest for all the addresses.
     keep : iterable of str
         Names of tensors that stay to the end.
     alignment : int
@@ -104,10 +105,11 @@ def olla(
     if method not in ("search", "ilp"):
         raise InvalidInputError(f"method is {method!r}; it must be search or ilp")
     stay = tuple(name for name, flag in zip(_core.tensor_names(graph), kept(graph, keep), strict=True) if flag)
-    task = _start(graph, stay, method, limit, alignment, progress)
+    task = _start(graph, stay, method, started, limit, alignment, progress)
     placed, of_all = task.improve(task.place_names(task.first.order), tries, seed)
     if task.height(placed) > device.memory:
-        raise infeasible("olla", graph.name, device, task.height(placed), "so high is the arena of its order")
+        needed, proven = task.height(placed), of_all or task.height(placed) <= task.first.lower_bound
+        raise infeasible("olla", graph.name, device, needed, "so high is the arena of its order", enough=not proven)
     params = {
         "method": method,
         "alignment": alignment,
@@ -115,24 +117,34 @@ def olla(
         "memory_optimal": of_all or task.height(placed) <= task.first.lower_bound,
     }
     schedule = task.schedule(placed, device.memory, {"name": "olla", **params})
-    return measured("olla", params, problem, schedule, device, started, recomputes=True, placement=placed.placement)
+    placement = task.placement(placed)
+    return measured("olla", params, problem, schedule, device, started, recomputes=True, placement=placement)
 
 
 def least_memory(problem: Problem) -> int:
     """The height of the arena, resident included, as `olla` finds it by default."""
-    task = _start(graph_of(problem), (), "search", _SECONDS, 1, None)
+    task = _start(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
     return task.height(task.improve(task.place_names(task.first.order), _TRIES, 0)[0])
 
 
-def _start(graph: Graph, keep: tuple[str, ...], method: str, limit: float, alignment: int, progress: Progress) -> _Task:
-    """Find the order, and begin the time for its addresses."""
+def _start(
+    graph: Graph,
+    keep: tuple[str, ...],
+    method: str,
+    started: float,
+    limit: float,
+    alignment: int,
+    progress: Progress,
+) -> _Task:
+    """Find the order; `limit` seconds after `started` the time for its addresses is over, too."""
+    left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
     return _Task(
         graph=graph,
         flags=kept(graph, keep),
         alignment=alignment,
         method=method,
-        first=order(graph, method=method, time_limit=limit, keep=keep, progress=progress),
-        until=time.perf_counter() + limit / 5,
+        first=order(graph, method=method, time_limit=left, keep=keep, progress=progress),
+        until=started + limit,
     )
 
 
@@ -140,12 +152,15 @@ def _start(graph: Graph, keep: tuple[str, ...], method: str, limit: float, align
 class _Placed:
     """An order with addresses; fast algorithms were allowed up to `limit` bytes, resident included.
 
-    `lowest`: no addresses of the order end lower, whatever the runs, and that is proven.
+    `lowest`: no addresses of the order end lower, whatever the runs, and that is proven; asked of small graphs alone.
     """
 
     ids: list[int]
     limit: int
-    placement: Placement
+    offsets: list[int]
+    height: int  # of the arena
+    bound: int  # on it, whatever the offsets
+    seconds: float
     lowest: bool
 
 
@@ -169,18 +184,30 @@ class _Task:
         """Seconds."""
         return max(0.0, self.until - time.perf_counter())
 
-    def plain(self, ids: list[int], limit: int, budget: int, planner: dict[str, Any]) -> Schedule:
-        """The order as a schedule without addresses."""
-        return _core.order_schedule(self.graph, ids, self.flags, limit, budget, planner)
-
     def schedule(self, placed: _Placed, budget: int, planner: dict[str, Any]) -> Schedule:
         """The order as a schedule with its addresses."""
-        plain = self.plain(placed.ids, placed.limit, budget, planner)
-        return _core.with_addresses(self.graph, plain, list(placed.placement.offsets))
+        return _core.order_schedule(
+            self.graph, placed.ids, self.flags, placed.limit, budget, planner, addresses=placed.offsets
+        )
+
+    def blocks(self, ids: list[int], limit: int) -> Blocks:
+        """What the order holds from step to step."""
+        return _core.order_residency(self.graph, ids, self.flags, limit)
+
+    def placement(self, placed: _Placed) -> Placement:
+        """The addresses with what lies there."""
+        return Placement(
+            buffers=tuple(as_buffers(self.blocks(placed.ids, placed.limit), self.graph, self.alignment)),
+            offsets=tuple(placed.offsets),
+            height=placed.height,
+            lower_bound=min(placed.bound, placed.height),
+            method=self.method,
+            runtime=placed.seconds,
+        )
 
     def height(self, placed: _Placed) -> int:
         """Bytes, resident included."""
-        return placed.placement.height + self.graph.resident
+        return placed.height + self.graph.resident
 
     def place_names(self, names: Iterable[str]) -> _Placed:
         """The addresses of an order by names."""
@@ -189,20 +216,33 @@ class _Task:
 
     def place(self, ids: list[int]) -> _Placed:
         """The addresses of an order: with fast algorithms, or with the least workspaces where those are lower."""
-        found, lowest = [], False
+        found: list[_Placed] = []
         for limit in (self.peak, 0):
-            plain = self.plain(ids, limit, checks.EXACT_BYTES, {"name": "olla"})
-            buffers = buffers_of(plain, self.graph, self.alignment)
-            placement = place_buffers(buffers, time_limit=self.left(), method=self.method)
-            found.append(_Placed(ids=ids, limit=limit, placement=placement, lowest=False))
+            found.append(self.place_within(ids, limit))
             if self.height(found[-1]) <= self.peak or self.left() == 0:
                 break
-            lowest = limit == 0 and placement.optimal and not self.could_split(plain)
+        last, small = found[-1], len(ids) <= _ALL_ORDERS
+        lowest = small and last.limit == 0 and last.bound >= last.height and not self.could_split(ids)
         return replace(min(found, key=self.height), lowest=lowest)
 
-    def could_split(self, plain: Schedule) -> bool:
+    def place_within(self, ids: list[int], limit: int) -> _Placed:
+        """With fast algorithms up to a limit."""
+        began = time.perf_counter()
+        blocks = self.blocks(ids, limit)
+        if self.method == "ilp":
+            buffers = as_buffers(blocks, self.graph, self.alignment)
+            placement = place_buffers(buffers, time_limit=self.left(), method="ilp")
+            offsets, height, bound = list(placement.offsets), placement.height, placement.lower_bound
+        else:
+            columns = as_columns(blocks, self.alignment)
+            offsets, height, bound = _core.place(*columns, None, search=True, time_limit=self.left())
+        seconds = time.perf_counter() - began
+        return _Placed(ids=ids, limit=limit, offsets=offsets, height=height, bound=bound, seconds=seconds, lowest=False)
+
+    def could_split(self, ids: list[int]) -> bool:
         """Whether a run skips its tape for a larger workspace: tape and workspace may fit where one block does not."""
         ops = {op["name"]: op for op in self.graph.ops}
+        plain = _core.order_schedule(self.graph, ids, self.flags, 0, checks.EXACT_BYTES, {"name": "olla"})
         skipping = [ops[step["run"]] for step in plain.to_json()["steps"] if step.get("skip")]
         return any(
             op.get("skip_workspace", 0) > min(choice["workspace"] for choice in op["choices"]) for op in skipping
