@@ -5,7 +5,7 @@
 
 A mutant that every test accepts survives, and is listed: either it changes nothing that can be seen, or a test is
 missing. The seed is the date, so that each night brings others. Your own files are never touched: what git knows is
-copied, built and changed elsewhere. Needs what a build of the extension needs, and `memsched[test]`.
+copied, built and changed elsewhere. Needs what builds of the extension and of the C++ tests need, and `memsched[test]`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import datetime
 import io
 import json
+import math
 import os
 import random
 import re
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = ("cpp/memsched/**/*.cpp", "python/memsched/*.py", "python/memsched/planners/*.py",
         "python/memsched/sweep/*.py")  # fmt: skip
 MOST_MEMORY = 8 << 30  # bytes of a test process
-FIRST = 6  # test files that name most of what the mutated file is about, and run before the others
+FIRST = 6  # test files that know most of the mutated file, and run before the others
 
 _SWAPS = {
     **{"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<="), "==": ("!=",), "!=": ("==",)},
@@ -49,6 +50,10 @@ _SWAPS = {
     },
     **{"+=": ("-=",), "-=": ("+=",), "true": ("false",), "false": ("true",), "True": ("False",), "False": ("True",)},
     **{"min": ("max",), "max": ("min",)},
+}
+_DEFINED = {
+    ".py": re.compile(r"^(?:def|class) ([A-Za-z]\w+)", re.M),
+    ".h": re.compile(r"\b(?:class |struct |(?=[a-z]\w+\())(\w+)"),
 }
 _TOKEN = re.compile(
     r'//.*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])+\'|[A-Za-z_]\w*|\d[\w.\']*|&&|\|\||[<>=!+*/-]=|<<|>>|->|\+\+|--|\S'
@@ -131,7 +136,26 @@ def sample(root: Path, count: int, seed: int, only: str | None = None) -> list[M
         share = (count + at) // 2 if lines[not python] else count
         rows = chance.sample(lines[python], min(share, len(lines[python])))
         chosen += [chance.choice(row) for row in rows]
+    chance.shuffle(chosen)  # where the time is over before the end, of both there are fewer
     return chosen
+
+
+def first_tests(root: Path, path: str) -> list[str]:
+    """The test files that know a module best: by the rarer of the names in its path and of what it defines."""
+    module = root / path
+    header = module.with_suffix(".h")
+    text = (header if header.is_file() else module).read_text(encoding="utf-8")
+    words = {word[:5] for word in re.findall("[a-z]+", path.partition("memsched/")[2].rpartition(".")[0])}
+    of_path = [re.compile(rf"(?<![a-z]){word}", re.I) for word in words]  # placement: place, Placement
+    defined = {*_DEFINED[".h" if header.is_file() else ".py"].findall(text)}
+    texts = {file: file.read_text(encoding="utf-8") for file in sorted((root / "tests").glob("test_*.py"))}
+    score = dict.fromkeys(texts, 0.0)
+    for name in [*of_path, *(re.compile(rf"\b{one}\b") for one in defined)]:
+        known = [file for file, text in texts.items() if name.search(text)]
+        for file in known:
+            score[file] += math.log(len(texts) / len(known))
+            score[file] += math.log(len(texts)) * (name in of_path and name.search(file.stem[5:]) is not None)
+    return [f"tests/{file.name}" for file in sorted(texts, key=lambda file: -score[file])[:FIRST]]
 
 
 def _rows(text: str, match: re.Match[str]) -> range:
@@ -172,7 +196,11 @@ class Copy:
         build = self.root / "build" / "mutation"
         self._build = ["cmake", "--build", str(build)]
         pybind11 = self._run([str(self.python), "-m", "pybind11", "--cmakedir"], 60)[1].strip()
-        options = ["-DMEMSCHED_PYTHON=ON", f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={self.root / 'python' / 'memsched'}"]
+        options = [
+            "-DMEMSCHED_PYTHON=ON",
+            "-DMEMSCHED_TESTS=ON",
+            f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={self.root / 'python' / 'memsched'}",
+        ]
         options += [] if "pybind11_DIR" in os.environ.get("CMAKE_ARGS", "") else [f"-Dpybind11_DIR={pybind11}"]
         options += [f"-DPython_EXECUTABLE={self.python}", *os.environ.get("CMAKE_ARGS", "").split()]
         self._must(["cmake", "-S", str(self.root), "-B", str(build), "-G", "Ninja", *options, *_QUICK])
@@ -206,30 +234,20 @@ class Copy:
         if status != 0:
             sys.exit(f"{' '.join(command)} ends with {status}:\n{output[-3000:]}")
 
-    def tests(self, path: str, every: bool) -> list[list[str]]:
-        """The test files to run, those first that name the mutated file most."""
-        texts = {file: file.read_text() for file in sorted((self.root / "tests").glob("test_*.py"))}
-        stem = Path(path).stem.strip("_")
-        for name in (stem, stem.partition("_")[0], "simulate"):  # order_state has no tests by its name, but order has
-            word = re.compile(rf"(?<![a-z]){re.escape(name)}")
-            named = {file: len(word.findall(text)) for file, text in texts.items()}
-            ranked = sorted(
-                (file for file in named if named[file]), key=lambda file: (word.search(file.stem) is None, -named[file])
-            )
-            if ranked and word.search(ranked[0].stem):
-                break
-        first = [f"tests/{file.name}" for file in ranked[:FIRST]]
-        return [first, ["tests"]] if every else [first]
+    def suites(self, path: str, every: bool, workers: str) -> list[list[str]]:
+        """What to run: the tests of C++ for C++, the test files that know the mutated file best, and all."""
+        python = [str(self.python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", workers]
+        native = [[f"{self._build[-1]}/memsched_tests", "--abort-after=1"]] if path.endswith(".cpp") else []
+        return [*native, [*python, *first_tests(self.root, path)], *([[*python, "tests"]] if every else [])]
 
     def verdict(self, mutant: Mutant, every: bool, workers: str) -> str:
         """What became of a mutant: "killed", "not built", "hung" or "survived"; "untested" where tests fail anyway."""
         native = mutant.path.endswith(".cpp")
-        suites = self.tests(mutant.path, every)
-        command = [str(self.python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", workers]
+        suites = self.suites(mutant.path, every, workers)
         for tests in suites:
             whole = " ".join(tests)
             if whole not in self._good:
-                self._good[whole] = self._run([*command, *tests], 4 * self._seconds)[0] == 0
+                self._good[whole] = self._run(tests, 4 * self._seconds)[0] == 0
             if not self._good[whole]:
                 return "untested"
         file = self.root / mutant.path
@@ -241,7 +259,7 @@ class Copy:
             if native and self._run(self._build, self._seconds)[0] != 0:
                 return "not built"
             for tests in suites:
-                status, _ = self._run([*command, *tests], self._seconds)
+                status, _ = self._run(tests, self._seconds)
                 if status != 0:
                     return "hung" if status is None else "killed"
             return "survived"

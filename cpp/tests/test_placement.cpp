@@ -85,6 +85,20 @@ TEST_CASE("rules of thumb are legal") {
     }
 }
 
+TEST_CASE("ranks by room go by the fullest moment of a lifetime") {
+    const std::vector<Buffer> buffers = {{0, 2, 6}, {0, 4, 3}, {2, 4, 7}, {3, 6, 4}}; // 9 bytes at 0, 14 at 3
+    const std::vector<Part> parts = parts_of(buffers);
+    REQUIRE(parts.size() == 1);
+    CHECK(rank_by(parts[0], {Key::room, Key::bytes}) == Ranks{3, 2, 0, 1});
+}
+
+TEST_CASE("lifetimes that nest make a pyramid, and the others follow by size") {
+    const std::vector<Buffer> buffers = {{0, 2, 9}, {0, 10, 1}, {2, 8, 2}, {4, 5, 8}, {8, 10, 3}, {5, 7, 4}};
+    const std::vector<Part> parts = parts_of(buffers);
+    REQUIRE(parts.size() == 1);
+    CHECK(pyramid_ranks(parts[0]) == Ranks{3, 0, 1, 4, 5, 2});
+}
+
 TEST_CASE("the search is legal, keeps its capacity, and knows when a larger one is worth a try") {
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
         for (const Part& part : parts_of(random_buffers(4 + seed % 12, seed, seed % 2 == 1))) {
