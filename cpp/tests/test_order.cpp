@@ -119,9 +119,9 @@ TEST_CASE("orders are as good as the program over sets says, and so are those of
 TEST_CASE("the search over sets alone finds the least peak, and proves that nothing is below it") {
     Random random(11);
     for (int k = 0; k < 300; ++k) {
-        const OrderProblem problem = random_problem(random, draw(random, 2, 9));
+        const Problem problem = random_problem(random, draw(random, 2, 9));
         const Bytes best = least_peak(problem);
-        OrderSearch found(problem, 0, best + 1, pace), none(problem, 0, best, pace);
+        Search found(problem, 0, best + 1, pace), none(problem, 0, best, pace);
         REQUIRE(found.advance(10000));
         REQUIRE(found.lower() == best);
         REQUIRE(peak_of(problem, found.best()) == best);
