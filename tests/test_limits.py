@@ -245,6 +245,17 @@ def test_superneurons_gives_up_when_its_time_is_over() -> None:
         ms.superneurons(graph, ms.peak_memory(graph) // 2, 250.0, time_limit=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize(("count", "limit"), [(10_000, 0.1), (33_200, 0.2), (50_000, 0.5), (50_000, 2)])
+@pytest.mark.parametrize("make", [layered, with_workspaces])
+def test_auto_keeps_its_limit(make: Callable[[int], ms.Graph], count: int, limit: float) -> None:
+    """Those without a limit came first: 0.9 seconds of 0.5, half of them for a least memory that no one asked for."""
+    graph = make(count)
+    memory = {"M": 2 * ms.peak_memory(graph), "beta": 250.0}
+    kept(limit, lambda: ms.plan(graph, **memory, time_limit=limit))
+
+
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])
 def test_planners_without_a_limit_take_little(name: str) -> None:
     """What runs give back was sorted among what waits for the link, and each op looked for the first of the backward:

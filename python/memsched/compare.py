@@ -220,17 +220,21 @@ def _in_turns(
     """What each planner says when time.perf_counter() shall be `until` at the end.
 
     First those that take no limit. Then the others, each with an equal share of what time is left: what it leaves goes
-    to those behind it, last of all to the searches. When there is none left, and a plan, the rest are not asked.
+    to those behind it, last of all to the searches. When there is a plan, and less left than the quickest planner with
+    one has taken, the rest are not asked: to read a problem and simulate a plan takes each about as long.
     """
     timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
     names = sorted(timed, key=lambda name: (timed[name], name in SEARCHES))
     found: dict[str, Result | MemschedError] = {}
+    quickest = math.inf
     for at, name in enumerate(names):
         left = until - time.perf_counter()
-        if left <= 0 and any(isinstance(one, Result) for one in found.values()):
+        if left <= quickest < math.inf:
             break
         share = {"time_limit": max(LEAST_SHARE, left / (len(names) - at))}
-        found[name] = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
+        found[name] = one = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
+        if isinstance(one, Result):
+            quickest = min(quickest, one.runtime)
     return found
 
 

@@ -98,7 +98,7 @@ ClassPlans::ClassPlans(const Graph& graph)
 
 void ClassPlans::reset(std::span<const MapClass> classes, Bytes capacity) {
     capacity_ = capacity;
-    live_ = 0;
+    live_ = most_of_forward_ = most_ = 0;
     repeats_ = std::find(classes.begin(), classes.end(), MapClass::recompute) != classes.end();
     state_.assign(facts_.size(), {});
     for (std::size_t t = 0; t < state_.size(); ++t) {
@@ -138,8 +138,14 @@ void ClassPlans::drop(TensorId tensor) {
     live_ -= fact(tensor).bytes;
 }
 
+bool ClassPlans::has_room(Bytes bytes) {
+    const bool fits = live_ + bytes <= capacity_;
+    most_ = fits ? std::max(most_, live_ + bytes) : most_;
+    return fits;
+}
+
 bool ClassPlans::forward() {
-    if (live_ > capacity_) {
+    if (!has_room(0)) {
         return false;
     }
     for (OpId op = 0; op < turn_; ++op) {
@@ -149,7 +155,7 @@ bool ClassPlans::forward() {
             state(t).here = true;
             live_ += fact(t).bytes;
         }
-        if (live_ + graph_.op(op).choices[0].workspace > capacity_) {
+        if (!has_room(graph_.op(op).choices[0].workspace)) {
             return false;
         }
         for (const TensorId t : forward_end_[at(op)]) {
@@ -165,6 +171,7 @@ bool ClassPlans::forward() {
             }
         }
     }
+    most_of_forward_ = most_;
     return true;
 }
 
@@ -178,7 +185,7 @@ OpId ClassPlans::next_use(TensorId tensor) {
 }
 
 bool ClassPlans::make_room(Bytes bytes) {
-    if (live_ + bytes <= capacity_) {
+    if (has_room(bytes)) {
         return true;
     }
     if (!scarce_) {
@@ -203,7 +210,7 @@ bool ClassPlans::make_room(Bytes bytes) {
         std::push_heap(yielding_.begin(), yielding_.end());
     }
     locked_.clear();
-    return live_ + bytes <= capacity_;
+    return has_room(bytes);
 }
 
 bool ClassPlans::bring(TensorId tensor) {
@@ -314,7 +321,7 @@ bool ClassPlans::build(std::span<const MapClass> classes, Bytes capacity, const 
 
 Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
     ClassPlans plans(graph);
-    Bytes low = -1, high = 0;
+    Bytes low = 0, high = 0;
     for (const Tensor& tensor : graph.tensors()) {
         high += tensor.bytes;
     }
@@ -322,9 +329,10 @@ Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
     for (const Op& op : graph.ops()) {
         scratch = std::max(scratch, op.choices[0].workspace);
     }
-    high = saturated_add(high, scratch); // with all tensors at once and the largest workspace everything fits
-    while (high - low > 1) {
-        const Bytes middle = low + (high - low) / 2;
+    plans.fits(classes, saturated_add(high, scratch)); // with all tensors at once and the largest workspace
+    high = plans.most();
+    low = plans.most_of_forward() - 1;                                              // there is no choice in the forward
+    for (Bytes middle = low + 1; high - low > 1; middle = low + (high - low) / 2) { // mostly the forward needs the most
         (plans.fits(classes, middle) ? high : low) = middle;
     }
     return saturated_add(graph.resident(), high);

@@ -32,6 +32,10 @@ class ClassPlans {
     // Whether all steps but the prefetches fit into `capacity` bytes (resident excluded), given one class a map.
     bool fits(std::span<const MapClass> classes, Bytes capacity);
 
+    // What the last walk held at most (bytes, resident excluded): of its forward, and in all. It would fit into that.
+    Bytes most_of_forward() const { return most_of_forward_; }
+    Bytes most() const { return most_; }
+
     // Fills `list`; false when something has no room.
     bool build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list);
 
@@ -68,6 +72,7 @@ class ClassPlans {
     bool run(OpId op);
     bool run_op(OpId id, const Op& op);
     bool bring(TensorId tensor);
+    bool has_room(Bytes bytes);   // beside what lives
     bool make_room(Bytes bytes);  // by dropping what is needed the latest
     void arrive(TensorId tensor); // in the backward
     void drop(TensorId tensor);
@@ -87,7 +92,7 @@ class ClassPlans {
     std::vector<std::vector<TensorId>> forward_end_; // by op: tensors whose last forward use it is
     std::vector<std::vector<TensorId>> last_read_;   // by op of the backward: tensors that no later one reads
 
-    Bytes capacity_ = 0, live_ = 0;
+    Bytes capacity_ = 0, live_ = 0, most_of_forward_ = 0, most_ = 0;
     OpId now_ = 0; // the op of the backward that is being made possible
     bool repeats_ = false;
     std::size_t repeated_ = 0; // runs of ops that ran before
