@@ -720,6 +720,11 @@ def takes_same(self: Any, x: Any, y: Any, z: Any) -> Any:
     return x + (y * 2 if y is z else y * 3)
 
 
+def takes_normed(self: Any, x: Any, y: Any) -> Any:
+    """The normalisation gives two gradients of y, and the product one more, which comes first."""
+    return self.third((x + torch.rms_norm(y, (WIDTH,))).tanh()) * y
+
+
 def gives_dict(self: Any, x: Any) -> Any:
     return {"x": x, "n": 3, "more": [x.sin(), None, "text"]}
 
@@ -804,6 +809,7 @@ odd(takes_holder, args=lambda: (inputs(), Holder(3.0)))
 odd(takes_number, "stages", args=lambda: (inputs(), 1))
 odd(takes_keywords, "stages", kwargs={"mask": inputs() > 0, "scale": 2.0})
 odd(takes_same, "stages", args=lambda: (inputs(), *[inputs() * 2] * 2))
+odd(takes_normed, args=lambda: (inputs(), inputs().requires_grad_()), says="would add up the gradients of")
 odd(gives_dict, "stages")
 odd(gives_pair, "stages")
 odd(gives_holder, "error", says="no result")

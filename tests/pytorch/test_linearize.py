@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError
 from memsched.torch.capture import CaptureError, capture
 from memsched.torch.facts import facts, fake_copy, fake_mode
+from memsched.torch.graph_step.capture_step import capture_step
 from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic
 from memsched.torch.stages import stage
 from pytorch.models import CASES
@@ -224,22 +226,38 @@ class AsksTransformers(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x: Any) -> Any:
-        if self.asks.is_torchdynamo_compiling():
+        if self.asks.is_torchdynamo_compiling() or self.asks.is_fake_tensor(x):
             return self.layer(x).sin()
         if self.strict and bool((x > 100).any()):
-            raise ValueError("x is too large")
+            return self.layer(x)
         return self.layer(x).cos()
 
 
-@pytest.mark.parametrize(("strict", "kind"), [(False, "cos"), (True, "sin")])
-def test_what_is_captured_is_what_training_computes_where_that_can_be_recorded(
-    strict: bool, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asks = types.SimpleNamespace(is_torchdynamo_compiling=torch.compiler.is_compiling)
-    monkeypatch.setitem(sys.modules, "transformers.utils.import_utils", asks)
-    found = capture(AsksTransformers(asks, strict=strict), (torch.ones(2, 4),)).graph_module.code
-    assert f"aten.{kind}." in found
-    assert asks.is_torchdynamo_compiling is torch.compiler.is_compiling
+@pytest.fixture
+def asks(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """What stands in for the questions of transformers."""
+    found = types.SimpleNamespace(
+        is_torchdynamo_compiling=torch.compiler.is_compiling, is_fake_tensor=lambda x: isinstance(x, FakeTensor)
+    )
+    monkeypatch.setitem(sys.modules, "transformers.utils.import_utils", found)
+    return found
+
+
+def test_what_is_captured_is_what_training_computes(asks: types.SimpleNamespace) -> None:
+    before = dict(vars(asks))
+    model, args = AsksTransformers(asks, strict=False), (torch.ones(2, 4),)
+    assert "aten.cos." in capture(model, args).graph_module.code
+    step = capture_step(model, args, lambda out: out.sum())
+    assert any("aten.cos." in str(operation.node.target) for operation in step.operations)
+    assert vars(asks) == before
+
+
+def test_what_looks_at_values_in_training_only_is_refused(asks: types.SimpleNamespace) -> None:
+    model, args = AsksTransformers(asks, strict=True), (torch.ones(2, 4),)
+    with pytest.raises(CaptureError, match="cannot capture AsksTransformers"):
+        capture(model, args)
+    with pytest.raises(CaptureError, match="must not depend on values of tensors"):
+        capture_step(model, args, lambda out: out.sum())
 
 
 class AsksForPacking(nn.Module):

@@ -33,6 +33,7 @@ QUICK = (
         "tied",
         "gives_twice",
         "takes_same",
+        "takes_normed",
         "lstm",
         "loose_tensor",
         "checkpointed_reentrant",

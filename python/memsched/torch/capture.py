@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import operator
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
@@ -153,25 +153,22 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    """Preferably what the model computes in training. Some models can be recorded only as they are for a compiler."""
+    """What the model computes in training."""
     witness = Witness(model)
-    for setting in (_as_in_training(model, args, kwargs), contextlib.nullcontext()):
-        try:
-            with contained(model), setting, witness.watching():
-                exported = torch.export.export(model, args, kwargs, strict=False)
-        except Exception as error:  # the model's own code runs in there, so anything may be raised
-            reason = error
-        else:
-            if witness.lost is not None:
-                raise CaptureError(f"a plan of operations for {type(model).__name__} would lose {witness.lost}")
-            if witness.draws_again and any(map(is_random, exported.graph.nodes)):
-                raise CaptureError(
-                    f"{type(model).__name__} draws random numbers and uses torch.utils.checkpoint with "
-                    "preserve_rng_state=False: a plain step draws others when a part runs again"
-                )
-            return exported
-    message = f"torch.export cannot capture {type(model).__name__}: {type(reason).__name__}: {_reason(reason)}"
-    raise CaptureError(message) from reason
+    try:
+        with contained(model), as_in_training(), witness.watching():
+            exported = torch.export.export(model, args, kwargs, strict=False)
+    except Exception as error:  # the model's own code runs in there, so anything may be raised
+        message = f"torch.export cannot capture {type(model).__name__}: {type(error).__name__}: {_reason(error)}"
+        raise CaptureError(message) from error
+    if witness.lost is not None:
+        raise CaptureError(f"a plan of operations for {type(model).__name__} would lose {witness.lost}")
+    if witness.draws_again and any(map(is_random, exported.graph.nodes)):
+        raise CaptureError(
+            f"{type(model).__name__} draws random numbers and uses torch.utils.checkpoint with "
+            "preserve_rng_state=False: a plain step draws others when a part runs again"
+        )
+    return exported
 
 
 @contextlib.contextmanager
@@ -194,19 +191,25 @@ def without_data(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _as_in_training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+def as_in_training() -> Iterator[None]:
     """Let transformers make no masks that it makes for compilers only.
 
-    Where nothing is masked it hands attention a mask while `is_torchdynamo_compiling()` is true, or where it cannot see
-    that positions count from 0, and none in training. That costs memory, and differs in the last bits of gradients.
-    The flags of torch itself must stay: other code keeps what it computes from one call to the next where they are
-    down, and would keep tensors without data.
+    Where nothing is masked it hands attention a mask while `is_torchdynamo_compiling()` is true, for tensors without
+    data, or where it cannot see that positions count from 0, and none in training. That costs memory, and differs in
+    the last bits. Here it looks at the values of a mask that it is given, as in training, and such a model cannot be
+    captured. The flags of torch itself must stay: other code keeps what it computes from one call to the next where
+    they are down, and would keep tensors without data.
     """
+    packed: Any = getattr(sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices", None)
+
+    def sequences(positions: torch.Tensor) -> Any:
+        return packed(positions) if _depends_on_inputs(positions) else None  # others count from 0
+
     answers: dict[tuple[str, str], Callable[..., Any]] = {
-        ("transformers.utils.import_utils", "is_torchdynamo_compiling"): lambda: False
+        ("transformers.utils.import_utils", "is_torchdynamo_compiling"): lambda: False,
+        ("transformers.utils.import_utils", "is_fake_tensor"): lambda tensor: False,
+        ("transformers.masking_utils", "find_packed_sequence_indices"): sequences,
     }
-    if type(model).__module__.startswith("transformers.") and not _gives(model, args, kwargs, "position_ids"):
-        answers["transformers.masking_utils", "find_packed_sequence_indices"] = lambda position_ids: None
     with contextlib.ExitStack() as stack:
         for (place, name), answer in answers.items():
             module = sys.modules.get(place)
@@ -216,13 +219,20 @@ def _as_in_training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
         yield
 
 
-def _gives(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> bool:
-    """Whether an argument of the forward is given, as far as its signature tells."""
-    try:
-        bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):
+def _depends_on_inputs(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of the forward that is being captured is made of more than numbers."""
+    mode = get_proxy_mode()
+    if mode is None:
         return True
-    return bound.get(name) is not None or name in kwargs
+    waiting = [get_proxy_slot(tensor, mode.tracer).proxy.node]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if node.op != "call_function":
+            return True
+        waiting += [before for before in node.all_input_nodes if before not in seen]
+        seen.update(waiting)
+    return False
 
 
 @contextlib.contextmanager

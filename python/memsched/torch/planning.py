@@ -149,6 +149,10 @@ def _plan_stages(
     staged = stage(model, args, kwargs)
     with without_data(model):
         found = measure_bytes(staged, model, args, kwargs, on_device=True)
+    if found.reordered is not None:
+        raise CaptureError(
+            f"stages of {type(model).__name__} would add up the gradients of {found.reordered!r} in another order"
+        )
     if device == "here":
         times = measure_times(staged, model, args, kwargs)
         link = measure_link(staged.device)

@@ -61,6 +61,9 @@ class ModelBytes:
         Of the inputs that need one.
     shared_gradients : int
         Gradients of parameters that several stages share: autograd holds the first while it waits for the last.
+    reordered : str or None
+        The first tensor whose gradient would be added up in another order than without stages: one operation gives
+        several of its gradients, and a later stage gives one, too.
     """
 
     stages: list[StageBytes]
@@ -71,6 +74,7 @@ class ModelBytes:
     scratch: int
     input_gradients: int
     shared_gradients: int
+    reordered: str | None
 
 
 def needs_gradient(value: Any) -> bool:
@@ -105,7 +109,7 @@ def measure_bytes(
     fake_leaves = [fake_copy(fake, leaf) for leaf in leaves]
     fake_state = {name: fake_copy(fake, value) for name, value in state.items()}
     with fake, Meter(staged.device.type) as meter:
-        stages, gradients = _dry(staged, Walk(staged, fake_leaves, fake_state), meter)
+        stages, gradients, reordered = _dry(staged, Walk(staged, fake_leaves, fake_state), meter)
         scratch = scratch_bytes(fake_state, staged.stages)
     if on_device:
         devices = [staged.device] if staged.device.type == "cuda" else []
@@ -127,6 +131,7 @@ def measure_bytes(
         scratch=scratch,
         input_gradients=sum(t.numel() * t.element_size() for t in leaves if needs_gradient(t)),
         shared_gradients=sum(p.numel() * p.element_size() for p in shared),
+        reordered=reordered,
     )
 
 
@@ -134,11 +139,17 @@ _Gradients = list[torch.Tensor | None]
 _LAYOUTS = 6  # rounds at most until the strides of all gradients are known; most models need one
 
 
-def _dry(staged: StagedModel, walk: Walk, meter: Meter) -> tuple[list[StageBytes], list[_Gradients]]:
-    """All forwards, then all backwards; also the gradients that arrive at each stage."""
+def _dry(staged: StagedModel, walk: Walk, meter: Meter) -> tuple[list[StageBytes], list[_Gradients], str | None]:
+    """All forwards, then all backwards; also the gradients that arrive at each stage, and `ModelBytes.reordered`."""
     found, runs = [], []
+    summed: set[str] = set()  # what one operation of a stage so far gives several gradients
+    reordered: str | None = None
     for stage in staged.stages:
         counted, forward = _forward(walk, stage, meter)
+        assert forward.tape is not None
+        arrivals = list(zip(walk.differentiable(stage), forward.tape.arrivals(), strict=True))
+        reordered = reordered or next((name for name, _ in arrivals if name in summed), None)
+        summed.update(name for name, many in arrivals if many > 1)
         walk.leave(stage, forward)
         found.append(counted)
         runs.append(forward)
@@ -147,7 +158,7 @@ def _dry(staged: StagedModel, walk: Walk, meter: Meter) -> tuple[list[StageBytes
     for k in range(len(runs) - 1, -1, -1):
         gradients[k] = arriving_gradients(staged.stages[k], runs[k], gradient)
         gradient = _backward(_take_tape(runs[k]), gradients[k], found[k], meter)
-    return found, gradients
+    return found, gradients, reordered
 
 
 def _one_by_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,20 @@ class Tape:
     exits: list[tuple[int | None, GradientEdge]]
     entry: GradientEdge | None
     leaves: list[torch.Tensor]
+
+    def arrivals(self) -> list[int]:
+        """How many gradients autograd adds up for each of `leaves`."""
+        waiting = [edge.node for _, edge in self.exits]
+        seen = set(waiting)
+        found: Counter[object] = Counter(waiting)
+        while waiting:
+            for node, _ in waiting.pop().next_functions:
+                if node is not None:
+                    found[node] += 1
+                    if node not in seen:
+                        seen.add(node)
+                        waiting.append(node)
+        return [found[get_gradient_edge(leaf).node] for leaf in self.leaves]
 
 
 @dataclass(slots=True)

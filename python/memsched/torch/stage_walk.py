@@ -43,6 +43,12 @@ class Walk:
         storages = {value.untyped_storage()._cdata for value in given if isinstance(value, torch.Tensor)}
         return [v for v in values if isinstance(v, torch.Tensor) and v.untyped_storage()._cdata not in storages]
 
+    def differentiable(self, stage: Stage) -> list[str]:
+        """The names of what reaches a stage beside the chain and needs a gradient, in the order of its leaves."""
+        values = [*((name, self._environment[name]) for name in stage.environment)]
+        values += [(ref.name, self._inherited[ref.name]) for ref in stage.state]
+        return [name for name, value in values if isinstance(value, torch.Tensor) and value.requires_grad]
+
     def forward(self, stage: Stage, *, saving: bool = True) -> Forward:
         """Run the forward of a stage on the exit of the stage before it."""
         return run_forward(

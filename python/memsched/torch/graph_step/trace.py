@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.torch.capture import Autocast, CaptureError
+from memsched.torch.capture import Autocast, CaptureError, as_in_training
 from memsched.torch.facts import attribute, fake_copy
 from memsched.torch.graph_step.inputs import replaced
 from memsched.torch.graph_step.layers import PLACE, Locator
@@ -127,6 +127,7 @@ class _Step:
             with contained(self.model):
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(_quiet())
+                    stack.enter_context(as_in_training())
                     stack.enter_context(locator.hooks())
                     stack.enter_context(torch.autograd.set_multithreading_enabled(False))
                     stack.enter_context(self.fake)
