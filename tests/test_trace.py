@@ -64,6 +64,11 @@ def test_every_step_and_every_byte_is_there(case: tuple[Any, ms.Schedule, ms.Dev
     timed = [event for event in events if event["ph"] != "M"]
     assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed)
     bars = {event["args"]["step"]: event for event in timed if event["ph"] == "X"}
+    for event in bars.values():
+        assert ("bytes" in event["args"]) == (event["tid"] > 1)  # of what the link carries
+    assert sum(event["args"].get("bytes", 0) for event in bars.values()) == (
+        result.timeline.bytes_out + result.timeline.bytes_in
+    )
     assert set(bars) == {index for index, step in enumerate(result.schedule.steps) if "free" not in step}
     for index, bar in bars.items():
         assert bar["ts"] == result.timeline.start[index] * 1e6
