@@ -39,7 +39,7 @@ void check_bytes(const char* field, const std::vector<Bytes>& column, Bytes& tot
             throw std::invalid_argument(entry(field, k) + " is " + std::to_string(column[k]) +
                                         "; sizes must be >= 0 bytes");
         }
-        total = checked_add(total, column[k], entry(field, k) + " and the other sizes of the chain");
+        total = checked_add(total, column[k], [&] { return entry(field, k) + " and the other sizes of the chain"; });
     }
 }
 
@@ -69,7 +69,7 @@ void check_pieces(const ChainColumns& c) {
                 throw std::invalid_argument(entry("pieces", k) + "[" + std::to_string(s) + "] is " +
                                             std::to_string(c.pieces[k][s]) + "; sizes must be >= 0 bytes");
             }
-            sum = checked_add(sum, c.pieces[k][s], entry("pieces", k));
+            sum = checked_add(sum, c.pieces[k][s], [&] { return entry("pieces", k); });
         }
         const Bytes tape = c.saved[k] - c.activation[k + 1];
         if (sum != tape) {

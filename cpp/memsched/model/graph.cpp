@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string_view>
 #include <unordered_set>
 
 namespace memsched {
@@ -11,21 +12,22 @@ namespace {
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
 Bytes check_tensors(const GraphData& g) { // the sum of all sizes
-    std::unordered_set<std::string> seen;
+    std::unordered_set<std::string_view> seen;
+    seen.reserve(g.tensors.size());
     Bytes total = g.resident;
     for (std::size_t i = 0; i < g.tensors.size(); ++i) {
         const Tensor& t = g.tensors[i];
-        const std::string where = "tensors[" + std::to_string(i) + "]";
+        const auto where = [&] { return "tensors[" + std::to_string(i) + "]"; };
         if (t.name.empty()) {
-            fail(where + " has an empty name; name every tensor");
+            fail(where() + " has an empty name; name every tensor");
         }
         if (!seen.insert(t.name).second) {
-            fail(where + " is named '" + t.name + "' like an earlier tensor; names must be unique");
+            fail(where() + " is named '" + t.name + "' like an earlier tensor; names must be unique");
         }
         if (t.bytes < 0) {
             fail("tensor '" + t.name + "' has size " + std::to_string(t.bytes) + "; sizes must be >= 0 bytes");
         }
-        total = checked_add(total, t.bytes, "tensor '" + t.name + "' and the other sizes of the graph");
+        total = checked_add(total, t.bytes, [&] { return "tensor '" + t.name + "' and the other sizes of the graph"; });
     }
     return total;
 }
@@ -34,29 +36,29 @@ void check_choices(const Op& op, Bytes total) {
     if (op.choices.empty()) {
         fail("op '" + op.name + "' has no choices; give at least one {alg, time, workspace}");
     }
-    std::unordered_set<std::string> algs;
+    std::unordered_set<std::string_view> algs;
     for (const Choice& c : op.choices) {
-        const std::string where = "op '" + op.name + "', choice '" + c.alg + "'";
+        const auto where = [&] { return "op '" + op.name + "', choice '" + c.alg + "'"; };
         if (c.alg.empty()) {
-            fail(where + " has an empty name; name every algorithm");
+            fail(where() + " has an empty name; name every algorithm");
         }
         if (!algs.insert(c.alg).second) {
-            fail(where + " is listed twice; algorithm names must be unique within an op");
+            fail(where() + " is listed twice; algorithm names must be unique within an op");
         }
         if (!std::isfinite(c.time) || c.time < 0) {
-            fail(where + ": time is " + show(c.time) + "; a time must be a finite number of seconds >= 0");
+            fail(where() + ": time is " + show(c.time) + "; a time must be a finite number of seconds >= 0");
         }
         if (c.workspace < 0) {
-            fail(where + ": workspace is " + std::to_string(c.workspace) + "; sizes must be >= 0 bytes");
+            fail(where() + ": workspace is " + std::to_string(c.workspace) + "; sizes must be >= 0 bytes");
         }
-        checked_add(total, c.workspace, where + ": workspace and the tensors of the graph");
+        checked_add(total, c.workspace, [&] { return where() + ": workspace and the tensors of the graph"; });
     }
     if (op.skip_workspace && *op.skip_workspace < 0) {
         fail("op '" + op.name + "': skip_workspace is " + std::to_string(*op.skip_workspace) +
              "; sizes must be >= 0 bytes");
     }
     checked_add(total, op.skip_workspace.value_or(0),
-                "op '" + op.name + "': skip_workspace and the tensors of the graph");
+                [&] { return "op '" + op.name + "': skip_workspace and the tensors of the graph"; });
 }
 
 // Op i reads a tensor that no earlier op writes: nobody does, a later one does, or one that itself waits for op i.
@@ -98,7 +100,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
     Seconds compute = 0;
     std::vector<OpId> writer(g.tensors.size(), -1);
     std::vector<OpId> reader(g.tensors.size(), -1); // the last op seen reading a tensor
-    std::unordered_set<std::string> seen;
+    std::unordered_set<std::string_view> seen;
     const auto known = [&](TensorId t) { return t >= 0 && static_cast<std::size_t>(t) < g.tensors.size(); };
     for (std::size_t i = 0; i < g.ops.size(); ++i) {
         const Op& op = g.ops[i];

@@ -6,12 +6,9 @@
 
 namespace memsched {
 
-Bytes checked_add(Bytes a, Bytes b, const std::string& what) {
-    if (a > exact_bytes || b > exact_bytes - a) {
-        throw std::invalid_argument(what + " add up to more than 2^53 bytes, beyond which sums with seconds would " +
-                                    "round; use smaller sizes or a coarser unit");
-    }
-    return a + b;
+void refuse_sum(const std::string& what) {
+    throw std::invalid_argument(what + " add up to more than 2^53 bytes, beyond which sums with seconds would round; " +
+                                "use smaller sizes or a coarser unit");
 }
 
 Seconds transfer_time(Bytes bytes, Bandwidth bandwidth, Seconds latency) {

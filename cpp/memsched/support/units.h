@@ -24,8 +24,15 @@ constexpr Bytes exact_bytes = Bytes{1} << 53;
 // An id as an index.
 inline std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
-// a + b, neither above exact_bytes; throws std::invalid_argument naming `what` when the sum is.
-Bytes checked_add(Bytes a, Bytes b, const std::string& what);
+[[noreturn]] void refuse_sum(const std::string& what);
+
+// a + b, neither above exact_bytes; throws std::invalid_argument naming what() when the sum is.
+template <class What> Bytes checked_add(Bytes a, Bytes b, const What& what) {
+    if (a > exact_bytes || b > exact_bytes - a) {
+        refuse_sum(what());
+    }
+    return a + b;
+}
 
 // The duration of a transfer of `bytes`; the caller has made sure that bandwidth > 0.
 Seconds transfer_time(Bytes bytes, Bandwidth bandwidth, Seconds latency);
