@@ -169,6 +169,29 @@ TEST_CASE("stopped anywhere, an order is legal and no worse than the listed one,
     }
 }
 
+TEST_CASE("with too little room for its bounds an order is no worse than the listed one, and they hold") {
+    Random random(11);
+    int reached = 0, proven = 0;
+    for (int k = 0; k < 200; ++k) {
+        const Problem problem = random_problem(random, draw(random, 3, 9));
+        const Bytes best = least_peak(problem);
+        const std::size_t all = Reach::bytes(problem.ops());
+        const Bytes most = least_memory_bound(problem, never_stops);
+        for (const std::size_t room : {std::size_t{0}, all / 2, all}) {
+            const Solution found = least_memory_order(problem, never_stops, room);
+            REQUIRE(found.peak <= std::max(peak_of(problem, listed(problem)), found.lower_bound));
+            REQUIRE(std::max(peak_of(problem, found.order), found.lower_bound) == found.peak);
+            REQUIRE(found.lower_bound <= best);
+            proven += found.lower_bound == found.peak;
+            const Bytes bound = least_memory_bound(problem, never_stops, room);
+            REQUIRE(bound <= most);
+            reached += bound < most;
+        }
+    }
+    CHECK(reached > 20); // the cap was, and cost something
+    CHECK(proven > 400); // by the searches
+}
+
 TEST_CASE("a problem is split into the parts between what ran and what did not") {
     Random random(9);
     for (int k = 0; k < 200; ++k) {
@@ -268,13 +291,28 @@ TEST_CASE("what is deduced holds in every better order") {
     for (int k = 0; k < 300; ++k) {
         const Problem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
-        const Deduced same = deduce(problem, draw(random, 0, static_cast<int>(best)), best + 1, 3, pace);
+        const Deduced same = deduce(problem, draw(random, 0, static_cast<int>(best)), best + 1, 3, most_bytes, pace);
         REQUIRE(same.lower <= best);
         REQUIRE(best < same.below);
         REQUIRE(least_peak(same.problem) == best);
-        told += deduce(problem, 0, best, 3, pace).lower == best;
+        told += deduce(problem, 0, best, 3, most_bytes, pace).lower == best;
     }
     CHECK(told > 100);
+}
+
+TEST_CASE("what few cuts tell holds in every better order, too") {
+    Random random(4);
+    int less = 0;
+    for (int k = 0; k < 300; ++k) {
+        const Problem problem = random_problem(random, draw(random, 3, 9));
+        const Bytes best = least_peak(problem);
+        const Deduced few = deduce(problem, 0, best + 1, 3, 1, pace),
+                      all = deduce(problem, 0, best + 1, 3, most_bytes, pace);
+        REQUIRE(few.lower <= best);
+        REQUIRE((best >= few.below || least_peak(few.problem) == best)); // what is told is of orders below that
+        less += few.lower < all.lower;
+    }
+    CHECK(less > 20); // the cap was reached
 }
 
 TEST_CASE("cases settle whether an order is within a limit") {
@@ -283,7 +321,8 @@ TEST_CASE("cases settle whether an order is within a limit") {
     for (int k = 0; k < 300; ++k) {
         const Problem problem = random_problem(random, draw(random, 3, 9));
         const Bytes best = least_peak(problem);
-        const Settled within = settle(problem, best, 2, 30, pace), below = settle(problem, best - 1, 2, 30, pace);
+        const Settled within = settle(problem, best, 2, 30, most_bytes, pace),
+                      below = settle(problem, best - 1, 2, 30, most_bytes, pace);
         REQUIRE_FALSE(within.impossible);
         REQUIRE(below.order.empty());
         REQUIRE((within.order.empty() || peak_of(problem, within.order) == best));

@@ -24,8 +24,8 @@ std::vector<OpId> composed(const std::vector<OpId>& ops, std::vector<OpId> part)
 
 class Cases {
   public:
-    Cases(Bytes limit, std::size_t critical, std::size_t cases, Pace& pace)
-        : limit_(limit), critical_(critical), left_(cases), pace_(pace) {}
+    Cases(Bytes limit, std::size_t critical, std::size_t cases, std::size_t room, Pace& pace)
+        : limit_(limit), critical_(critical), room_(room), left_(cases), pace_(pace) {}
 
     Settled settle(const Problem& problem) {
         Settled settled;
@@ -33,7 +33,7 @@ class Cases {
             return settled;
         }
         --left_;
-        const Deduced told = deduce(problem, limit_, limit_ + 1, critical_, pace_);
+        const Deduced told = deduce(problem, limit_, limit_ + 1, critical_, room_, pace_);
         settled.impossible = told.lower > limit_;
         if (settled.impossible) {
             return settled;
@@ -113,15 +113,16 @@ class Cases {
     }
 
     Bytes limit_;
-    std::size_t critical_;
+    std::size_t critical_, room_;
     std::size_t left_;
     Pace& pace_;
 };
 
 } // namespace
 
-Settled settle(const Problem& problem, Bytes limit, std::size_t critical, std::size_t cases, Pace& pace) {
-    return Cases(limit, critical, cases, pace).settle(problem);
+Settled settle(const Problem& problem, Bytes limit, std::size_t critical, std::size_t cases, std::size_t room,
+               Pace& pace) {
+    return Cases(limit, critical, cases, room, pace).settle(problem);
 }
 
 } // namespace memsched::order

@@ -15,7 +15,8 @@ struct Settled {
 
 // Deduces what all such orders have in common, tries some, and else takes two ops that may run either way round: both
 // cases are problems of the same kind. Gives up after so many.
-// critical: of how many ops, those that need most, this is learned.
-Settled settle(const Problem& problem, Bytes limit, std::size_t critical, std::size_t cases, Pace& pace);
+// critical: of how many ops, those that need most, this is learned. room: as in `deduce`.
+Settled settle(const Problem& problem, Bytes limit, std::size_t critical, std::size_t cases, std::size_t room,
+               Pace& pace);
 
 } // namespace memsched::order

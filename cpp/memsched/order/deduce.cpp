@@ -76,12 +76,11 @@ Deduced with_precedences(const Problem& problem, const Edges& edges) {
 
 namespace {
 
-constexpr std::size_t most_cut_bytes = std::size_t{1} << 28; // of one look
-
 class Deduction {
   public:
-    Deduction(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace)
-        : problem_(problem), upper_(upper), critical_(critical), pace_(pace), now_{problem, {}, upper, lower} {}
+    Deduction(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, std::size_t room, Pace& pace)
+        : problem_(problem), upper_(upper), critical_(critical), room_(room), pace_(pace),
+          now_{problem, {}, upper, lower} {}
 
     Deduced run() {
         for (bool more = true; more;) {
@@ -138,7 +137,7 @@ class Deduction {
                 return;
             }
             needs.emplace_back(-need, needs.size());
-            if ((held += cuts.back().bytes()) >= most_cut_bytes) {
+            if ((held += cuts.back().bytes()) >= room_) {
                 break;
             }
         }
@@ -184,7 +183,7 @@ class Deduction {
 
     const Problem& problem_;
     Bytes upper_;
-    std::size_t critical_;
+    std::size_t critical_, room_;
     Pace& pace_;
     Deduced now_;
     std::vector<Precedence> found_;
@@ -192,8 +191,8 @@ class Deduction {
 
 } // namespace
 
-Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace) {
-    return Deduction(problem, lower, upper, critical, pace).run();
+Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, std::size_t room, Pace& pace) {
+    return Deduction(problem, lower, upper, critical, room, pace).run();
 }
 
 } // namespace memsched::order

@@ -26,7 +26,7 @@ std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::siz
 // lower: no order has a lower peak. upper: only orders below it matter. For ops that need much, and each op that may
 // run before or after, minimum cuts tell what the first holds in either case; what that costs more than `lower` is
 // ruled out. Where nothing is left, lower is raised to the least that was ruled out, and so on until nothing more is
-// told.
-Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, Pace& pace);
+// told. room: bytes of the cuts that are held at a time, beyond one.
+Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, std::size_t room, Pace& pace);
 
 } // namespace memsched::order

@@ -16,8 +16,7 @@ namespace {
 
 constexpr std::size_t most_nodes = 20'000'000; // of a search: some gigabytes
 
-constexpr std::size_t most_reach_bytes = std::size_t{1} << 28; // of all parts: about 32,000 ops if they are one
-constexpr std::int64_t first_steps = 20'000'000;               // of the first bounds, however little time there is
+constexpr std::int64_t first_steps = 20'000'000; // of the first bounds, however little time there is
 
 Bytes greatest(const std::vector<Bytes>& bytes) { return *std::max_element(bytes.begin(), bytes.end()); }
 
@@ -64,7 +63,8 @@ std::vector<Part> parts_of(const Problem& problem) {
 // Searches one part, forwards and backwards in time by turns, until its best order is known or no longer matters.
 class PartSolver {
   public:
-    PartSolver(Part& part, Bytes enough) : part_(part), enough_(enough), cut_(part.problem.ops(), 0) {
+    PartSolver(Part& part, Bytes enough, std::size_t room)
+        : part_(part), enough_(enough), room_(room), cut_(part.problem.ops(), 0) {
         const Problem& problem = part.problem;
         std::vector<OpId> listed(problem.ops());
         std::iota(listed.begin(), listed.end(), 0);
@@ -194,8 +194,8 @@ class PartSolver {
                               order.begin() + static_cast<std::ptrdiff_t>(begin + width));
         std::sort(ops.begin(), ops.end());
         Part window{ops, part_of(part_.problem, ops, ran), {}};
-        PartSolver solver(window, at_least());
-        solver.measure(most_reach_bytes, pace);
+        PartSolver solver(window, at_least(), room_);
+        solver.measure(room_, pace);
         solver.greedy_orders(effort, pace);
         solver.search(window_nodes, effort, pace);
         std::vector<OpId> better = order;
@@ -226,11 +226,11 @@ class PartSolver {
     // Raises the bound by what all better orders have in common, then looks for an order that meets it, case by case.
     void tighten(std::size_t critical, std::size_t cases, Pace& pace) {
         for (int round = 0; round < tighten_rounds && reach_ && !enough() && !pace.told_to_stop(); ++round) {
-            raise(deduce(part_.problem, at_least(), found().peak, critical, pace).lower);
+            raise(deduce(part_.problem, at_least(), found().peak, critical, room_, pace).lower);
             if (enough()) {
                 return;
             }
-            Settled settled = settle(part_.problem, at_least(), critical, cases, pace);
+            Settled settled = settle(part_.problem, at_least(), critical, cases, room_, pace);
             if (settled.impossible) {
                 raise(at_least() + 1);
             } else if (settled.order.empty()) {
@@ -283,6 +283,7 @@ class PartSolver {
 
     Part& part_;
     Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much
+    std::size_t room_;
     std::optional<Reach> reach_;    // none: for want of time or memory
     std::vector<std::uint8_t> cut_; // by op: whether its minimum cut is known
     std::optional<Problem> turned_;
@@ -291,10 +292,11 @@ class PartSolver {
 // All parts, each with its solver.
 class Whole {
   public:
-    explicit Whole(const Problem& problem) : parts_(parts_of(problem)), lower_(start_bytes(problem)) {
+    Whole(const Problem& problem, std::size_t room)
+        : room_(room), parts_(parts_of(problem)), lower_(start_bytes(problem)) {
         solvers_.reserve(parts_.size());
         for (Part& part : parts_) {
-            solvers_.emplace_back(part, 0);
+            solvers_.emplace_back(part, 0, room);
             learn(part);
         }
         peak_ = lower_;
@@ -332,7 +334,7 @@ class Whole {
     void learn(const Part& part) { lower_ = std::max(lower_, part.found.lower_bound); }
 
     void measure(Pace& pace) {
-        std::size_t room = most_reach_bytes;
+        std::size_t room = room_;
         for (std::size_t k = 0; k < parts_.size(); ++k) {
             solvers_[k].measure(room, pace);
             learn(parts_[k]);
@@ -355,6 +357,7 @@ class Whole {
         return whole;
     }
 
+    std::size_t room_;
     std::vector<Part> parts_;
     std::vector<PartSolver> solvers_;
     Bytes lower_ = 0;
@@ -363,9 +366,13 @@ class Whole {
 
 } // namespace
 
-Solution least_memory_order(const Problem& problem, const Progress& progress) { return Whole(problem).solve(progress); }
+Solution least_memory_order(const Problem& problem, const Progress& progress, std::size_t room) {
+    return Whole(problem, room).solve(progress);
+}
 
-Bytes least_memory_bound(const Problem& problem, const Progress& progress) { return Whole(problem).bound(progress); }
+Bytes least_memory_bound(const Problem& problem, const Progress& progress, std::size_t room) {
+    return Whole(problem, room).bound(progress);
+}
 
 std::vector<OpId> random_order(const Problem& problem, Bytes limit, std::uint64_t seed, const Progress& progress) {
     Pace pace(progress);
