@@ -198,7 +198,7 @@ def test_to_graph_in_pieces() -> None:
     assert [t["name"] for t in stored["tensors"]] == ["a0", "a1", "tape1/0", "tape1/1", "d1", "d0"]
     assert stored["ops"][0]["tape"] == ["tape1/0", "tape1/1"]
     empty = to_graph_py({**chain, "activation": [4, 0]}, 12)
-    assert [t["name"] for t in empty["tensors"]] == ["a0", "tape1", "d1", "d0"]
+    assert [t["name"] for t in empty["tensors"]] == ["a0", "a1", "tape1", "d1", "d0"]
 
 
 @settings(max_examples=40, deadline=None)
