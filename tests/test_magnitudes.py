@@ -247,3 +247,12 @@ def test_an_estimate_of_pofo_is_finite_or_there_is_none() -> None:
                 continue
             assert result.estimate is None or result.estimate < inf
             ms.Result.from_json(result.to_json())
+
+
+def test_a_sweep_keeps_a_plan_whose_gap_is_beyond_the_largest_double() -> None:
+    """The gap was infinite, and the sweep called its own store damaged and gave none of its rows."""
+    chain = ms.Chain([1e-300] * 3, [1e-300] * 3, [4] * 4, [4] * 4, saved=[8] * 3)
+    (row,) = ms.sweep(chain, ["pooch"], memory=[24], beta=[1e-20])
+    assert row["makespan"] / row["lower_bound"] == inf
+    assert row["gap"] == np.finfo(float).max
+    assert not row["optimal"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,11 @@ _KEYS = (
     "optimal",
     "runtime",
 )
+
+
+def gap_above(bound: float, makespan: float) -> float:
+    """How far a plan may be from optimal, as a share of its bound; finite, as all that is kept or written must be."""
+    return min((makespan - bound) / bound, sys.float_info.max) if bound > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +137,8 @@ class Result:
 
     @property
     def gap(self) -> float:
-        """(makespan - lower_bound) / lower_bound; 0 when the bound is 0."""
-        return (self.makespan - self.lower_bound) / self.lower_bound if self.lower_bound > 0 else 0.0
+        """(makespan - lower_bound) / lower_bound; 0 when the bound is 0, and the largest double where it is more."""
+        return gap_above(self.lower_bound, self.makespan)
 
     @property
     def offloaded(self) -> tuple[str, ...]:

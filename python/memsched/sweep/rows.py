@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from memsched.errors import InfeasibleError
-from memsched.result import Result
+from memsched.result import Result, gap_above
 
 Row: TypeAlias = dict[str, Any]
 
@@ -80,7 +80,7 @@ def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
     meets = makespan <= bound * (1 + 1e-12)
     if bool(row["optimal"]) is not meets:
         return "optimal", f"{meets}, by makespan and lower_bound"
-    gap = (makespan - bound) / bound if bound > 0 else 0.0
+    gap = gap_above(bound, makespan)
     if row["gap"] is None or not math.isclose(row["gap"], gap, rel_tol=1e-9, abs_tol=1e-9):
         return "gap", f"{gap!r}, by makespan and lower_bound"
     if row["peak_memory"] is not None and not 0 <= row["peak_memory"] <= row["memory"]:
