@@ -201,6 +201,34 @@ def test_casts_of_weights_are_cached_as_in_a_plain_step(own: bool) -> None:
         assert torch.equal(mine.grad, its.grad)
 
 
+class WholeInPart(nn.Module):
+    """A part runs without autocast, as the positions of many decoders are turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            x = self.second(x.float()) @ self.second.weight
+        return self.third(x).float()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_part_without_autocast_stays_without(verify: bool) -> None:
+    torch.manual_seed(0)
+    planned, x = WholeInPart(), torch.randn(64, 8)
+    plain = copy.deepcopy(planned)
+    with torch.autocast("cpu", torch.bfloat16):
+        plan = mt.plan_step(planned, (x,), loss, budget="200kB", device="v100:pcie3", planner="swap_all", verify=verify)
+        found, wanted = plan.step(x), loss(plain(x))
+    wanted.backward()
+    assert torch.equal(found, wanted.detach())
+    for mine, its in zip(planned.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, its.grad)
+
+
 def test_a_loss_may_refer_to_tensors() -> None:
     """What they hold when the step runs counts."""
     model, args, labels = nn.Linear(4, 3), rows(), torch.tensor([0, 1, 2, 0, 1])

@@ -68,6 +68,7 @@ def capture_step(model: nn.Module, args: Sequence[Any], loss: Loss, *, weight: f
     inputs = distinct(pytree.tree_leaves(given))[0]
     autocast = Autocast.ambient(device.type)
     with without_data(model):
+        torch.set_autocast_enabled(device.type, False)  # but for forward and loss: casts are operations from here on
         traced = trace(model, fake, given, loss, autocast=autocast, weight=weight)
         values = [*(fake_copy(fake, t.detach()) for t in (*model.parameters(), *model.buffers())), *inputs]
         traced = _settled(traced, fake, values, device)

@@ -176,7 +176,8 @@ class StepPlan:
                 loss = captured.loss(captured.model(*captured.parts(args, start, batch)))
             weight = captured.weight(batch)
             loss = loss if weight is None else loss * weight
-            loss.backward()
+            with torch.autocast(captured.program.device.type, enabled=False):  # as the caller of a backward has it
+                loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         return total
