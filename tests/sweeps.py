@@ -27,11 +27,11 @@ import memsched as ms
 def say(progress):
     print(progress.kept, progress.finished, flush=True)
 
-memory = [f"{share}%" for share in range(2, 100, 3)]
+memory = [f"{share}%" for share in range(2, 100)]
 first = int(sys.argv[2])
 memory = memory[first:] + memory[:first]
 table = ms.sweep(["resnet50-224-b32", "resnet34-224-b32"], ["pofo", "greedy"], memory=memory, beta=[6e9, 12e9],
                  options={"pofo": {"labels": "real", "slots": 300}}, store=sys.argv[1], jobs=1, progress=say)
 print("done", len(table), flush=True)
 """
-POINTS = 2 * 2 * 33 * 2
+POINTS = 2 * 2 * 98 * 2

@@ -65,7 +65,7 @@ def test_a_kill_at_any_moment_loses_no_finished_point(tmp_path: Path) -> None:
             said = sum(map(int, line.split()))
             if said > len(before):
                 break
-        time.sleep(chance.uniform(0, 0.4))
+        time.sleep(chance.uniform(0, 0.1))
         sweep.send_signal(signal.SIGKILL)
         sweep.communicate()
         now = keys(path)
