@@ -1,11 +1,11 @@
 // Planners of graphs that decide by classes of feature maps.
-#include "memsched/build/class_plans.h"
-#include "memsched/build/class_sets.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/superneurons.h"
 #include "memsched/planners/classes/swap_all.h"
 #include "memsched/planners/classes/vdnn_sync.h"
+#include "memsched/steps/class_plans.h"
+#include "memsched/steps/class_sets.h"
 #include "support.h"
 
 namespace memsched::bindings {

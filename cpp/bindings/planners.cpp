@@ -1,12 +1,12 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
 #include "memsched/bounds/bounds.h"
 #include "memsched/bounds/recompute_bound.h"
-#include "memsched/build/offload_sets.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/offload/dynprog.h"
 #include "memsched/planners/offload/offload.h"
 #include "memsched/planners/remat/pebbles.h"
+#include "memsched/steps/offload_sets.h"
 #include "support.h"
 
 namespace memsched::bindings {

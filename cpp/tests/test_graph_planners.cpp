@@ -1,6 +1,5 @@
 // Planners of graphs: what they write can run, what they say is what the simulator says, and segments stay a partition.
 #include "instances.h"
-#include "memsched/build/class_plans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/superneurons.h"
@@ -8,6 +7,7 @@
 #include "memsched/planners/modnn/modnn.h"
 #include "memsched/planners/modnn/segment_list.h"
 #include "memsched/simulate/simulate.h"
+#include "memsched/steps/class_plans.h"
 #include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>

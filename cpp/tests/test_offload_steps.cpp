@@ -1,7 +1,7 @@
 // From offload sets to steps: what is built can run, and the eager place of the prefetches is the best one.
 #include "instances.h"
-#include "memsched/build/offload_sets.h"
 #include "memsched/simulate/simulate.h"
+#include "memsched/steps/offload_sets.h"
 #include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>

@@ -1,9 +1,9 @@
 // Ticks: a stop leaves a plan, an interrupt passes through, and neither is felt when it does not come.
 #include "instances.h"
-#include "memsched/build/offload_sets.h"
 #include "memsched/planners/offload/dynprog.h"
 #include "memsched/planners/offload/offload.h"
 #include "memsched/simulate/simulate.h"
+#include "memsched/steps/offload_sets.h"
 #include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>

@@ -1,9 +1,9 @@
 // What every search over classes does many times: build a plan, and time it.
 #pragma once
 
-#include "memsched/build/class_plans.h"
 #include "memsched/model/device.h"
 #include "memsched/simulate/simulate.h"
+#include "memsched/steps/class_plans.h"
 #include "memsched/support/parallel.h"
 #include "memsched/support/progress.h"
 

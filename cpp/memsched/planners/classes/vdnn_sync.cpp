@@ -1,8 +1,8 @@
 #include "memsched/planners/classes/vdnn_sync.h"
 
-#include "memsched/build/class_plans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/simulate/simulate.h"
+#include "memsched/steps/class_plans.h"
 
 #include <algorithm>
 

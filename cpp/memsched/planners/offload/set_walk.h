@@ -3,9 +3,9 @@
 // half of all.
 #pragma once
 
-#include "memsched/build/offload_steps.h"
 #include "memsched/planners/offload/flip_move.h"
 #include "memsched/simulate/simulate.h"
+#include "memsched/steps/offload_steps.h"
 #include "memsched/support/late_acceptance.h"
 
 #include <random>

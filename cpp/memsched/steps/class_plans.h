@@ -3,9 +3,9 @@
 // where something else would not fit. docs/algorithms.md has the rules.
 #pragma once
 
-#include "memsched/build/fetch_places.h"
 #include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
+#include "memsched/steps/fetch_places.h"
 
 #include <span>
 #include <tuple>

@@ -1,4 +1,4 @@
-#include "memsched/build/class_plans.h"
+#include "memsched/steps/class_plans.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,8 +1,8 @@
 // Makespans of many plans from classes of one graph.
 #pragma once
 
-#include "memsched/build/class_plans.h"
 #include "memsched/model/device.h"
+#include "memsched/steps/class_plans.h"
 #include "memsched/support/progress.h"
 
 #include <span>

@@ -1,4 +1,4 @@
-#include "memsched/build/offload_steps.h"
+#include "memsched/steps/offload_steps.h"
 
 #include <algorithm>
 #include <stdexcept>

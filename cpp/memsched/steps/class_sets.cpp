@@ -1,4 +1,4 @@
-#include "memsched/build/class_sets.h"
+#include "memsched/steps/class_sets.h"
 
 #include "memsched/simulate/simulate.h"
 

@@ -1,4 +1,4 @@
-#include "memsched/build/offload_sets.h"
+#include "memsched/steps/offload_sets.h"
 
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/errors.h"

@@ -1,8 +1,8 @@
 // Makespans of many offload sets of one graph, and the steps of one.
 #pragma once
 
-#include "memsched/build/offload_steps.h"
 #include "memsched/model/device.h"
+#include "memsched/steps/offload_steps.h"
 #include "memsched/support/progress.h"
 
 #include <span>
