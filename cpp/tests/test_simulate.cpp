@@ -1,6 +1,7 @@
 // The simulator from inside: its two entry points, its reuse, and the order in which bytes come back.
 #include "instances.h"
 #include "memsched/model/lifetimes.h"
+#include "memsched/simulate/awaited_bytes.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/errors.h"
 
@@ -8,6 +9,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
+#include <utility>
 
 using namespace memsched;
 using namespace memsched::testing;
@@ -319,4 +322,36 @@ TEST_CASE("a long chain of which everything travels") {
     CHECK(t.peak_memory <= 4);
     CHECK(t.bytes_out == stages);
     CHECK(t.bytes_in == stages);
+}
+
+TEST_CASE("awaited bytes are back when a plain list says") {
+    std::mt19937 random(9);
+    const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
+    for (int round = 0; round < 300; ++round) {
+        AwaitedBytes awaited;
+        std::vector<std::pair<Seconds, Bytes>> plain;
+        Seconds now = 0;
+        for (int step = 0; step < 60; ++step) {
+            if (const int kind = below(4); kind == 0) {
+                now += below(4);
+                awaited.forget_until(now);
+                std::erase_if(plain, [&](const auto& one) { return one.first <= now; });
+            } else if (kind == 1) {
+                plain.emplace_back(now + 1 + below(12), 1 + below(9));
+                awaited.add(plain.back().first, plain.back().second);
+            }
+            Bytes left = 0;
+            for (const auto& one : plain) {
+                left += one.second;
+            }
+            const Bytes most = below(40);
+            std::sort(plain.begin(), plain.end());
+            Seconds expected = 0;
+            for (auto one = plain.begin(); left > most; ++one) {
+                left -= one->second;
+                expected = one->first;
+            }
+            REQUIRE(awaited.when_left(most) == expected);
+        }
+    }
 }

@@ -54,9 +54,8 @@ void Simulator::reset(const StepList& list) {
     }
     ran_.assign(graph_.ops().size(), 0);
     ends_.resize(list.steps.size());
-    pending_.clear();
-    head_ = passed_ = 0;
-    pending_bytes_ = passed_bytes_ = run_bytes_ = 0;
+    awaited_.clear();
+    run_bytes_ = 0;
     live_ = sources_;
     host_bytes_ = 0;
     std::fill(std::begin(stream_free_), std::end(stream_free_), 0.0);
@@ -83,25 +82,14 @@ bool Simulator::reserve(Bytes bytes, Seconds& start) {
     // Either what waits for the link and is back before the last run ends will do, or that run must end.
     if (run_bytes_ > 0) {
         const Seconds run_end = stream_free_[0];
-        if (slack >= run_bytes_ && when_left(slack - run_bytes_) < run_end) {
-            start = std::max(start, when_left(slack - run_bytes_));
+        if (slack >= run_bytes_ && awaited_.when_left(slack - run_bytes_) < run_end) {
+            start = std::max(start, awaited_.when_left(slack - run_bytes_));
             return true;
         }
         start = std::max(start, run_end);
     }
-    start = std::max(start, when_left(slack));
+    start = std::max(start, awaited_.when_left(slack));
     return true;
-}
-
-// When no more than `most` bytes wait for the link; before all if that is so now. It goes on from where it was.
-Seconds Simulator::when_left(Bytes most) {
-    while (passed_ > head_ && pending_bytes_ - passed_bytes_ + pending_[passed_ - 1].bytes <= most) {
-        passed_bytes_ -= pending_[--passed_].bytes;
-    }
-    while (pending_bytes_ - passed_bytes_ > most) {
-        passed_bytes_ += pending_[passed_++].bytes;
-    }
-    return passed_ > head_ ? pending_[passed_ - 1].done : 0;
 }
 
 void Simulator::give_back(Seconds done, Bytes bytes) {
@@ -112,16 +100,7 @@ void Simulator::give_back(Seconds done, Bytes bytes) {
         run_bytes_ += bytes; // as most are: all others wait for the link
         return;
     }
-    pending_bytes_ += bytes;
-    pending_.push_back({done, bytes});
-    std::size_t place = pending_.size() - 1;
-    for (; place > head_ && pending_[place - 1].done > done; --place) {
-        std::swap(pending_[place - 1], pending_[place]);
-    }
-    if (place < passed_) {
-        ++passed_;
-        passed_bytes_ += bytes;
-    }
+    awaited_.add(done, bytes);
 }
 
 // Calls each(bytes, address, tensor) for all that the step brings and that has bytes or an address; tensor is -1 for a
@@ -233,12 +212,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     live_ += outputs;
     stream_free_[0] = end;
     issue_ = start;
-    while (head_ < pending_.size() && pending_[head_].done <= issue_) {
-        const Bytes bytes = pending_[head_++].bytes;
-        pending_bytes_ -= bytes;
-        passed_bytes_ -= passed_ < head_ ? 0 : bytes;
-        passed_ = std::max(passed_, head_);
-    }
+    awaited_.forget_until(issue_);
     run_bytes_ = 0; // the run before has ended
     if (list_->contiguous()) {
         ranges_.forget_before(issue_);

@@ -8,6 +8,7 @@
 #include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
 #include "memsched/simulate/address_ranges.h"
+#include "memsched/simulate/awaited_bytes.h"
 #include "memsched/simulate/timeline.h"
 
 #include <limits>
@@ -36,10 +37,6 @@ class Simulator {
     Timeline timeline(const StepList& list);
 
   private:
-    struct PendingFree {
-        Seconds done;
-        Bytes bytes;
-    };
     enum class Stream : std::size_t { compute, d2h, h2d };
 
     template <class Observer> bool play(const StepList& list, Observer& observer);
@@ -51,7 +48,6 @@ class Simulator {
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
     // E7, in bytes: moves start to when they are there.
     bool reserve(Bytes bytes, Seconds& start);
-    Seconds when_left(Bytes most);
     void give_back(Seconds done, Bytes bytes);
     // E7, in address ranges, for contiguous lists.
     template <class Each> bool each_placed(const Step& step, const Each& each) const;
@@ -76,14 +72,10 @@ class Simulator {
     std::vector<TensorState> tensors_;
     std::vector<std::uint8_t> ran_;
     std::vector<Seconds> ends_;
-    std::vector<PendingFree> pending_; // what waits for a transfer, ascending by done, from head_ on
-    AddressRanges ranges_;             // contiguous: in place of pending_
-    std::size_t head_ = 0;
-    Bytes pending_bytes_ = 0;
-    std::size_t passed_ = 0; // of pending_: up to here its bytes were last asked for,
-    Bytes passed_bytes_ = 0; // so many from head_ on
-    Bytes run_bytes_ = 0;    // what comes back when the last run ends, beside pending_
-    Bytes live_ = 0;         // by list order
+    AwaitedBytes awaited_; // what comes back when transfers end,
+    Bytes run_bytes_ = 0;  // and when the last run does
+    AddressRanges ranges_; // contiguous: in place of both
+    Bytes live_ = 0;       // by list order
     Bytes host_bytes_ = 0;
     Seconds stream_free_[3] = {0, 0, 0};
     Seconds issue_ = 0;    // E1: the start of the nearest run so far
