@@ -125,9 +125,9 @@ def plan(
             reason = (
                 f"a planned step of {type(model).__name__} changes the {different}: the model depends on what a "
                 "capture does not see"
-                + ", or adds up its gradients in another order"
-                * different.startswith("gradient")
             )
+            if different.startswith("gradient"):
+                reason += ", or a plan adds up its gradients in another order"
         return plan_with_hooks(model, args, kwargs, reason=reason, verify=verify, **options)
 
 
