@@ -66,25 +66,58 @@ bool OffloadSteps::place(const std::vector<std::uint8_t>& travels, const Prefetc
             return false;
         }
     }
-    OpId earliest = last_offload + 1; // every prefetch stands after every offload and after the one before it
+    const OpId earliest = last_offload + 1; // every prefetch stands after every offload and after the one before it
+    if (rule.kind == PrefetchRule::Kind::window) {
+        return fetch_ahead(earliest, rule.ahead);
+    }
+    fetch_eagerly(earliest);
+    return true;
+}
+
+void OffloadSteps::fetch_eagerly(OpId earliest) {
+    // Fetches are in the order of their needs, and so are their places. So at op q, behind the last place, those before
+    // fetch i are held that are needed after q: there is room for i where usage[q] - (what is needed by q) + (what is
+    // fetched up to i) fits. The last op without room is a crest: an op whose level no later op reaches.
+    crests_.clear();
+    std::size_t first = 0;
+    OpId next = 0;
+    Bytes fetched = 0;
     for (Fetch& fetch : fetches_) {
-        const Bytes bytes = graph_.tensor(fetch.tensor).bytes;
+        for (; next < fetch.need; ++next) {
+            const Bytes level = usage_[static_cast<std::size_t>(next)] - fetched;
+            while (crests_.size() > first && crests_.back().level <= level) {
+                crests_.pop_back();
+            }
+            crests_.push_back({next, level});
+        }
+        fetched += graph_.tensor(fetch.tensor).bytes;
         earliest = std::max(earliest, lifetimes_.away_from(static_cast<std::size_t>(fetch.tensor)));
-        OpId at = fetch.need;
-        if (rule.kind == PrefetchRule::Kind::eager) {
-            while (at > earliest && usage_[static_cast<std::size_t>(at - 1)] + bytes <= capacity_) {
-                --at;
-            }
-        } else {
-            at = std::min(fetch.need, std::max(earliest, fetch.need - rule.ahead));
+        for (; first < crests_.size() && (crests_[first].op < earliest || crests_[first].level + fetched > capacity_);
+             ++first) {
+            earliest = std::max(earliest, crests_[first].op + 1);
         }
-        for (OpId q = at; q < fetch.need; ++q) {
-            usage_[static_cast<std::size_t>(q)] += bytes;
-            if (usage_[static_cast<std::size_t>(q)] > capacity_) {
-                return false; // only by a rule that does not look
-            }
+        fetch.at = earliest = std::min(earliest, fetch.need);
+    }
+}
+
+bool OffloadSteps::fetch_ahead(OpId earliest, int ahead) {
+    for (Fetch& fetch : fetches_) {
+        earliest = std::max(earliest, lifetimes_.away_from(static_cast<std::size_t>(fetch.tensor)));
+        fetch.at = earliest = std::min(fetch.need, std::max(earliest, fetch.need - ahead));
+    }
+    Bytes early = 0; // fetched before they are needed
+    auto begun = fetches_.begin(), needed = fetches_.begin();
+    for (std::size_t q = 0; q < graph_.ops().size(); ++q) {
+        const auto op = static_cast<OpId>(q);
+        for (; begun != fetches_.end() && begun->at <= op; ++begun) {
+            early += graph_.tensor(begun->tensor).bytes;
         }
-        fetch.at = earliest = at;
+        for (; needed != fetches_.end() && needed->need <= op; ++needed) {
+            early -= graph_.tensor(needed->tensor).bytes;
+        }
+        if (usage_[q] + early > capacity_) {
+            return false;
+        }
     }
     return true;
 }

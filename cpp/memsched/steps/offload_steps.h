@@ -42,7 +42,14 @@ class OffloadSteps {
         OpId at;   // stands right before this op
     };
 
+    struct Crest {
+        OpId op;
+        Bytes level; // usage less the fetches that are needed by then
+    };
+
     bool place(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule);
+    void fetch_eagerly(OpId earliest);
+    bool fetch_ahead(OpId earliest, int ahead);
     void emit(const std::vector<std::uint8_t>& travels, StepList& list) const;
 
     const Graph& graph_;
@@ -55,6 +62,7 @@ class OffloadSteps {
     std::vector<std::vector<TensorId>> last_read_;   // per op: tensors freed after it
     std::vector<Bytes> usage_;                       // per op, with the current set away
     std::vector<Fetch> fetches_;
+    std::vector<Crest> crests_;
 };
 
 } // namespace memsched
