@@ -60,6 +60,15 @@ def test_rounds_add_up() -> None:
     assert timeline.start.tolist() == one[0].start.tolist()
 
 
+@pytest.mark.parametrize("rounds", [[(4, 1)], [(8, 2)], [(8, 1), (1, 1)], [(3, 2), (1, 1)]])
+def test_rounds_that_do_not_work_through_the_batch(rounds: list[tuple[int, int]]) -> None:
+    """A part of the step used to pass for all of it, with a makespan and a bound of that part."""
+    family, device = ms.GraphFamily(make, 8), ms.Device(1000, 2.0)
+    for judge in (ms.simulate, ms.validate):
+        with pytest.raises(ms.ScheduleError, match="add up to"):
+            judge(family, schedule(rounds), device)
+
+
 def test_a_result_keeps_the_graphs_that_it_uses() -> None:
     family, device = ms.GraphFamily(make, 8), ms.Device(1000, 2.0)
     plan = schedule([(4, 1), (2, 2)])
@@ -104,7 +113,7 @@ def test_a_plan_runs_round_after_round(instance: tuple[Json, Json, Json, int], t
     def same(batch: int) -> ms.Graph:
         return ms.Graph.from_json({**document, "batch": batch})
 
-    family = ms.GraphFamily(same, 4)
+    family = ms.GraphFamily(same, 2 * times + 1)
     plan = {**plan, "budget": plan["budget"] + 1, "rounds": [[2, times], [1, 1]]}
     device = ms.Device.from_json({**machine, "memory": machine["memory"] + 1})
     listed = ms.Schedule.from_json(plan)

@@ -381,7 +381,7 @@ def test_validate_a_family() -> None:
         return as_object(grown, ops=())
 
     schedule = as_object(plan(SWAP, 100, rounds=[[2, 3], [1, 1]]), chunk=None)
-    report = validate(SimpleNamespace(at=at), schedule, as_object(device()))
+    report = validate(SimpleNamespace(at=at, batch=7), schedule, as_object(device()))
     assert report.makespan == 3 * 24 + 12
     assert report.end[-1] == 24
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from memsched import _core, checks
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.memo import once_an_object
 
@@ -152,7 +152,7 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     Raises
     ------
     ScheduleError
-        The schedule cannot run; `.step` is the step to blame.
+        The schedule cannot run, and `.step` is the step to blame; or the rounds do not add up to a family's batch.
 
     Examples
     --------
@@ -171,6 +171,11 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
 
 def _simulate_rounds(family: GraphFamily, schedule: Schedule, device: Device) -> Timeline:
     plan, rounds = schedule.to_json(), schedule.rounds
+    done = sum(batch * times for batch, times in rounds)
+    if done != family.batch:
+        raise ScheduleError(
+            f"rounds {rounds!r} work through {done} of a batch of {family.batch}; give rounds that add up to the batch"
+        )
     once = {}  # by batch, however many rounds have it
     for batch in dict.fromkeys(batch for batch, _ in rounds):
         alone = Schedule.from_json({**plan, "rounds": [[batch, 1]]})

@@ -538,6 +538,8 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     graphs: dict[int, Json] = {}  # a family has one a batch
     if hasattr(problem, "at"):
         rounds = [(batch, times) for batch, times in plan["rounds"]]
+        if sum(batch * times for batch, times in rounds) != problem.batch:
+            raise ScheduleError(f"The rounds {rounds!r} do not add up to the batch, which is {problem.batch}.")
         graphs |= {batch: problem.at(batch).to_json() for batch, _ in rounds}
         both = {b: _checked(graph, {**plan, "rounds": [[b, 1]]}, machine) for b, graph in graphs.items()}
     else:

@@ -75,8 +75,7 @@ def modnn(
     Returns
     -------
     Result
-        Its problem is the family, with `gpus=2` at half the batch. `estimate` is the planner's own clock. lower_bound
-        holds for the same rounds.
+        Its problem is the family, with `gpus=2` at half the batch. lower_bound holds for the same rounds.
 
     Raises
     ------
