@@ -92,6 +92,13 @@ def test_a_result_keeps_the_graphs_that_it_uses() -> None:
         again.problem.at(3)
 
 
+def test_a_family_cannot_be_changed() -> None:
+    family: Any = ms.GraphFamily(make, 8)
+    for name in ("batch", "name", "batches", "graph"):
+        with pytest.raises(AttributeError):
+            setattr(family, name, 3)
+
+
 def test_families_are_values() -> None:
     family = ms.GraphFamily(make, 8)
     family.at(2)

@@ -109,6 +109,27 @@ def test_the_batch_is_the_largest_that_fits_around_it(family: ms.GraphFamily, sh
     assert sum(times for _, times in rounds) == -(-family.batch // largest)
 
 
+def test_a_batch_that_proportion_does_not_find() -> None:
+    """The inputs together are larger than the need of any op, so eq. (3) stops far above; down by ones took minutes."""
+
+    def make(batch: int) -> ms.Graph:
+        tensors: list[Any] = [{"name": f"x{k}", "size": 100 * batch, "role": "input"} for k in range(3)]
+        tensors += [{"name": f"y{k}", "size": batch, "role": "activation"} for k in range(3)]
+        choices = [{"alg": "c", "time": 1e-3 * batch, "workspace": 0}]
+        ops: list[Any] = [
+            {"name": f"f{k}", "phase": "fwd", "reads": [f"x{k}"], "writes": [f"y{k}"], "choices": choices}
+            for k in range(3)
+        ]
+        return ms.Graph(tensors, ops, name="inputs", batch=batch)
+
+    made = []
+    family = ms.GraphFamily(lambda batch: made.append(batch) or make(batch), 2**40)
+    memory = 7_000_000
+    (most, _), *_ = ms.modnn(family, memory, 1e6).schedule.rounds
+    assert _core.modnn_min_memory(make(most)) <= memory
+    assert len(made) < 200
+
+
 @pytest.mark.parametrize(("batch", "rounds"), [(256, 3), (7, 7), (9, 2), (1, 1), (128, 5)])
 def test_rounds_are_balanced(batch: int, rounds: int) -> None:
     found = balanced(batch, rounds)

@@ -362,3 +362,15 @@ def test_what_is_not_a_number(value: Any) -> None:
     ):
         with pytest.raises(ms.InvalidInputError):
             build()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_values_are_pickled_by_every_protocol(protocol: int) -> None:
+    """By the first two, Python used to end at the base type of the core's classes, and the process with it."""
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    result = ms.greedy(chain, 20, 8.0)
+    for value in (chain, ms.to_graph(chain), result.device, result.schedule, result.timeline, result):
+        assert pickle.loads(pickle.dumps(value, protocol)) == value
+    curve = ms.frontier(chain, 8.0, points=3)
+    assert pickle.loads(pickle.dumps(curve, protocol)) == curve
+    assert curve != ms.frontier(chain, 8.0, points=2)

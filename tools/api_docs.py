@@ -29,7 +29,8 @@ Written by `tools/api_docs.py` from the docstrings; do not edit. The [guide](gui
 together, the [glossary](glossary.md) explains the words.
 
 `import memsched as ms` is assumed. Bytes are whole numbers, seconds are floats, bandwidths are bytes per second. All
-values are immutable. Names that are not on this page are internal and may change.
+values are immutable, but for the dict `params` of a result. Names that are not on this page are internal and may
+change.
 """
 
 # Group -> its names, as they are reached from memsched. Every public name stands in one group.

@@ -1,5 +1,23 @@
 #include "support.h"
 
+namespace {
+
+// For pickle's protocols 0 and 1: what Python does there by itself, a call of pybind11's base type, ends the process.
+void pickle_by_state(memsched::bindings::py::module_& module, std::initializer_list<const char*> names) {
+    namespace py = memsched::bindings::py;
+    for (const char* name : names) {
+        const py::object type = module.attr(name);
+        type.attr("__reduce__") = py::cpp_function(
+            [](const py::object& self) {
+                const py::object make = py::module_::import("copyreg").attr("__newobj__");
+                return py::make_tuple(make, py::make_tuple(py::type::of(self)), self.attr("__getstate__")());
+            },
+            py::name("__reduce__"), py::is_method(type));
+    }
+}
+
+} // namespace
+
 PYBIND11_MODULE(_core, module) {
     using namespace memsched::bindings;
     module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
@@ -14,4 +32,5 @@ PYBIND11_MODULE(_core, module) {
     bind_modnn(module);
     bind_ordering(module);
     bind_placement(module);
+    pickle_by_state(module, {"Chain", "Graph", "Device", "Schedule", "Timeline"});
 }

@@ -46,7 +46,8 @@ def place(
     Parameters
     ----------
     buffers : iterable of Buffer, Timeline or Result
-        A Timeline must come from `simulate` or a planner; one that was read from a file no longer knows its buffers.
+        A Timeline must come from `simulate` or a planner; one that was read from a file or copied no longer knows its
+        buffers.
     capacity : int, optional
         Bytes: any placement that fits will do. By default the arena is made as low as possible.
     time_limit : float or None
@@ -92,7 +93,8 @@ def place(
         blocks = buffers.blocks
         if len(blocks[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
             raise InvalidInputError(
-                "the timeline was read from a file, which does not hold its buffers; give the Result, or simulate again"
+                "the timeline was read from a file, copied or pickled, and does not know its buffers; "
+                "give the Result, or simulate again"
             )
         buffers = as_buffers(blocks, None, alignment)
     elif alignment != 1:

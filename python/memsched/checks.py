@@ -122,6 +122,18 @@ def time_limit(value: object) -> float | None:
     return None if value is None else non_negative("time_limit", value, "seconds")
 
 
+def progress(value: object) -> None:
+    """Refuse what cannot be called; None is no callback.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the value.
+    """
+    if value is not None and (not callable(value) or isinstance(value, type)):
+        raise InvalidInputError(f"progress is {shown(value)}; it must be a function of one argument, or None")
+
+
 def bandwidth(name: str, value: object) -> float:
     """Bytes per second: 0 means no link, inf a free one.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from memsched import _core
+from memsched import _core, checks
+from memsched.errors import InvalidInputError
 from memsched.result import Result
 
 CLASSES = ("keep", "swap", "recompute")
@@ -37,6 +38,8 @@ def feature_map_classes(result: Result) -> dict[str, str]:
     >>> ms.feature_map_classes(ms.rotor(chain, M=20))
     {'a1': 'recompute', 'a2': 'recompute', 'a3': 'keep'}
     """
+    if not isinstance(result, Result):
+        raise InvalidInputError(f"result is {checks.shown(result)}; it must be a Result")
     graph = result.graph
     steps = result.schedule.steps
     fetched = {step["prefetch"] for step in steps if "prefetch" in step}

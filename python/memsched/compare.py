@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,8 +83,9 @@ def compare(
     """
     device = make_device(M, beta, device)
     _check_common(problem, chunk, time_limit)
-    if isinstance(planners, str):
-        raise InvalidInputError(f"planners is {planners!r}; give a list of names")
+    checks.progress(progress)
+    if planners is not None and (isinstance(planners, str) or not isinstance(planners, Iterable)):
+        raise InvalidInputError(f"planners is {checks.shown(planners)}; give a list of names")
     names = planners_of(problem) if planners is None else list(planners)
     entries = {name: planner_named(name) for name in names}
     found: dict[str, Result | MemschedError] = {}

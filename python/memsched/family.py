@@ -49,10 +49,25 @@ class GraphFamily:
         if not callable(make):
             raise InvalidInputError(f"make is {make!r}; it must be a function from a batch size to a Graph")
         self._make = make
-        self.batches: tuple[int, ...] | None = None  # which batches there are; None: all up to the full one
+        self._batches: tuple[int, ...] | None = None
         self._graphs: dict[int, Graph] = {}
-        self.batch = checks.count("batch", batch, 1, 2**63 - 1)
-        self.name = self.graph.name if name is None else checks.text("name", name)
+        self._batch = checks.count("batch", batch, 1, 2**63 - 1)
+        self._name = self.graph.name if name is None else checks.text("name", name)
+
+    @property
+    def batch(self) -> int:
+        """The full batch."""
+        return self._batch
+
+    @property
+    def name(self) -> str:
+        """By default that of the graph at the full batch."""
+        return self._name
+
+    @property
+    def batches(self) -> tuple[int, ...] | None:
+        """Which batches there are; None: all up to the full one."""
+        return self._batches
 
     @property
     def graph(self) -> Graph:
@@ -138,7 +153,7 @@ class GraphFamily:
         family = cls(stored, document["batch"], name=document["name"])
         for batch in (family.batch, *graphs):  # all that is stored, so that it can be written again
             family.at(batch)
-        family.batches = tuple(sorted(graphs))
+        family._batches = tuple(sorted(graphs))
         return family
 
 

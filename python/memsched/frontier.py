@@ -23,7 +23,7 @@ from memsched.result import Result
 MOST_SLOTS = 4000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frontier:
     """Makespans of one planner over memories.
 
@@ -47,6 +47,16 @@ class Frontier:
     ideal: float
     results: tuple[Result | None, ...]
     memory: npt.NDArray[np.int64]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Frontier):
+            return NotImplemented
+        return self._key() == other._key()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.planner, self.problem, self.device, self.ideal, self.results, self.memory.tolist()
 
     @property
     def makespan(self) -> npt.NDArray[np.float64]:
@@ -137,6 +147,8 @@ def frontier(
     if not isinstance(chain, Chain):
         raise InvalidInputError(f"chain is a {type(chain).__name__}; frontier plans a Chain")
     points = checks.count("points", points, 1, 100_000)
+    time_limit = checks.time_limit(time_limit)
+    checks.progress(progress)
     link = make_device(None if device else 1, beta, device)
     memories = _memories(chain, planner, link, chunk, memory, points)
     link = make_device(memories[-1], None, link)
@@ -163,8 +175,14 @@ def frontier(
         device=link,
         ideal=_core.graph_bounds(graph_of(chain), link, link.memory)[0],
         results=tuple(results),
-        memory=np.array(memories, dtype=np.int64),
+        memory=_frozen(memories),
     )
+
+
+def _frozen(memories: list[int]) -> npt.NDArray[np.int64]:
+    found = np.array(memories, dtype=np.int64)
+    found.setflags(write=False)
+    return found
 
 
 def _planned(run: Callable[..., Result], chain: Chain, device: Device, options: dict[str, Any]) -> Result | None:

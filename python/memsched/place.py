@@ -95,6 +95,8 @@ class Placement:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "buffers", _checked(self.buffers))
+        if not isinstance(self.offsets, Iterable):
+            raise InvalidInputError(f"offsets is {checks.shown(self.offsets)}; it must be a list of bytes")
         put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
@@ -210,6 +212,8 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     >>> [buffer.offset for buffer in ms.read_buffers(path)]
     [0, 3]
     """
+    if not isinstance(placement, Placement):
+        raise InvalidInputError(f"placement is {checks.shown(placement)}; it must be a Placement")
     write_buffers(path, placement.buffers, placement.offsets)
 
 

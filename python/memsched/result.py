@@ -26,7 +26,7 @@ from memsched.documents import (
 from memsched.errors import InvalidInputError, ScheduleError
 from memsched.family import GraphFamily
 from memsched.place import Placement
-from memsched.problem import Problem, graph_of, largest_graph, simulate
+from memsched.problem import Problem, check_kinds, graph_of, largest_graph, simulate
 
 _FORMATS = ("memsched-result/1", "memsched-result/2")
 _ROUNDING = 1e-9  # between the sums of two machines
@@ -92,6 +92,15 @@ class Result:
     bound_on: str = "once"
 
     def __post_init__(self) -> None:
+        check_kinds(self.problem, self.schedule, self.device)
+        if not isinstance(self.timeline, Timeline) or not isinstance(self.placement, Placement | None):
+            kinds = f"timeline is a {type(self.timeline).__name__} and placement a {type(self.placement).__name__}"
+            raise InvalidInputError(f"{kinds}; give a Timeline, and a Placement or None")
+        if not isinstance(self.params, dict):
+            raise InvalidInputError(f"params is {checks.shown(self.params)}; it must be a dict of options")
+        checks.text("planner", self.planner)
+        for name in ("lower_bound", "runtime", *(["estimate"] if self.estimate is not None else [])):
+            checks.non_negative(name, getattr(self, name), "seconds")
         if self.bound_on not in BOUND_ON:
             raise InvalidInputError(f"bound_on is {self.bound_on!r}; it must be one of {', '.join(BOUND_ON)}")
         if isinstance(self.problem, GraphFamily):

@@ -531,8 +531,8 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     if schedule is None and device is None and hasattr(problem, "schedule"):
         result = problem
         problem, schedule, device = result.problem, result.schedule, result.device
-    for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
-        if not (hasattr(value, "to_json") or hasattr(value, "at")):
+    for name, value, mark in (("problem", problem, ""), ("schedule", schedule, "chunk"), ("device", device, "")):
+        if not (hasattr(value, "to_json") or hasattr(value, "at")) or (mark and not hasattr(value, mark)):
             raise InvalidInputError(f"{name} is {value!r}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
     graphs: dict[int, Json] = {}  # a family has one a batch

@@ -46,6 +46,14 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
     Traceback (most recent call last):
     memsched.errors.ScheduleError: buffers[0] and buffers[1] share bytes at 2 while both are alive, from 1.
     """
+    for name, value in (("buffers", buffers), ("offsets", offsets)):
+        if not hasattr(value, "__len__") or not hasattr(value, "__getitem__") or isinstance(value, (str, bytes, dict)):
+            raise InvalidInputError(f"{name} is a {type(value).__name__}; it must be a list")
+    for k, one in enumerate(buffers):
+        if not hasattr(one, "alignment"):
+            raise InvalidInputError(f"buffers[{k}] is {one!r}; it must be a Buffer")
+    if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, numbers.Integral)):
+        raise InvalidInputError(f"capacity is {capacity!r}; it must be a whole number of bytes")
     if len(offsets) != len(buffers):
         raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one a buffer: {len(buffers)}")
     height = 0

@@ -254,6 +254,7 @@ def autoswap(
     """
     evaluations = checks.count("evaluations", evaluations, 1, 1000)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
+    checks.progress(progress)
     time_limit = checks.time_limit(time_limit) or None
     task = start_sets("autoswap", problem, M, beta, device, chunk, workspace_limit)
     params = {"chunk": chunk, "seed": seed}

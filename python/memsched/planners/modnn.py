@@ -211,7 +211,8 @@ class _Walk:
 
     def _equal(self, rounds: Rounds) -> Rounds:
         count, batch = sum(times for _, times in rounds), sum(size * times for size, times in rounds)
-        return balanced(batch, next(more for more in range(count, batch + 1) if batch % more == 0))
+        near = range(count, min(batch, count + 100_000))
+        return balanced(batch, next((more for more in near if batch % more == 0), batch))
 
     def _candidates(self, memory: int) -> list[Rounds]:
         if not isinstance(self.problem, GraphFamily):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memsched import checks
 from memsched._core import Device
 from memsched.fluid import Progress
 from memsched.planners.graph_base import WORKSPACE_LIMIT, search_classes, start_graph
@@ -87,6 +88,7 @@ def pooch(
     >>> result.makespan < 0.5 * ms.swap_opt(graph, device=device).makespan
     True
     """
+    checks.progress(progress)
     task = start_graph("pooch", problem, M, beta, device, workspace_limit, mixes=True)
     return search_classes(
         task,

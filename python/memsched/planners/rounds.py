@@ -29,19 +29,15 @@ def _fits(family: GraphFamily, batch: int, memory: int) -> bool:
 def fitting_batch(family: GraphFamily, memory: int) -> int:
     """The largest batch at which every op fits with its fastest algorithm, and the inputs do; 1 where none does.
 
-    Eq. (3) assumes that needs grow in proportion to the batch, so it is repeated until it repeats itself, and then the
-    batch goes down or up one by one.
+    Eq. (3) assumes that needs grow in proportion to the batch. That they grow at all is enough to search by halves.
     """
-    batch, seen = family.batch, set[int]()
-    while batch not in seen:
-        seen.add(batch)
-        room = memory - family.at(batch).resident
-        batch = max(1, min(family.batch, batch * room // max(1, _core.need_of_fastest(family.at(batch)))))
-    while batch > 1 and not _fits(family, batch, memory):
-        batch -= 1
-    while batch < family.batch and _fits(family, batch + 1, memory):
-        batch += 1
-    return batch
+    if _fits(family, family.batch, memory):
+        return family.batch
+    least, most = 1, family.batch  # it is at least the one, and below the other
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if _fits(family, middle, memory) else (least, middle)
+    return least
 
 
 def rounds_of(family: GraphFamily, memory: int) -> Rounds:

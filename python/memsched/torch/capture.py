@@ -19,8 +19,15 @@ from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.premises import Premises
-from memsched.torch.process_state import contained
+from memsched.torch.process_state import contained, uninterrupted
 from memsched.torch.witness import Witness, hooks_lost
+
+# Their kernels multiply matrices, which autocast casts in training, but not where an operation is run by itself.
+_CAST_WITHIN = {
+    torch.ops.aten.affine_grid_generator.default,
+    torch.ops.aten.linalg_pinv.atol_rtol_tensor,
+    torch.ops.aten._trilinear.default,
+}
 
 
 class CaptureError(MemschedError):
@@ -137,8 +144,10 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     with _in_silence(), contained(model), torch.enable_grad():
         exported = _export(model, tuple(args), dict(kwargs or {}))
         module = exported.module(check_guards=False)
+    autocast = Autocast.ambient(device.type)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
+            check_casts(autocast, part.graph)
             _drop_checks(part.graph)
             _name_state_directly(part.graph)
             part.recompile()
@@ -146,7 +155,7 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         graph_module=module,
         inputs=exported.call_spec.in_spec,
         outputs=exported.call_spec.out_spec,
-        autocast=Autocast.ambient(device.type),
+        autocast=autocast,
         device=device,
         premises=premises,
     )
@@ -156,7 +165,7 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     """What the model computes in training."""
     witness = Witness(model)
     try:
-        with contained(model), as_in_training(), witness.watching():
+        with uninterrupted(), contained(model), as_in_training(), witness.watching():
             exported = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:  # the model's own code runs in there, so anything may be raised
         message = f"torch.export cannot capture {type(model).__name__}: {type(error).__name__}: {_reason(error)}"
@@ -169,6 +178,20 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             "preserve_rng_state=False: a plain step draws others when a part runs again"
         )
     return exported
+
+
+def check_casts(autocast: Autocast, graph: fx.Graph) -> None:
+    """Refuse what autocast changes within an operation.
+
+    Raises
+    ------
+    CaptureError
+    """
+    for node in graph.nodes if autocast.enabled else ():
+        if node.target in _CAST_WITHIN:
+            raise CaptureError(
+                f"under autocast {node.target} computes otherwise when it is run by itself; turn it off there"
+            )
 
 
 @contextlib.contextmanager

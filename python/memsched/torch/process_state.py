@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -41,6 +44,26 @@ def contained(model: nn.Module) -> Iterator[None]:
         stack.callback(_leave_modes, *_modes())
         stack.callback(setattr, eager_transforms, "JVP_NESTING", eager_transforms.JVP_NESTING)
         yield
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C is heard at the end of what runs here: PyTorch's tracing calls Python from C++ that ends the process then.
+
+    In other threads than the main one, which get no signals, and where Python does not handle them, nothing changes.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(signal.SIGINT, came[0])
 
 
 def python_generators() -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
@@ -55,8 +54,11 @@ class Step:
 @contextlib.contextmanager
 def untouched(
     model: torch.nn.Module, device: torch.device, inputs: Any = (), *, guarded: bool = True
-) -> Iterator[WriteGuard]:
+) -> Iterator[Originals]:
     """Puts model, inputs, generators and the state of the process back at the end.
+
+    No mode is on meanwhile: under one, some kernels compute otherwise than in training. Such is `affine_grid`, whose
+    kernel multiplies matrices, for which autocast counts only where no mode is on.
 
     Parameters
     ----------
@@ -64,17 +66,17 @@ def untouched(
     inputs
         Their tensors are put back, too.
     guarded : bool
-        Parameters and inputs that are written to in place are put back; it costs a little time at every operation.
-        Else it is known that they are not written to.
+        Parameters and inputs that are written to in place are put back, from copies on the host. Else it is known that
+        they are not written to.
     """
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     data = [(parameter, parameter.data) for parameter in model.parameters()]
-    guard = WriteGuard([*model.parameters(), *pytree.tree_leaves(inputs)])
-    with contained(model), guard if guarded else contextlib.nullcontext():
+    originals = Originals([*model.parameters(), *pytree.tree_leaves(inputs)] if guarded else [])
+    with contained(model):
         try:
-            yield guard
+            yield originals
         finally:
-            guard.put_back()
+            originals.put_back()
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
@@ -83,48 +85,31 @@ def untouched(
                     parameter.data = own
 
 
-class WriteGuard(TorchDispatchMode):
-    """Copies what is about to be changed in place, so that it can be put back.
+class Originals:
+    """What tensors hold, so that it can be put back.
 
     Parameters
     ----------
     values
-        The tensors among them are guarded.
+        The tensors among them count.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        super().__init__()
         strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout is torch.strided]
-        self._guarded = {t.untyped_storage()._cdata: t.untyped_storage() for t in strided}
-        self._before: dict[int, torch.Tensor] = {}
-
-    @property
-    def wrote(self) -> bool:
-        """Whether anything was changed."""
-        return bool(self._before)
+        storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in strided}
+        with torch.no_grad():
+            self._copies = [(storage, as_bytes(storage).to("cpu", copy=True)) for storage in storages.values()]
+        self.wrote = False  # whether anything was changed, once it is put back
 
     def put_back(self) -> None:
         """As it was."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
-            for key, before in self._before.items():
-                as_bytes(self._guarded[key]).copy_(before)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        for k, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[k] if k < len(args) else kwargs.get(argument.name)
-                for tensor in pytree.tree_leaves(value):
-                    self._keep(tensor)
-        return func(*args, **kwargs)
-
-    def _keep(self, tensor: Any) -> None:
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-            return
-        key = tensor.untyped_storage()._cdata
-        if key in self._guarded and key not in self._before:
-            with torch._C._DisableTorchDispatch(), torch.no_grad():
-                self._before[key] = as_bytes(self._guarded[key]).to("cpu", copy=True)
+            for storage, before in self._copies:
+                if storage.nbytes() != before.numel():
+                    storage.resize_(before.numel())
+                if not torch.equal(as_bytes(storage).cpu(), before):
+                    self.wrote = True
+                    as_bytes(storage).copy_(before)
 
 
 def trial_step(

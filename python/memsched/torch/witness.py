@@ -7,6 +7,8 @@ gradient of an activation, that a hook of a module only looks, or that an attrib
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -66,6 +68,33 @@ class _Writes(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+@contextlib.contextmanager
+def seeing(owner: Any, name: str, note: Callable[[], None]) -> Iterator[None]:
+    """Notes calls of a function."""
+    function: Callable[..., Any] = getattr(owner, name)
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return function(*args, **kwargs)
+
+    own = name in vars(owner)
+    setattr(owner, name, seen)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function) if own else delattr(owner, name)
+
+
+@contextlib.contextmanager
+def seeing_seeds(note: Callable[[str], None]) -> Iterator[None]:
+    """Notes, in words, where PyTorch's generator is seeded or set: a list of operations does not do it again."""
+    with contextlib.ExitStack() as stack:
+        for owner, name in itertools.product((torch, torch.random), ("manual_seed", "seed", "set_rng_state")):
+            what = f"torch.{name}() in its forward: other random numbers would be drawn"
+            stack.enter_context(seeing(owner, name, functools.partial(note, what)))
+        yield
+
+
 class Witness:
     """Watches one forward of a model.
 
@@ -91,15 +120,19 @@ class Witness:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._own_hooks_aside())
             for name in _ON_TENSORS:
-                stack.enter_context(self._seeing(torch.Tensor, name, f"Tensor.{name}() in its forward"))
+                stack.enter_context(self._seeing(torch.Tensor, name, "Tensor"))
             for owner, name in ((torch.autograd.graph, "register_multi_grad_hook"), (torch.autograd, "grad")):
-                stack.enter_context(self._seeing(owner, name, f"{owner.__name__}.{name}() in its forward"))
+                stack.enter_context(self._seeing(owner, name, owner.__name__))
+            stack.enter_context(seeing_seeds(self._note))
             stack.enter_context(self._seeing_packers())
             stack.enter_context(self._seeing_checkpoints())
             yield
         different = [name for name, state in python_generators().items() if state != generators[name]]
         if different:
             self._note(f"the random numbers that its forward draws from Python's {different[0]}")
+
+    def _seeing(self, owner: Any, name: str, place: str) -> contextlib.AbstractContextManager[None]:
+        return seeing(owner, name, functools.partial(self._note, f"{place}.{name}() in its forward"))
 
     def _note(self, what: str) -> None:
         self.lost = self.lost or what
@@ -118,22 +151,6 @@ class Witness:
             attributes.update(before)
             if forward is not None:
                 attributes["forward"] = forward
-
-    @contextlib.contextmanager
-    def _seeing(self, owner: Any, name: str, what: str) -> Iterator[None]:
-        """Notes calls of a function."""
-        function: Callable[..., Any] = getattr(owner, name)
-
-        def seen(*args: Any, **kwargs: Any) -> Any:
-            self._note(what)
-            return function(*args, **kwargs)
-
-        own = name in vars(owner)
-        setattr(owner, name, seen)
-        try:
-            yield
-        finally:
-            setattr(owner, name, function) if own else delattr(owner, name)
 
     @contextlib.contextmanager
     def _seeing_packers(self) -> Iterator[None]:

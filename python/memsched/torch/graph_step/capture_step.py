@@ -179,6 +179,7 @@ class _Builder:
             kept=read,
             examples={node: watched.values[node] for node in (*read, *placeholders[many:])},
             resident=sum(watched.sizes[storage] for storage in there) + results,
+            partial=traced.partial,
             **known,
         )
 

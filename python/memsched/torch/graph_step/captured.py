@@ -102,7 +102,7 @@ class CapturedStep:
             extra += sum(tensor.numel() * tensor.itemsize for tensor in tensors)  # the caller's, beside the parts
         self._programs: dict[int, Program] = {}
         self._graphs: dict[int, Graph] = {}
-        first = self._capture(self._full if rounds else None)
+        first = self._capture(self._full if rounds else None, distinct(leaves)[0])
         self.batch = first[0].batch
         self._extra = extra + _lonely_gradients(model, first[0])
         self._programs[self.batch], _, self._workspaces = first
@@ -162,7 +162,9 @@ class CapturedStep:
         """What the loss of a part is multiplied with."""
         return batch / self._full if self.rounds else None
 
-    def _capture(self, batch: int | None) -> tuple[Program, list[float] | None, list[int] | None]:
+    def _capture(
+        self, batch: int | None, given: Sequence[torch.Tensor] = ()
+    ) -> tuple[Program, list[float] | None, list[int] | None]:
         """A program, and the seconds and workspaces of its operations."""
         with self._autocast.whole_step():  # the same at every batch, whenever it is asked for
             if batch is None:
@@ -180,7 +182,8 @@ class CapturedStep:
             raise InvalidInputError("the model is on the meta device, or fake; a step that is to run needs its data")
         chip = self._times if isinstance(self._times, Machine) else None
         lanes, offload = lanes_on(program.device), not _fits(program)
-        found = measure_operations(program, state, lanes, offload=offload, repeat=_REPEAT if chip is None else 0)
+        repeat = _REPEAT if chip is None else 0
+        found = measure_operations(program, state, lanes, given=given, offload=offload, repeat=repeat)
         seconds = [one.seconds for one in found] if chip is None else model_operations(program, chip)
         return with_real_bytes(program, found), seconds, [one.workspace for one in found]
 

@@ -114,7 +114,7 @@ class Pass:
         """Look at what there is in all the ways that are needed later, and keep handles of that."""
         for node in views:
             args, kwargs = self._arguments(node, live)
-            live[node] = node.target(*args, **kwargs)
+            live[node] = _called(node, args, kwargs)
         for node, value in live.items():
             if node in self.program.kept:
                 self._values[node] = _handles(value, slots)
@@ -154,7 +154,7 @@ class Pass:
         args, kwargs = self._arguments(operation.node, {})
         # Some kernels, such as oneDNN's LSTM, keep what a backward needs only where gradients are enabled.
         with torch.set_grad_enabled(not operation.place.backward), self._random_numbers(k, operation, action.first):
-            live = {operation.node: operation.node.target(*args, **kwargs)}
+            live = {operation.node: _called(operation.node, args, kwargs)}
         given = {tensor.untyped_storage()._cdata for tensor in _flat((args, list(kwargs.values())))}
         found = self._check(k, live[operation.node], given)
         made = {number: storage for number, storage in found.items() if key_of(number) in self.script.sizes}
@@ -207,6 +207,26 @@ class Pass:
             self.random[k] = RandomState(self.program.device)
             return contextlib.nullcontext()
         return self.random[k]
+
+
+def _called(node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an operation, or a look at its result, gives.
+
+    Raises
+    ------
+    MemschedError
+        It fails, as where the kernels lay a result out in another way than PyTorch said when the step was traced, or
+        where the values are none that it takes.
+    """
+    try:
+        return node.target(*args, **kwargs)
+    except (torch.OutOfMemoryError, MemschedError):
+        raise
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise MemschedError(
+            f"{node.target} fails in the planned step: {type(error).__name__}: {error}; if it runs in a plain step on "
+            "these inputs, leave it out of what is planned"
+        ) from error
 
 
 def _flat(value: Any) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
@@ -21,7 +22,7 @@ from memsched.torch.lanes import Lanes
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
 from memsched.torch.script import Action, Key, Script, host_places
-from memsched.torch.stage_times import Clock
+from memsched.torch.stage_times import Clock, has_no_data
 
 _NO_LIMIT = 2**62
 
@@ -45,9 +46,15 @@ class Measured:
 
 
 def measure_operations(
-    program: Program, state: Sequence[torch.Tensor], lanes: Lanes, *, offload: bool, repeat: int = 3
+    program: Program,
+    state: Sequence[torch.Tensor],
+    lanes: Lanes,
+    *,
+    given: Sequence[torch.Tensor] = (),
+    offload: bool,
+    repeat: int = 3,
 ) -> list[Measured]:
-    """Run the step on made-up inputs and take the median of each operation's times. Nothing is left behind.
+    """Run the step on copies of inputs and take the median of each operation's times. Nothing is left behind.
 
     Parameters
     ----------
@@ -55,6 +62,8 @@ def measure_operations(
     state : sequence of Tensor
         The parameters and the buffers; they are only read.
     lanes : Lanes
+    given : sequence of Tensor
+        The distinct inputs. Where there are none, or they have no data, values are made up.
     offload : bool
         Between two operations all tensors wait on the host: the device has to hold one operation at a time only.
     repeat : int
@@ -66,7 +75,8 @@ def measure_operations(
     clocks = [_Timing(program, lanes) for _ in range(repeat + 1)]
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
         for clock in clocks:
-            inputs = [_made_up(program.examples[source.node]) for source in program.inputs]
+            likes = [program.examples[source.node] for source in program.inputs]
+            inputs = [_copied(like, one) for like, one in zip_longest(likes, given)]
             one = Pass(
                 program,
                 script,
@@ -174,9 +184,11 @@ def _script(program: Program, actions: list[Action]) -> Script:
     )
 
 
-def _made_up(like: torch.Tensor) -> torch.Tensor:
-    """Real values for a tensor without data. As an index 0 is always right."""
+def _copied(like: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
+    """Real values for a tensor without data: given ones, or made up. As an index 0 is always right."""
     made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    if given is not None and not has_no_data(given) and not (0 in made.stride() and made.numel() > 1):
+        return made.copy_(given.detach())
     return made.normal_() if like.is_floating_point() else made.zero_()
 
 

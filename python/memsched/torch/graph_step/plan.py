@@ -17,7 +17,7 @@ from memsched.errors import InvalidInputError, MemschedError
 from memsched.planners.registry import PLANNERS
 from memsched.problem import Problem, peak_memory
 from memsched.result import Result
-from memsched.torch.capture import Autocast, only_device
+from memsched.torch.capture import Autocast, CaptureError, only_device
 from memsched.torch.check import saving_on_host
 from memsched.torch.choose_lanes import lanes_on, trial_lanes
 from memsched.torch.graph_step.captured import CapturedStep
@@ -141,7 +141,8 @@ class StepPlan:
     def _lie(self, different: str) -> MemschedError:
         return MemschedError(
             f"the planned step of {type(self._captured.model).__name__} changes the {different}: either the forward "
-            "depends on what is no tensor, such as a file or the time, or this is a bug to report"
+            "depends on what is no tensor, such as a file or the time; or an operation rounds otherwise by itself, "
+            "as one does that wrote to a part of a tensor in place; or this is a bug to report"
         )
 
     def _runner_on(self, lanes: Lanes) -> StepRunner:
@@ -288,6 +289,11 @@ def plan_step(
         rounds=rounds,
         extra=_occupied(here),
     )
+    if captured.program.partial is not None and not verify:
+        raise CaptureError(
+            f"{captured.program.partial} writes to a part of a tensor in place, and by itself it may round otherwise, "
+            "which only a comparison can tell; plan with verify=True"
+        )
     problem = captured.family() if rounds else captured.graph
     link = measure_link(here) if link is None else link
     target = Device(

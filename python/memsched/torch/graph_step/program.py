@@ -116,6 +116,8 @@ class Program:
     premises : Premises
         What the trace depends on besides the inputs.
     batch : int
+    partial : str or None
+        An operation that computes in place on a part of a tensor; planned, it may round otherwise.
     """
 
     module: fx.GraphModule
@@ -133,6 +135,7 @@ class Program:
     device: torch.device
     premises: Premises
     batch: int
+    partial: str | None
 
     def constant(self, source: Source) -> torch.Tensor:
         """The tensor behind one of `constants`."""

@@ -15,14 +15,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.torch.capture import Autocast, CaptureError, as_in_training
+from memsched.torch.capture import Autocast, CaptureError, as_in_training, check_casts
 from memsched.torch.facts import attribute, fake_copy
 from memsched.torch.graph_step.inputs import replaced
 from memsched.torch.graph_step.layers import PLACE, Locator
 from memsched.torch.leaves import distinct
 from memsched.torch.module_state import named_places
 from memsched.torch.premises import Premises
-from memsched.torch.process_state import contained, python_generators
+from memsched.torch.process_state import contained, python_generators, uninterrupted
+from memsched.torch.witness import seeing_seeds
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -43,6 +44,9 @@ class Trace:
         The parameters that have a gradient, in the order of the output.
     written : tuple of str
         The buffers that the step writes, in the order of the output.
+    partial : str or None
+        An operation that computes in place on a part of a tensor. Traced, it computes something new, whose layout is
+        another one, and some kernels round by layout.
     """
 
     module: fx.GraphModule
@@ -50,6 +54,7 @@ class Trace:
     buffers: tuple[str, ...]
     gradients: tuple[str, ...]
     written: tuple[str, ...]
+    partial: str | None
 
 
 def trace(
@@ -122,17 +127,23 @@ class _Step:
             with locator:
                 return self.run(locator, list(values))
 
+        def seeded(what: str) -> None:
+            if not locator.backward:  # where torch.utils.checkpoint does so, too
+                raise CaptureError(f"a planned step would lose {what}")
+
         premises, generators = Premises(self.model), python_generators()
         try:
-            with contained(self.model):
+            with uninterrupted(), contained(self.model):
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(_quiet())
                     stack.enter_context(as_in_training())
                     stack.enter_context(locator.hooks())
+                    stack.enter_context(seeing_seeds(seeded))
                     stack.enter_context(torch.autograd.set_multithreading_enabled(False))
                     stack.enter_context(self.fake)
                     recorded = make_fx(step)(*self.values(leaf=True))
                 changed = premises.changed()
+                check_casts(self.autocast, recorded.graph)
                 if changed is not None:
                     raise CaptureError(f"the step sets what others may read, and a planned one would not: {changed}")
                 if python_generators() != generators:
@@ -169,7 +180,7 @@ class _Step:
     def functional(self, recorded: fx.GraphModule) -> Trace:
         """The same without writes in place: what is written is a new value, and state that changes is a result."""
         values = self.values(leaf=False)
-        with _quiet(), torch.no_grad(), self.fake:
+        with uninterrupted(), _quiet(), torch.no_grad(), self.fake:
             run = torch.func.functionalize(lambda *given: _Tagging(recorded).run(*given), remove="mutations")
             module = make_fx(run)(*values)
         graph = module.graph
@@ -190,6 +201,7 @@ class _Step:
             buffers=tuple(self.buffers),
             gradients=tuple(name for name, _ in pairs),
             written=tuple(written),
+            partial=_written_in_part(recorded.graph),
         )
 
     def writes(self, graph: fx.Graph) -> dict[str, fx.Node]:
@@ -237,6 +249,30 @@ class _Tagging(fx.Interpreter):
                 made.meta[PLACE] = n.meta[PLACE]
             made = made.prev
         return value
+
+
+def _written_in_part(graph: fx.Graph) -> str | None:
+    """The first operation that computes in place on a tensor with gaps."""
+    copies = (torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_, torch.ops.aten.masked_fill_)
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.overloadpacket in copies:
+            continue
+        first = node.target._schema.arguments[:1]
+        if first and first[0].alias_info is not None and first[0].alias_info.is_write:
+            value = node.args[0].meta.get("val")
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and _has_gaps(value):
+                return str(node.target)
+    return None
+
+
+def _has_gaps(value: torch.Tensor) -> bool:
+    dense = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size != 1:
+            if stride != dense:
+                return True
+            dense *= size
+    return False
 
 
 def _checked(value: Any) -> torch.Tensor:

@@ -159,9 +159,9 @@ class Recorder:
 
     def step(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> RecordedStep:
         torch.clear_autocast_cache()
-        with untouched(model, self._device, (args, kwargs), guarded=self._guarded) as guard:
+        with untouched(model, self._device, (args, kwargs), guarded=self._guarded) as originals:
             trial_step(model, partial(self._forward, model), args, kwargs, self._device)
-        self.wrote = guard.wrote
+        self.wrote = originals.wrote
         return RecordedStep(
             marks=self._marks,
             sizes=self._sizes,

@@ -1,0 +1,88 @@
+"""Each argument of each public function, of a wrong kind or out of range: accepted, or refused by an error of ours."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memsched as ms
+
+CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4], saved=[8, 8, 8])
+RESULT = ms.greedy(CHAIN, 30, 8.0)
+BUFFERS = [ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]
+RIGHT: dict[str, Any] = {
+    "problem": CHAIN,
+    "chain": CHAIN,
+    "graph": ms.to_graph(CHAIN),
+    "M": 30,
+    "beta": 8.0,
+    "device": ms.Device(40, 8.0),
+    "schedule": RESULT.schedule,
+    "result": RESULT,
+    "timeline": RESULT.timeline,
+    "buffers": BUFFERS,
+    "offsets": [0, 3],
+    "placement": ms.place(BUFFERS),
+    "memory": None,
+    "planner": "greedy",
+    "points": 2,
+    "time_limit": 0.01,
+}
+WRONG: list[Any] = [
+    *(RESULT, RESULT.timeline, CHAIN, BUFFERS[0], object(), float, lambda *given: 1),
+    *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
+    *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}),
+]
+
+
+def functions() -> list[str]:
+    """The public functions and types that are called with Python arguments; a sweep writes files, and has own tests."""
+    found = []
+    for name in sorted(set(ms.__all__) - {"sweep"}):
+        value = getattr(ms, name)
+        if callable(value) and not (inspect.isclass(value) and issubclass(value, BaseException)):
+            try:
+                inspect.signature(value)
+            except (TypeError, ValueError):
+                continue
+            found.append(name)
+    return found
+
+
+def arguments(call: Callable[..., Any], path: Path) -> dict[str, Any]:
+    """What the function needs, right."""
+    parameters = inspect.signature(call).parameters
+    needed = {name for name, one in parameters.items() if one.default is one.empty}
+    useful = {"beta", "points", "time_limit", *(["M"] if "beta" in parameters else [])} & set(parameters)
+    return {name: path if name == "path" else RIGHT.get(name) for name in needed | useful}
+
+
+@pytest.mark.parametrize("name", functions())
+def test_wrong_arguments_end_in_an_error_of_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # "x" is a path
+    call = getattr(ms, name)
+    right = arguments(call, tmp_path / "file")
+    for parameter, one in inspect.signature(call).parameters.items():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        for value in WRONG:
+            if parameter == "path" and isinstance(value, int):
+                continue  # a file descriptor
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    call(**{**right, parameter: value})
+                except ms.MemschedError:
+                    pass
+                except Exception as error:
+                    raise AssertionError(f"{name}({parameter}={value!r}) raises {error!r}") from error
+
+
+def test_the_walk_reaches_the_functions() -> None:
+    assert {"greedy", "pofo", "frontier", "validate", "place", "Result", "feature_map_classes"} <= set(functions())
