@@ -154,7 +154,7 @@ LAYERS = {
     "order": ["errors", "_core", "checks", "ilp", "problem"],
     "result": ["errors", "_core", "bounds", "checks", "documents", "family", "place", "problem"],
     "addresses": ["errors", "_core", "buffers", "checks", "family", "place", "problem", "result"],
-    "classes": ["_core", "result"],
+    "classes": ["errors", "_core", "checks", "result"],
     "discretize": [],
     "fluid": ["errors", "_core", "discretize"],
     "bounds": ["errors", "_core", "checks", "family", "fluid", "problem"],
