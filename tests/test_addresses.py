@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -228,13 +229,18 @@ def rounds_with_inputs(batch: int) -> ms.GraphFamily:
     return ms.GraphFamily(make, batch)
 
 
-@given(st.integers(2, 7), st.data())
-@example(5, 42)
-def test_addresses_hold_in_the_smaller_rounds_too(batch: int, data: st.DataObject | int) -> None:
+@given(st.integers(2, 7), st.data(), st.booleans())
+@example(5, 42, False)
+@example(5, 30, True)
+def test_addresses_hold_in_the_smaller_rounds_too(batch: int, data: st.DataObject | int, more: bool) -> None:
     family = rounds_with_inputs(batch)
     least = ms.min_memory(family, "modnn")
     memory = data if isinstance(data, int) else data.draw(st.integers(least, max(least, ms.peak_memory(family))))
-    result = ms.modnn(family, memory, 1.0, rounds="search")
+    planner = ms.vdnn_plus if more else partial(ms.modnn, rounds="search")
+    try:
+        result = planner(family, memory, 1.0)
+    except ms.InfeasibleError as error:
+        result = planner(family, error.min_memory, 1.0)
     for placement in (None, ms.place(result)):
         try:
             placed = ms.with_addresses(result, placement)
@@ -242,5 +248,6 @@ def test_addresses_hold_in_the_smaller_rounds_too(batch: int, data: st.DataObjec
             assert placement is not None  # its own addresses fit
             continue
         assert placed.placement is not None
-        assert placed.placement.height <= memory
-        ms.validate(family, placed.schedule, placed.device)
+        assert placed.placement.height <= placed.device.memory
+        assert ms.validate(placed).makespan == pytest.approx(placed.makespan)
+        assert ms.Result.from_json(placed.to_json()) == placed

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import active_children, get_context
@@ -21,6 +22,7 @@ import pytest
 import memsched as ms
 from memsched.planners.registry import PLANNERS
 from memsched.sweep import drive
+from memsched.sweep.processes import Processes
 from memsched.sweep.work import Work, run
 from sweeps import DEADLY, run_or_die
 
@@ -122,6 +124,22 @@ def test_the_only_point_is_tried_again_when_somebody_else_kills_its_worker() -> 
     )
     assert killed
     assert table.count("planned") == 2
+
+
+def test_a_worker_that_is_killed_while_the_first_one_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to be taken for a script without a guard."""
+    submit, broken = Processes.submit, []
+
+    def once(self: Processes, *work: Any) -> Any:
+        if not broken:
+            broken.append(True)
+            raise BrokenProcessPool("a process was killed")
+        return submit(self, *work)
+
+    monkeypatch.setattr(Processes, "submit", once)
+    rows = ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[1e9], executor="processes", jobs=1)
+    assert broken
+    assert [row["status"] for row in rows] == ["planned"]
 
 
 def test_an_executor_that_is_shut_down_is_told(tmp_path: Path) -> None:

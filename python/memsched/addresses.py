@@ -154,6 +154,7 @@ def with_addresses(
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     if placement.height > room:
         raise _too_high(result, placement.height + graph.resident, room + graph.resident)
+    placement = _as_held(placement, _buffers_of_list(result, graph))
     schedule = _core.with_addresses(graph, result.schedule, list(placement.offsets))
     timeline = simulate(result.problem, schedule, result.device)
     return dataclasses.replace(result, schedule=schedule, timeline=timeline, placement=placement)
@@ -175,7 +176,7 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     except InfeasibleError:
         pass
     else:
-        return dataclasses.replace(calm, buffers=tuple(buffers), lower_bound=min(_load(buffers), calm.height))
+        return _as_held(calm, buffers)
     try:
         spent = time.perf_counter() - begin
         rest = None if time_limit is None else max(0.0, time_limit - spent)
@@ -282,6 +283,14 @@ def as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buff
     start, end, size, own, offset = as_columns(blocks, alignment)
     fixed = [None if at < 0 else at for at in offset]
     return made(zip(start, end, size, own, fixed, names, strict=False))
+
+
+def _as_held(placement: Placement, held: list[Buffer]) -> Placement:
+    """The placement with each buffer until it ends, where it was placed for longer, and what is proven of those."""
+    if [one.end for one in placement.buffers] == [one.end for one in held]:
+        return placement
+    buffers = [dataclasses.replace(one, end=own.end) for one, own in zip(placement.buffers, held, strict=True)]
+    return dataclasses.replace(placement, buffers=tuple(buffers), lower_bound=min(_load(buffers), placement.height))
 
 
 def _load(buffers: list[Buffer]) -> int:

@@ -272,13 +272,15 @@ def _executor(
                 )
     if given == "processes":
 
-        def start() -> Executor:
+        def start(again: bool = True) -> Executor:
             pool = Processes(workers)
             try:
                 begun = pool.submit(int)
                 with interrupts.allowed():
                     begun.result()
             except BrokenExecutor as error:
+                if again:  # perhaps somebody has killed a worker
+                    return start(again=False)
                 raise MemschedError(_GUARD) from error
             except BaseException:
                 pool.stop()
