@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import memsched as ms
+from memsched import _core
 from memsched._core import Device
 from memsched.sweep import drive, work
 from memsched.sweep.drive import Drive
@@ -67,14 +68,13 @@ def test_a_worker_that_is_stopped_hands_over_what_it_has_finished(monkeypatch: p
     stop = threading.Event()
     plan = work.planning
 
-    def planning(todo: work.Work, progress: Callable[[float], None] | None = None) -> Callable[[Device], Any]:
-        plan_on, left = plan(todo, progress), iter([False, False, True])
+    def planning(todo: work.Work) -> Callable[[Device], Any]:
+        plan_on, left = plan(todo), iter([False, False, True])
 
         def third(device: Device) -> Any:
             if next(left):
                 stop.set()
-                assert progress is not None
-                progress(0.5)
+                _core.hear()
             return plan_on(device)
 
         return third
@@ -84,6 +84,25 @@ def test_a_worker_that_is_stopped_hands_over_what_it_has_finished(monkeypatch: p
     todo = work.Work(problem=CHAIN, key="k", planner="greedy", options={}, table_slots=None, devices=five.devices)
     assert [row["status"] for row in work.run(todo, 100.0, stop)] == ["planned", "planned"]
     assert work.run(todo, 100.0, stop) == []
+
+
+@pytest.mark.parametrize("planner", ["rotor", "tflms", "vdnn", "autoswap", "dynprog"])
+def test_an_interrupt_stops_the_threads_of_a_sweep_where_they_are(planner: str) -> None:
+    """They used to end the points at hand first: 14 s of tflms on 3,000 stages, 1 s of dynprog."""
+    size = [10 + 7 * k % 90 for k in range(3_001)]
+    chain = ms.Chain([1.0] * 3_000, [2.0] * 3_000, size, size, [2 * one for one in size[1:]])
+    came: list[float] = []
+
+    def interrupt() -> None:
+        came.append(time.process_time())
+        signal.raise_signal(signal.SIGINT)
+
+    timer = threading.Timer(0.5, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ms.sweep([chain], [planner], memory=["5%", "20%", "40%"] * 20, beta=[float(k) for k in range(1, 400)], jobs=2)
+    timer.join()
+    assert time.process_time() - came[0] < 0.4  # of both threads together
 
 
 @pytest.mark.parametrize(("deaths", "status"), [(0, "planned"), (1, "planned"), (2, "failed")])

@@ -32,5 +32,8 @@ PYBIND11_MODULE(_core, module) {
     bind_modnn(module);
     bind_ordering(module);
     bind_placement(module);
+    module.def("hear", &hear_interrupts, "Raises where the thread is to stop: for long loops in Python.");
+    module.def("listen", &listen_to, memsched::bindings::py::arg("asked"),
+               "What this thread calls wherever it listens to Ctrl-C, from now on; None: nothing.");
     pickle_by_state(module, {"Chain", "Graph", "Device", "Schedule", "Timeline"});
 }

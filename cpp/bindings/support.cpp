@@ -10,6 +10,8 @@
 namespace memsched::bindings {
 namespace {
 
+thread_local PyObject* listened_to = nullptr; // no object: a thread may end without the GIL
+
 // Drops the error that Python has set where it says no more than that a value will not do. All others go on: Ctrl-C,
 // and whatever the value's own code raised.
 void drop_refusal() {
@@ -177,6 +179,15 @@ void hear_interrupts() {
     if (PyErr_CheckSignals() != 0) {
         throw py::error_already_set();
     }
+    if (listened_to != nullptr) {
+        const py::handle ask(listened_to);
+        ask();
+    }
+}
+
+void listen_to(const py::object& asked) {
+    Py_XDECREF(listened_to);
+    listened_to = asked.is_none() ? nullptr : py::object(asked).release().ptr();
 }
 
 Chunk to_chunk(py::handle value) {
@@ -243,6 +254,7 @@ PythonProgress::PythonProgress(std::optional<double> time_limit, py::object call
     if (time_limit && (std::isnan(*time_limit) || *time_limit < 0)) {
         throw std::invalid_argument("time_limit is " + show(*time_limit) + "; it must be >= 0 seconds, or None");
     }
+    hear_interrupts();
     progress_.on_tick = [this](double fraction) { return tick(fraction); };
 }
 

@@ -34,8 +34,12 @@ std::vector<Seconds> to_seconds_column(py::handle values, const std::string& fie
 std::vector<double> to_number_column(py::handle values, const std::string& field);
 std::vector<std::string> to_text_column(py::handle values, const std::string& field);
 
-// Throws what Ctrl-C raises, if it came. For loops over what Python gave or gets: nothing else there listens.
+// Throws what Ctrl-C raises, if it came, or what the thread listens to. For loops over what Python gave or gets:
+// nothing else there listens.
 void hear_interrupts();
+
+// What this thread asks wherever it listens to Ctrl-C, too; it raises where the thread is to stop. None: nothing.
+void listen_to(const py::object& asked);
 
 Chunk to_chunk(py::handle value);
 py::object from_chunk(const Chunk& chunk);

@@ -32,9 +32,11 @@ __all__: list[str] = [
     "graph_bounds",
     "graph_min_memory",
     "graph_peak_memory",
+    "hear",
     "least_budget",
     "least_memory",
     "least_memory_plan",
+    "listen",
     "load",
     "modnn",
     "modnn_min_memory",
@@ -766,6 +768,11 @@ def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, floa
 
 def graph_min_memory(graph: Graph) -> int: ...
 def graph_peak_memory(graph: Graph) -> int: ...
+def hear() -> None:
+    """
+    Raises where the thread is to stop: for long loops in Python.
+    """
+
 def least_budget(graph: Graph, workspace_limit: int, classes: numpy.typing.ArrayLike) -> int:
     """
     Bytes, resident included, from which on a plan for classes without recomputation exists.
@@ -781,6 +788,11 @@ def least_memory_plan(
 ) -> RematPlan:
     """
     A plan that fits into any capacity from the least on, with no claim on its time.
+    """
+
+def listen(asked: typing.Any) -> None:
+    """
+    What this thread calls wherever it listens to Ctrl-C, from now on; None: nothing.
     """
 
 def load(

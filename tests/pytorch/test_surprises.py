@@ -94,6 +94,21 @@ class Bins(nn.Module):
         return self.layer(self.bins((x * 9).long()))
 
 
+class SeededBeneath(Seeded):
+    def forward(self, x: Any) -> Any:
+        torch.default_generator.manual_seed(3)
+        return self.layer(x + torch.randn(x.shape))
+
+
+class Conjugated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(8, dtype=torch.complex64))
+
+    def forward(self, x: Any) -> Any:
+        return (x * self.scale.conj()).conj()
+
+
 def mean_square(out: Any) -> Any:
     return out.float().square().mean()
 
@@ -158,6 +173,18 @@ def test_a_forward_that_seeds(verify: bool) -> None:
     with pytest.warns(UserWarning, match="random numbers"):
         plan(model, (x,), budget="100%", device="v100:pcie3", verify=verify).apply(model)
     assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_forward_that_seeds_the_generator_itself(verify: bool) -> None:
+    with pytest.raises(CaptureError, match="seeds or sets"):
+        step_plan(SeededBeneath(), torch.randn(4, 8), verify=verify)
+
+
+def test_conjugated_results_are_compared() -> None:
+    x = torch.randn(4, 8)
+    plan(Conjugated(), (x,), budget="100%", device="v100:pcie3")
+    plan_step(Conjugated(), (x,), lambda out: out.abs().sum(), budget="100%", device="v100:pcie3", planner="swap_all")
 
 
 def test_an_interrupt_waits_for_the_end_of_a_capture() -> None:

@@ -158,6 +158,7 @@ def select(blocks: Blocks, weights: Array, until: float = math.inf) -> Flags:
         take(blocks, excess, int(left[top]))
         kept = np.arange(len(left)) != top
         left, fixed, total = left[kept], fixed[kept], total[kept]
+        _core.hear()
         if time.perf_counter() >= until:
             chosen[_enough(blocks, excess, left[np.argsort(-total, kind="stable")])] = 1
             break

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+from memsched import _core
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
 from memsched.planners.base import measured
@@ -62,21 +63,26 @@ def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     may be none.
     """
     deadline = time.perf_counter() + seconds
-    plan = planning(work, partial(_check, stop))
     rows: list[Row] = []
-    for device in work.devices:
-        if (rows and time.perf_counter() > deadline) or stop.is_set():
-            break
-        try:
-            rows.append(planned(plan(device)))
-        except StoppedError:
-            break
-        except MemschedError as error:
-            rows.append(unplanned(error))
+    _core.listen(partial(_check, stop))
+    try:
+        plan = planning(work)
+        for device in work.devices:
+            if rows and time.perf_counter() > deadline:
+                break
+            _check(stop)
+            try:
+                rows.append(planned(plan(device)))
+            except MemschedError as error:
+                rows.append(unplanned(error))
+    except StoppedError:
+        pass
+    finally:
+        _core.listen(None)
     return rows
 
 
-def planning(work: Work, progress: Callable[[float], None] | None = None) -> Callable[[Device], Result]:
+def planning(work: Work) -> Callable[[Device], Result]:
     """The planner with all but the device."""
     problem = _named(work.problem) if isinstance(work.problem, str) else work.problem
     plan: Callable[..., Result] = plan_of(work.planner)
@@ -85,7 +91,7 @@ def planning(work: Work, progress: Callable[[float], None] | None = None) -> Cal
         with_table = PLANNERS[work.planner].with_table
         assert with_table is not None
         plan = partial(with_table, table=_table(work.key, problem, work.table_slots))
-    ours = takes(plan, {"threads": 1, "progress": progress})
+    ours = takes(plan, {"threads": 1})
 
     def plan_on(device: Device) -> Result:
         return plan(problem, device=device, **work.options, **ours)
@@ -113,7 +119,7 @@ def _once_a_memory(plan: Callable[[Device], Result], recomputes: bool) -> Callab
     return plan_on
 
 
-def _check(stop: threading.Event, _: float) -> None:
+def _check(stop: threading.Event) -> None:
     if stop.is_set():
         raise StoppedError
 

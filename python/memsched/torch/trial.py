@@ -189,6 +189,7 @@ def _identical(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
         return a is b
     if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return False
+    a, b = (one.resolve_conj().resolve_neg() for one in (a, b))
     if a.layout is not torch.strided:
         return _identical(a.to_dense(), b.to_dense())
     return bool(torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8)))

@@ -30,6 +30,7 @@ _HOOKS = {
     "_backward_pre_hooks": "a backward pre-hook",
 }
 _ON_TENSORS = ("register_hook", "register_post_accumulate_grad_hook", "retain_grad")
+_OF_GENERATORS = ("manual_seed", "seed", "initial_seed", "set_rng_state")
 _HARMLESS = (save_on_cpu, checkpoint._checkpoint_hook)  # what they save comes back as it was
 
 
@@ -89,7 +90,7 @@ def seeing(owner: Any, name: str, note: Callable[[], None]) -> Iterator[None]:
 def seeing_seeds(note: Callable[[str], None]) -> Iterator[None]:
     """Notes, in words, where PyTorch's generator is seeded or set: a list of operations does not do it again."""
     with contextlib.ExitStack() as stack:
-        for owner, name in itertools.product((torch, torch.random), ("manual_seed", "seed", "set_rng_state")):
+        for owner, name in itertools.product((torch, torch.random), _OF_GENERATORS):
             what = f"torch.{name}() in its forward: other random numbers would be drawn"
             stack.enter_context(seeing(owner, name, functools.partial(note, what)))
         yield

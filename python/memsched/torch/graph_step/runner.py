@@ -96,12 +96,16 @@ class StepRunner:
         gradients = Gradients({name: p for name, p in model.named_parameters() if p.requires_grad})
         total: torch.Tensor | None = None
         start = 0
-        with torch.autocast(self.captured.program.device.type, enabled=False):  # casts are operations already
-            for batch, times in self.schedule.rounds:
-                for _ in range(times):
-                    loss = self._pass(self._part(leaves, start, batch), batch, gradients)
-                    total = loss if total is None else total + loss
-                    start += batch
+        recording = torch.is_grad_enabled()
+        try:
+            with torch.autocast(self.captured.program.device.type, enabled=False):  # casts are operations already
+                for batch, times in self.schedule.rounds:
+                    for _ in range(times):
+                        loss = self._pass(self._part(leaves, start, batch), batch, gradients)
+                        total = loss if total is None else total + loss
+                        start += batch
+        finally:
+            torch.set_grad_enabled(recording)  # an interrupt can come where `with` has not yet put it back
         gradients.finish()
         assert total is not None
         return total
