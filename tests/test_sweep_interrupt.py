@@ -95,7 +95,7 @@ def test_an_interrupt_stops_the_threads_of_a_sweep_where_they_are(planner: str) 
 
     def interrupt() -> None:
         came.append(time.process_time())
-        signal.raise_signal(signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     timer = threading.Timer(0.5, interrupt)
     timer.start()

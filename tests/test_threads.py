@@ -129,3 +129,29 @@ def test_ctrl_c_ends_a_planner(call: str) -> None:
         child.wait()
     assert "KeyboardInterrupt" in errors
     assert child.returncode in (-signal.SIGINT, 128 + signal.SIGINT, 1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+def test_an_interrupt_while_arguments_are_converted_is_neither_lost_nor_another_error() -> None:
+    """pybind11 clears what is raised while it makes an array of a list, and then finds no function that fits."""
+    chain = ms.Chain([1] * 5, [1] * 5, [4] * 6, [4] * 6, saved=[8] * 5)
+    fired, heard = 0, 0
+
+    def handler(number: int, frame: object) -> None:
+        nonlocal fired
+        fired += 1
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for turn in range(1_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 1e-3 * (turn * 619 % 1_000) / 1_000)
+                ms.offload(chain, 40, 1.0, moves=0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                heard += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert heard == fired > 20

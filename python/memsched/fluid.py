@@ -65,10 +65,10 @@ class FluidInstance:
         return _core.FluidChain(
             chain.forward_time * speed,
             chain.backward_time * speed,
-            self.activation,
-            chain.gradient,
-            chain.forward_overhead,
-            chain.backward_overhead,
+            np.array(self.activation, np.float64),
+            np.array(chain.gradient, np.float64),
+            np.array(chain.forward_overhead, np.float64),
+            np.array(chain.backward_overhead, np.float64),
             self.capacity,
         )
 
