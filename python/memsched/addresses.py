@@ -16,12 +16,13 @@ from memsched import _core, checks
 from memsched._core import Graph, Schedule, Timeline
 from memsched.buffers import Buffer, made
 from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.place import Columns, Placement, place_buffers
+from memsched.place import Columns, Placed, Placement, place_buffers, place_columns
 from memsched.problem import largest_graph, simulate
 from memsched.result import Result
 
 Progress = Callable[[float], object] | None
 Blocks = tuple[npt.NDArray[Any], ...]  # columns, as Timeline.blocks has them
+_SECONDS_A_BUFFER = 5e-6  # that placing takes at least
 
 
 def place(
@@ -149,12 +150,13 @@ def with_addresses(
     graph = largest_graph(result.problem, result.schedule)
     if placement is None:
         placement = _within_budget(result, graph, time_limit, alignment)
-    if not any(_is_of(placement, of(result, graph)) for of in (_buffers_of_plan, _buffers_of_list)):
+    elif any(_is_of(placement, of(result, graph)) for of in (_buffers_of_plan, _buffers_of_list)):
+        placement = _as_held(placement, _buffers_of_list(result, graph))
+    else:
         raise InvalidInputError("the placement is not one of this result; make it by memsched.place(result)")
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     if placement.height > room:
         raise _too_high(result, placement.height + graph.resident, room + graph.resident)
-    placement = _as_held(placement, _buffers_of_list(result, graph))
     schedule = _core.with_addresses(graph, result.schedule, list(placement.offsets))
     timeline = simulate(result.problem, schedule, result.device)
     return dataclasses.replace(result, schedule=schedule, timeline=timeline, placement=placement)
@@ -170,27 +172,43 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     """
     begin = time.perf_counter()
     room = min(result.schedule.budget, result.device.memory) - graph.resident
-    buffers = _buffers_of_plan(result, graph, alignment)
-    try:
-        calm = place_buffers(_until_back(result, buffers), room, time_limit=_calm_seconds(time_limit))
-    except InfeasibleError:
-        pass
-    else:
-        return _as_held(calm, buffers)
-    try:
+    blocks = _core.residency(graph, result.schedule)
+    held = as_columns(blocks, alignment)
+    columns = _for_all_rounds(held, result.schedule)
+    found = _calm(result, columns, room, time_limit)
+    if found is None:
         spent = time.perf_counter() - begin
         rest = None if time_limit is None else max(0.0, time_limit - spent)
-        return place_buffers(buffers, room, time_limit=rest)
-    except InfeasibleError as error:
-        own = placement_of(result.schedule, graph)
-        if own is not None and own.height <= room and _is_of(own, _buffers_of_list(result, graph, alignment)):
-            return own
-        raise _too_high(result, error.min_memory + graph.resident, room + graph.resident) from None
+        try:
+            found = place_columns(columns, room, time_limit=rest)
+        except InfeasibleError as error:
+            own = placement_of(result.schedule, graph)
+            if own is not None and own.height <= room and _is_of(own, _buffers_of_list(result, graph, alignment)):
+                return own
+            raise _too_high(result, error.min_memory + graph.resident, room + graph.resident) from None
+    offsets, height, bound = found
+    if columns is not held:
+        bound = _core.load(held.start, held.end, held.size)
+    return Placement(
+        buffers=tuple(as_buffers(blocks, graph, alignment)),
+        offsets=tuple(offsets),
+        height=height,
+        lower_bound=min(bound, height),
+        method="search",
+        runtime=time.perf_counter() - begin,
+    )
 
 
-def _calm_seconds(time_limit: float | None) -> float:
-    """For addresses that no step waits for: they need not exist."""
-    return min(2.0, math.inf if time_limit is None else time_limit / 5)
+def _calm(result: Result, columns: Columns, room: int, time_limit: float | None) -> Placed | None:
+    """Addresses within the room that no step waits for, if there is time to look for them, and they are found."""
+    seconds = min(2.0, math.inf if time_limit is None else time_limit / 5)
+    if seconds < _SECONDS_A_BUFFER * len(columns.start):
+        return None
+    try:
+        offsets, height, _ = place_columns(_until_back(result, columns), room, time_limit=seconds)
+    except InfeasibleError:
+        return None
+    return offsets, height, _core.load(columns.start, columns.end, columns.size)
 
 
 def _is_of(placement: Placement, buffers: list[Buffer]) -> bool:
@@ -213,16 +231,12 @@ def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:
     )
 
 
-def _until_back(result: Result, buffers: list[Buffer]) -> list[Buffer]:
+def _until_back(result: Result, columns: Columns) -> Columns:
     """The buffers, each until the last step that begins before its bytes have come back."""
     begins, ends = result.timeline.start, result.timeline.end
     first = np.minimum.accumulate(begins[::-1])[::-1]  # from a step on, the earliest begin
-    last = [int(buffer.end) for buffer in buffers]
-    waiting = np.searchsorted(first, ends[np.array(last, dtype=np.int64) - 1]).tolist()
-    return [
-        dataclasses.replace(buffer, end=max(end, until))
-        for buffer, end, until in zip(buffers, last, waiting, strict=True)
-    ]
+    last = np.array(columns.end, dtype=np.int64)
+    return columns._replace(end=np.maximum(last, np.searchsorted(first, ends[last - 1])).tolist())
 
 
 def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
@@ -251,18 +265,28 @@ def _buffers_of_list(result: Result, graph: Graph, alignment: int = 1) -> list[B
 
 
 def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:
-    """The same, such that addresses hold in the rounds of smaller batches, too.
+    """The same, such that addresses hold in the rounds of smaller batches, too."""
+    blocks = _core.residency(graph, result.schedule)
+    held = as_columns(blocks, alignment)
+    columns = _for_all_rounds(held, result.schedule)
+    buffers = as_buffers(blocks, graph, alignment)
+    if columns is held:
+        return buffers
+    return [dataclasses.replace(one, end=end) for one, end in zip(buffers, columns.end, strict=True)]
+
+
+def _for_all_rounds(columns: Columns, schedule: Schedule) -> Columns:
+    """Such that addresses hold in the rounds of smaller batches, too.
 
     There all is smaller, but inputs are packed from 0, so each may begin lower, where an earlier one ends in the full
     batch, and never beyond its own end. So while a later one is held, all before it count as held.
     """
-    buffers = buffers_of(result.schedule, graph, alignment)
-    if len({batch for batch, _ in result.schedule.rounds}) > 1:
-        end: float = 0
-        for k in reversed([k for k, one in enumerate(buffers) if one.offset is not None]):
-            end = max(end, buffers[k].end)
-            buffers[k] = dataclasses.replace(buffers[k], end=end)
-    return buffers
+    if len({batch for batch, _ in schedule.rounds}) < 2:
+        return columns
+    ends, last = list(columns.end), 0
+    for k in reversed([k for k, offset in enumerate(columns.offset) if offset >= 0]):
+        ends[k] = last = max(last, ends[k])
+    return columns._replace(end=ends)
 
 
 def as_columns(blocks: Blocks, alignment: int) -> Columns:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from memsched import _core, checks
@@ -227,17 +228,60 @@ def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     return found
 
 
-def _run(
-    buffers: tuple[Buffer, ...], capacity: int | None, time_limit: float | None, method: str, progress: Progress
-) -> tuple[list[int], int, int]:
-    """Offsets, height and lower bound."""
-    if method == "ilp":
-        from memsched.ilp.place import place_ilp
+Placed = tuple[list[int], int, int]  # offsets, height and lower bound
 
-        offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
-        height = _height(buffers, offsets)
-        return offsets, height, height if optimal else bound
-    return _core.place(*_columns(buffers), capacity, method == "search", time_limit, progress)
+
+def place_columns(
+    columns: Columns,
+    capacity: int | None,
+    *,
+    time_limit: float | None,
+    method: str = "search",
+    progress: Progress = None,
+) -> Placed:
+    """Offsets, height and lower bound of buffers that the caller has checked.
+
+    Raises
+    ------
+    InfeasibleError
+        As `memsched.place` says.
+    """
+
+    def run(capacity: int | None, seconds: float | None) -> Placed:
+        return _core.place(*columns, capacity, method == "search", seconds, progress)
+
+    return _within(run, capacity, time_limit, method == "search")
+
+
+def _within(
+    run: Callable[[int | None, float | None], Placed], capacity: int | None, time_limit: float | None, search: bool
+) -> Placed:
+    """What a method finds; where that is above the capacity, an error that says what would do."""
+    begin = time.perf_counter()
+    offsets, height, bound = run(capacity, time_limit)
+    if capacity is not None and height > capacity:
+        proven = bound > capacity
+        if proven and search:
+            spent = time.perf_counter() - begin
+            rest = _MORE_SECONDS if time_limit is None else max(0.0, min(_MORE_SECONDS, time_limit - spent))
+            if rest > 0:
+                height = min(height, run(None, rest)[1])
+        why = (
+            f"the buffers need at least {bound} bytes, more than capacity, which is {capacity}; they fit {height}"
+            if proven
+            else f"no placement within capacity, {capacity} bytes, was found in time, and none is ruled out either; "
+            f"give it {height}, which will do, or a longer time_limit"
+        )
+        raise InfeasibleError(why, height)
+    return offsets, height, bound
+
+
+def _by_program(buffers: tuple[Buffer, ...], capacity: int | None, time_limit: float | None) -> Placed:
+    from memsched.ilp.place import place_ilp
+
+    offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
+    height = _height(buffers, offsets)
+    return offsets, height, height if optimal else bound
 
 
 def place_buffers(
@@ -258,21 +302,12 @@ def place_buffers(
     if method not in _METHODS:
         raise InvalidInputError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
     begin = time.perf_counter()
-    offsets, height, bound = _run(found, most, limit, method, progress)
-    if most is not None and height > most:
-        proven = bound > most
-        if proven and method == "search":
-            spent = time.perf_counter() - begin
-            rest = _MORE_SECONDS if limit is None else max(0.0, min(_MORE_SECONDS, limit - spent))
-            if rest > 0:
-                height = min(height, _run(found, None, rest, method, progress)[1])
-        why = (
-            f"the buffers need at least {bound} bytes, more than capacity, which is {most}; they fit {height}"
-            if proven
-            else f"no placement within capacity, {most} bytes, was found in time, and none is ruled out either; "
-            f"give it {height}, which will do, or a longer time_limit"
+    if method == "ilp":
+        offsets, height, bound = _within(partial(_by_program, found), most, limit, search=False)
+    else:
+        offsets, height, bound = place_columns(
+            _columns(found), most, time_limit=limit, method=method, progress=progress
         )
-        raise InfeasibleError(why, height)
     return Placement(
         buffers=found,
         offsets=tuple(offsets),
