@@ -10,7 +10,8 @@
 namespace memsched::bindings {
 namespace {
 
-thread_local PyObject* listened_to = nullptr; // no object: a thread may end without the GIL
+thread_local PyObject* listened_to [[gnu::tls_model("initial-exec")]] =
+    nullptr; // no object: a thread may end without the GIL
 
 // Drops the error that Python has set where it says no more than that a value will not do. All others go on: Ctrl-C,
 // and whatever the value's own code raised.
@@ -187,6 +188,7 @@ void hear_interrupts() {
 
 void listen_to(const py::object& asked) {
     Py_XDECREF(listened_to);
+    static_cast<void>(std::current_exception()); // in a thread of Python, see parallel.cpp
     listened_to = asked.is_none() ? nullptr : py::object(asked).release().ptr();
 }
 
@@ -297,10 +299,11 @@ void register_errors(py::module_& module) {
         } catch (const Stopped&) {
             raise("LimitError", "time_limit was over before there was a plan; give more");
         } catch (const std::runtime_error& error) {
-            if (std::string_view(error.what()).rfind("Could not allocate", 0) != 0) {
+            const std::string_view told(error.what()); // so pybind11 says it of lists, numbers, texts and arguments
+            if (told.rfind("Could not allocate", 0) != 0 && told.rfind("Unable to convert call argument", 0) != 0) {
                 throw;
             }
-            PyErr_NoMemory(); // so pybind11 says it of lists, numbers and texts
+            PyErr_NoMemory();
         }
     });
 }

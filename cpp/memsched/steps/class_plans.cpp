@@ -7,7 +7,8 @@
 namespace memsched {
 namespace {
 
-constexpr int deepest = 4000; // runs inside each other, for the stack's sake
+constexpr std::size_t between_questions = 4096; // repeated runs
+constexpr int deepest = 4000;                   // runs inside each other, for the stack's sake
 
 Bytes saturated_add(Bytes a, Bytes b) {
     Bytes sum = 0;
@@ -236,6 +237,9 @@ bool ClassPlans::run(OpId id) {
     const std::size_t most = 64 * graph_.ops().size();
     repeated_ += ran_[at(id)];
     if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest) {
+        return false;
+    }
+    if (ran_[at(id)] && repeated_ % between_questions == 0 && hopeless_ && hopeless_()) {
         return false;
     }
     ++depth_;

@@ -7,8 +7,10 @@
 #include "memsched/model/schedule.h"
 #include "memsched/steps/fetch_places.h"
 
+#include <functional>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -28,6 +30,9 @@ class ClassPlans {
     explicit ClassPlans(const Graph& graph);
 
     const std::vector<TensorId>& maps() const { return maps_; }
+
+    // Asked now and then while ops run again and again; true: the plan is given up, as if it did not fit.
+    void ask(std::function<bool()> hopeless) { hopeless_ = std::move(hopeless); }
 
     // Whether all steps but the prefetches fit into `capacity` bytes (resident excluded), given one class a map.
     bool fits(std::span<const MapClass> classes, Bytes capacity);
@@ -84,6 +89,7 @@ class ClassPlans {
     State& state(TensorId tensor) { return state_[static_cast<std::size_t>(tensor)]; }
 
     const Graph& graph_;
+    std::function<bool()> hopeless_;
     OpId turn_;
     FetchPlaces places_;
     std::vector<TensorId> maps_;

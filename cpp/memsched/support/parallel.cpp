@@ -19,6 +19,7 @@ struct Workers::Shared {
     std::atomic<int> next{0};
     int count = 0;
     int round = 0;   // a new one for each loop
+    int ready = 0;   // threads that have begun
     int running = 0; // threads that have not finished this round
     bool stop = false;
     std::exception_ptr failure; // the first of this round
@@ -46,8 +47,13 @@ struct Workers::Shared {
     }
 
     void serve(int worker) {
+        // The first look at a thread's exceptions takes memory, and the C library ends the process where there is none:
+        // so that is now, and not when the first allocation fails.
+        const int uncaught = std::uncaught_exceptions();
         int seen = 0;
         std::unique_lock lock(mutex);
+        ready += 1 + uncaught;
+        end.notify_one();
         while (true) {
             begin.wait(lock, [&] { return stop || round != seen; });
             if (stop) {
@@ -74,6 +80,8 @@ Workers::Workers(int threads) : shared_(std::make_unique<Shared>()) {
     } catch (const std::system_error&) { // those that run are enough
     } catch (const std::bad_alloc&) {
     }
+    std::unique_lock lock(shared_->mutex);
+    shared_->end.wait(lock, [this] { return shared_->ready == static_cast<int>(shared_->threads.size()); });
 }
 
 Workers::~Workers() {

@@ -21,12 +21,24 @@ ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget,
     for (int worker = 0; worker < workers.threads(); ++worker) {
         plans_.push_back(std::make_unique<ClassPlans>(graph));
         simulators_.emplace_back(graph, without_limit(device), budget);
+        plans_.back()->ask([this, worker] {
+            if (worker == 0) {
+                return stopped(fraction_);
+            }
+            workers_.wake(); // the caller, who listens for all
+            return stopped_.load();
+        });
     }
 }
 
 bool ClassSearch::stopped(double fraction) {
     fraction_ = std::max(fraction_, fraction);
-    stopped_ = stopped_ || progress_.tick(fraction_);
+    try {
+        stopped_ = stopped_ || progress_.tick(fraction_);
+    } catch (...) { // Ctrl-C: the other threads are to end, too
+        stopped_ = true;
+        throw;
+    }
     return stopped_;
 }
 
@@ -50,10 +62,13 @@ std::vector<Seconds> ClassSearch::makespans(std::size_t number,
     const std::size_t block = between_stops() * plans_.size(); // between blocks others are heard
     for (std::size_t begin = 0; begin < found.size() && !stopped(fraction_); begin += block) {
         const std::size_t count = std::min(block, found.size() - begin);
-        workers_.each(static_cast<int>(count), [&](int k, int worker) {
-            const ClassQuestion one = question(begin + static_cast<std::size_t>(k));
-            found[begin + static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
-        });
+        workers_.each(
+            static_cast<int>(count),
+            [&](int k, int worker) {
+                const ClassQuestion one = question(begin + static_cast<std::size_t>(k));
+                found[begin + static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
+            },
+            [this] { stopped(fraction_); });
     }
     return found;
 }

@@ -61,7 +61,7 @@ class ClassSearch {
     Workers& workers_;
     const Progress& progress_;
     double fraction_ = 0;
-    bool stopped_ = false;
+    std::atomic<bool> stopped_ = false;
     std::vector<std::unique_ptr<ClassPlans>> plans_; // by worker, as the next two
     std::vector<Simulator> simulators_;
     std::vector<StepList> lists_;

@@ -96,6 +96,9 @@ ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompu
             }
         }
     }
+    if (best.makespan == Simulator::illegal && search.stopped(0)) {
+        throw Stopped{};
+    }
     return best;
 }
 

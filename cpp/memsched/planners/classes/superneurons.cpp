@@ -21,6 +21,9 @@ ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budge
         fits = search.makespan(found.classes, on_demand) < Simulator::illegal;
     }
     found.makespan = fits ? search.makespan(found.classes, found.rule) : Simulator::illegal;
+    if (found.makespan == Simulator::illegal && search.stopped(1)) {
+        throw Stopped{};
+    }
     return found;
 }
 
