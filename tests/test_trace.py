@@ -99,3 +99,8 @@ def test_a_timeline_of_another_schedule_is_refused() -> None:
         trace(replace(short, timeline=long.timeline))
     with pytest.raises(ms.InvalidInputError, match="does not have"):
         trace(replace(long, problem=ms.Chain([1], [1], [1, 1], [1, 1])))
+
+
+def test_times_beyond_all_microseconds_are_written_as_json() -> None:
+    events = trace(ms.greedy(ms.Chain([1e303], [1e303], [1, 1], [1, 1]), 100, 1))
+    assert json.loads(json.dumps(events, allow_nan=False))

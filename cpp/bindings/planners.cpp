@@ -182,6 +182,35 @@ void bind_planners(py::module_& module) {
         },
         py::arg("graph"), "Sizes of the tensors, by id.");
     module.def(
+        "stages_of_tensors",
+        [](const Graph& graph) {
+            const auto count = static_cast<py::ssize_t>(graph.tensors().size());
+            py::array_t<std::int64_t> stage(count);
+            py::array_t<bool> tape(count);
+            std::fill_n(stage.mutable_data(), count, std::int64_t{-1});
+            std::fill_n(tape.mutable_data(), count, false);
+            int stages = 0;
+            for (const Op& op : graph.ops()) {
+                stages += op.phase == Phase::forward ? 1 : 0;
+            }
+            for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
+                const OpId writer = graph.writer(static_cast<TensorId>(t));
+                const int layer = writer < 0 ? 0 : graph.op(writer).layer;
+                const bool forward = writer < 0 || graph.op(writer).phase == Phase::forward;
+                if (forward && layer < stages && graph.tensors()[t].bytes > 0) {
+                    stage.mutable_at(static_cast<py::ssize_t>(t)) = layer;
+                }
+            }
+            for (const Op& op : graph.ops()) {
+                for (const TensorId t : op.tape) {
+                    tape.mutable_at(t) = true;
+                }
+            }
+            return py::make_tuple(stage, tape);
+        },
+        py::arg("graph"),
+        "Of a chain's graph, by tensor: its stage, -1 for what does not travel, and whether it is a tape.");
+    module.def(
         "op_seconds",
         [](const Graph& graph) {
             py::array_t<Seconds> seconds(static_cast<py::ssize_t>(graph.ops().size()));

@@ -104,6 +104,34 @@ py::dict show_step(const NamedStep& step) {
     return d;
 }
 
+std::vector<Round> to_rounds(const py::handle& rounds) {
+    std::vector<Round> found;
+    for (const py::handle round : items(rounds, "rounds")) {
+        const std::vector<std::int64_t> pair = to_whole_column(round, "rounds");
+        if (pair.size() != 2) {
+            throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]", -1);
+        }
+        found.push_back({pair[0], pair[1]});
+    }
+    return found;
+}
+
+std::vector<NamedStep> to_steps(const py::handle& steps) {
+    std::vector<NamedStep> found;
+    for (const py::handle step : items(steps, "steps")) {
+        hear_interrupts();
+        found.push_back(parse_step(step, found.size()));
+    }
+    return found;
+}
+
+// The schedule with a change, checked anew.
+template <class Change> Schedule changed(Schedule schedule, const Change& change) {
+    change(schedule);
+    check_schedule(schedule);
+    return schedule;
+}
+
 Schedule make_schedule(const py::object& steps, const py::object& budget, const py::object& graph,
                        const py::object& planner, const py::object& chunk, const py::object& rounds,
                        const py::object& memory_mode) {
@@ -118,20 +146,9 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
     s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner, "planner");
     s.chunk = to_chunk(chunk);
     if (!rounds.is_none()) {
-        s.rounds.clear();
-        for (const py::handle round : items(rounds, "rounds")) {
-            const std::vector<std::int64_t> pair = to_whole_column(round, "rounds");
-            if (pair.size() != 2) {
-                throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]",
-                                    -1);
-            }
-            s.rounds.push_back({pair[0], pair[1]});
-        }
+        s.rounds = to_rounds(rounds);
     }
-    for (const py::handle step : items(steps, "steps")) {
-        hear_interrupts();
-        s.steps.push_back(parse_step(step, s.steps.size()));
-    }
+    s.steps = to_steps(steps);
     check_schedule(s);
     return s;
 }
@@ -197,6 +214,24 @@ ScheduleError
         .def_property_readonly(
             "recomputed", [](const Schedule& s) { return py::tuple(py::cast(recomputed_ops(s))); },
             "Names of the ops that run more than once, in the order of their first repeat.")
+        .def(
+            "with_budget",
+            [](const Schedule& s, const py::object& budget) {
+                return changed(s, [&](Schedule& other) { other.budget = to_bytes(budget, "budget"); });
+            },
+            py::arg("budget"), "The same in another budget (bytes, resident included).")
+        .def(
+            "with_rounds",
+            [](const Schedule& s, const py::object& rounds) {
+                return changed(s, [&](Schedule& other) { other.rounds = to_rounds(rounds); });
+            },
+            py::arg("rounds"), "The same steps in other rounds, a list of [batch, times].")
+        .def(
+            "with_steps",
+            [](const Schedule& s, const py::object& steps) {
+                return changed(s, [&](Schedule& other) { other.steps = to_steps(steps); });
+            },
+            py::arg("steps"), "Other steps, as dicts, for the same graph, budget and rounds.")
         .def("__len__", [](const Schedule& s) { return s.steps.size(); })
         .def("__repr__", [](const Schedule& s) {
             return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
@@ -298,6 +333,8 @@ idle, recompute_time : float
     module.def(
         "simulate_graph", [](const Graph& g, const Schedule& s, const Device& d) { return simulate(g, s, d); },
         py::arg("graph"), py::arg("schedule"), py::arg("device"), py::call_guard<py::gil_scoped_release>());
+    module.def("simulate_rounds", &simulate_rounds, py::arg("graphs"), py::arg("batch"), py::arg("schedule"),
+               py::arg("device"), py::call_guard<py::gil_scoped_release>(), "graphs: of each batch among the rounds.");
 }
 
 } // namespace memsched::bindings

@@ -64,6 +64,8 @@ __all__: list[str] = [
     "recompute_bound",
     "residency",
     "simulate_graph",
+    "simulate_rounds",
+    "stages_of_tensors",
     "superneurons",
     "swap_all",
     "tensor_bytes",
@@ -434,6 +436,21 @@ class Schedule:
     def to_json(self) -> _Document:
         """
         The JSON form as a dict; from_json reads it back equal.
+        """
+
+    def with_budget(self, budget: _Number) -> Schedule:
+        """
+        The same in another budget (bytes, resident included).
+        """
+
+    def with_rounds(self, rounds: typing.Iterable[typing.Iterable[_Number]] | None) -> Schedule:
+        """
+        The same steps in other rounds, a list of [batch, times].
+        """
+
+    def with_steps(self, steps: typing.Iterable[_Document]) -> Schedule:
+        """
+        Other steps, as dicts, for the same graph, budget and rounds.
         """
 
     @property
@@ -999,6 +1016,18 @@ def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]:
     """
 
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
+def simulate_rounds(
+    graphs: collections.abc.Mapping[int, Graph], batch: int, schedule: Schedule, device: Device
+) -> Timeline:
+    """
+    graphs: of each batch among the rounds.
+    """
+
+def stages_of_tensors(graph: Graph) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.bool]]:
+    """
+    Of a chain's graph, by tensor: its stage, -1 for what does not travel, and whether it is a tape.
+    """
+
 def superneurons(
     graph: Graph, device: Device, workspace_limit: int, planner: _Document | None, time_limit: float | None = None
 ) -> Schedule | None: ...

@@ -52,7 +52,7 @@ class Draft:
             self.planner,
             {"planned_for": self.device.to_json(), **self.params},
             problem,
-            Schedule.from_json({**self.schedule.to_json(), "budget": device.memory}),
+            self.schedule.with_budget(device.memory),
             device,
             began,
             estimate=self.estimate,

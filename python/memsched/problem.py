@@ -6,12 +6,11 @@ from typing import TypeAlias
 
 from memsched import _core, checks
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
-from memsched.errors import InvalidInputError, ScheduleError
+from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.memo import once_an_object
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
-_SUMMED = ("makespan", "bytes_out", "bytes_in", "idle", "recompute_time")
 ChunkLike: TypeAlias = int | str | None
 
 
@@ -164,22 +163,7 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     """
     check_kinds(problem, schedule, device)
     if isinstance(problem, GraphFamily):
-        return _simulate_rounds(problem, schedule, device)
+        graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds}
+        return _core.simulate_rounds(graphs, problem.batch, schedule, device)
     graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
     return _core.simulate_graph(graph, schedule, device)
-
-
-def _simulate_rounds(family: GraphFamily, schedule: Schedule, device: Device) -> Timeline:
-    plan, rounds = schedule.to_json(), schedule.rounds
-    done = sum(batch * times for batch, times in rounds)
-    if done != family.batch:
-        raise ScheduleError(
-            f"rounds {rounds!r} work through {done} of a batch of {family.batch}; give rounds that add up to the batch"
-        )
-    once = {}  # by batch, however many rounds have it
-    for batch in dict.fromkeys(batch for batch, _ in rounds):
-        alone = Schedule.from_json({**plan, "rounds": [[batch, 1]]})
-        once[batch] = _core.simulate_graph(family.at(batch), alone, device).to_json()
-    sums = {key: sum(times * once[batch][key] for batch, times in rounds) for key in _SUMMED}
-    peak = max(one["peak_memory"] for one in once.values())
-    return Timeline.from_json({**once[rounds[0][0]], **sums, "peak_memory": peak})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +104,11 @@ def _names() -> list[dict[str, Any]]:
     return events
 
 
+def _microseconds(seconds: float) -> float:
+    """As JSON can write it: no infinity."""
+    return min(seconds * 1e6, sys.float_info.max)
+
+
 def _complete(interval: Interval) -> dict[str, Any]:
     args: dict[str, Any] = {"step": interval.step}
     if interval.bytes is not None:
@@ -113,14 +119,14 @@ def _complete(interval: Interval) -> dict[str, Any]:
         "tid": 1 + LANES.index(interval.lane),
         "name": interval.name,
         "cat": interval.kind,
-        "ts": interval.start * 1e6,
-        "dur": (interval.end - interval.start) * 1e6,
+        "ts": _microseconds(interval.start),
+        "dur": _microseconds(interval.end - interval.start),
         "args": args,
     }
 
 
 def _counter(name: str, seconds: float, count: int) -> dict[str, Any]:
-    return {"ph": "C", "pid": _PROCESS, "name": name, "ts": seconds * 1e6, "args": {"bytes": count}}
+    return {"ph": "C", "pid": _PROCESS, "name": name, "ts": _microseconds(seconds), "args": {"bytes": count}}
 
 
 def trace(result: Result) -> dict[str, Any]:

@@ -294,7 +294,7 @@ def start(
         lambda: min_memory(problem),
         None if recomputing is None else lambda: recomputing(problem),
     )
-    stage, tape = _stages(graph, problem.n)
+    stage, tape = _stages(graph)
     return ChainTask(
         problem=problem,
         graph=graph,
@@ -344,21 +344,9 @@ def check_memory(
 
 
 @once_an_object
-def _stages(graph: Graph, n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _stages(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The stage of each tensor of a chain's graph, -1 for what does not travel, and whether it is a tape."""
-    names = [tensor["name"] for tensor in graph.tensors]
-    stage = np.array([_stage(name, n) for name in names], dtype=np.int64)
-    stage[_core.tensor_bytes(graph) == 0] = -1
-    tape = np.array([name.startswith("tape") for name in names], dtype=np.bool_)
+    stage, tape = _core.stages_of_tensors(graph)
     stage.setflags(write=False)
     tape.setflags(write=False)
     return stage, tape
-
-
-def _stage(tensor: str, n: int) -> int:
-    whole = tensor.split("/")[0]
-    for kind in ("tape", "a"):
-        if whole.startswith(kind):
-            k = int(whole[len(kind) :])
-            return k if k < n else -1
-    return -1

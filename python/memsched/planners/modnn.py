@@ -16,7 +16,7 @@ from memsched.fluid import Progress
 from memsched.planners.base import measured, over_at, seconds_left, without_link
 from memsched.planners.graph_base import infeasible
 from memsched.planners.minimum import by_bisection
-from memsched.planners.rounds import Rounds, balanced, in_rounds, rounds_of
+from memsched.planners.rounds import Rounds, balanced, rounds_of
 from memsched.problem import Problem, graph_of, make_device, simulate
 from memsched.result import Result
 
@@ -229,7 +229,7 @@ class _Walk:
         graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
         linked = device if self.linked else Device(device.memory, 1.0)
         schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress, seconds_left(self.until))
-        return schedule if rounds == [(graph.batch, 1)] else in_rounds(schedule, rounds)
+        return schedule if rounds == [(graph.batch, 1)] else schedule.with_rounds(rounds)
 
     def _can_run(self, schedule: Schedule) -> bool:
         moved = {step["offload"] for step in schedule.steps if "offload" in step}

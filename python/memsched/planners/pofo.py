@@ -70,14 +70,13 @@ def _finished(
 
 def _in_phases(schedule: Schedule) -> Schedule:
     """All offloads before the loss and all prefetches after it, as the paper has it."""
-    document = schedule.to_json()
-    steps = document["steps"]
+    steps = schedule.steps
     loss = next(at for at, step in enumerate(steps) if step.get("run") == "loss")
     before = [step for step in steps[:loss] if "prefetch" not in step]
     fetched = [step for step in steps[:loss] if "prefetch" in step]
     offloads = [at for at, step in enumerate(before) if "offload" in step]
     waits = {"run": "loss", "after": offloads[-1:]} if offloads else {"run": "loss"}
-    return Schedule.from_json({**document, "steps": [*before, waits, *fetched, *steps[loss + 1 :]]})
+    return schedule.with_steps([*before, waits, *fetched, *steps[loss + 1 :]])
 
 
 def _plans(task: ChainTask, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Iterator[Attempt]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from memsched import _core
-from memsched._core import Schedule
 from memsched.family import GraphFamily
 
 Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
@@ -50,8 +49,3 @@ def rounds_of(family: GraphFamily, memory: int) -> Rounds:
         fitting = [batch for batch in equal if _fits(family, batch, memory)] or equal[:1]
         return [(fitting[-1], family.batch // fitting[-1])]
     return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
-
-
-def in_rounds(schedule: Schedule, rounds: Rounds) -> Schedule:
-    """The same list of steps in other rounds."""
-    return Schedule.from_json({**schedule.to_json(), "rounds": [list(one) for one in rounds]})

@@ -12,7 +12,7 @@ from memsched.family import GraphFamily
 from memsched.planners import vdnn_sync
 from memsched.planners.graph_base import FIRST, GraphTask, start_graph
 from memsched.planners.minimum import by_bisection
-from memsched.planners.rounds import Rounds, in_rounds, rounds_of
+from memsched.planners.rounds import Rounds, rounds_of
 from memsched.problem import Problem, graph_of, make_device
 from memsched.result import Result
 
@@ -79,11 +79,11 @@ def vdnn_plus(
         least = _least_above(problem, device)
         raise InfeasibleError(f"{error} at these rounds, or with others M >= {least}", least) from None
     if task.stays:
-        return task.result({"moved": None}, in_rounds(task.everything_stays(), rounds))
+        return task.result({"moved": None}, task.everything_stays().with_rounds(rounds))
     schedule, convolutions = _core.vdnn_sync(task.graph, task.device, {"name": "vdnn_plus"})
     if schedule is None:
         raise task.endless()
-    return task.result({"moved": "conv" if convolutions else "all"}, in_rounds(schedule, rounds))
+    return task.result({"moved": "conv" if convolutions else "all"}, schedule.with_rounds(rounds))
 
 
 def _start(problem: Problem, device: Device) -> tuple[GraphTask, Rounds]:

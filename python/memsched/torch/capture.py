@@ -18,8 +18,10 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.torch.leaves import has_no_data
 from memsched.torch.premises import Premises
 from memsched.torch.process_state import contained, uninterrupted
+from memsched.torch.trial import untouched
 from memsched.torch.witness import Witness, hooks_lost
 
 # Their kernels multiply matrices, which autocast casts in training, but not where an operation is run by itself.
@@ -140,6 +142,7 @@ def capture(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     hook = hooks_lost(model)
     if hook is not None:
         raise CaptureError(f"{type(model).__name__} has {hook}, which would not run at every step")
+    fill_caches(model, args, kwargs or {}, device)
     premises = Premises(model)
     with _in_silence(), contained(model), torch.enable_grad():
         exported = _export(model, tuple(args), dict(kwargs or {}))
@@ -178,6 +181,32 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             "preserve_rng_state=False: a plain step draws others when a part runs again"
         )
     return exported
+
+
+def fill_caches(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+    loss: Callable[[Any], Any] = lambda result: result,
+) -> None:
+    """Run a forward and a loss, of which nothing stays but what they keep beside the model, such as tables.
+
+    Else these would be filled while the model is captured, with tensors without data, for all that run after it. A
+    forward that fails is left to the capture, which says why.
+    """
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(map(has_no_data, (*model.parameters(), *model.buffers(), *tensors))):
+        return
+    attributes = vars(model)
+    forward = attributes.pop("forward", None)  # that of a plan
+    try:
+        with untouched(model, device, leaves), contextlib.suppress(Exception), torch.no_grad():
+            loss(model(*args, **kwargs))
+    finally:
+        if forward is not None:
+            attributes["forward"] = forward
 
 
 def check_casts(autocast: Autocast, graph: fx.Graph) -> None:

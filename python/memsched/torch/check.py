@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
-from memsched.torch.stage_times import has_no_data
+from memsched.torch.leaves import has_no_data
 from memsched.torch.trial import Step, first_difference, trial_step, untouched
 
 

@@ -14,6 +14,13 @@ from memsched.errors import InvalidInputError
 _LARGEST = 2**62  # entries of a tensor in one direction
 
 
+def has_no_data(value: Any) -> bool:
+    """Whether a value is a tensor that can be computed with in shape only."""
+    return isinstance(value, torch.Tensor) and (
+        isinstance(value, torch._subclasses.FakeTensor) or value.device.type == "meta"
+    )
+
+
 def dtype_named(what: str, name: object) -> torch.dtype:
     """The dtype of PyTorch with a name such as "float32". Nothing else of PyTorch is looked up: some names import.
 

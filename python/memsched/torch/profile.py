@@ -18,11 +18,12 @@ from memsched._core import Chain
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch import zoo
 from memsched.torch.cuda_like import cuda_like
+from memsched.torch.leaves import has_no_data
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, Machine, machine
 from memsched.torch.roofline import describe
 from memsched.torch.stage_bytes import ModelBytes, measure_bytes
-from memsched.torch.stage_times import StageTimes, has_no_data, measure_times, model_times
+from memsched.torch.stage_times import StageTimes, measure_times, model_times
 from memsched.torch.stages import StagedModel, stage
 
 AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}

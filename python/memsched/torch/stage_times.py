@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from memsched import checks
 from memsched.errors import InvalidInputError
 from memsched.torch.facts import fake_copy, fake_mode
+from memsched.torch.leaves import has_no_data
 from memsched.torch.machines import MACHINES, Machine
 from memsched.torch.roofline import Roofline
 from memsched.torch.stage_run import run_backward
@@ -117,13 +118,6 @@ def model_times(
     16.4 ms
     """
     return dry_walk(staged, *_values(staged, model, args, kwargs), Roofline(machine))[0]
-
-
-def has_no_data(value: Any) -> bool:
-    """Whether a value is a tensor that can be computed with in shape only."""
-    return isinstance(value, torch.Tensor) and (
-        isinstance(value, torch._subclasses.FakeTensor) or value.device.type == "meta"
-    )
 
 
 def _values(

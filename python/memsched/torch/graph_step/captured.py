@@ -13,7 +13,7 @@ from memsched._core import Graph
 from memsched.errors import InvalidInputError
 from memsched.family import GraphFamily
 from memsched.problem import peak_memory
-from memsched.torch.capture import Autocast, CaptureError, only_device
+from memsched.torch.capture import Autocast, CaptureError, fill_caches, only_device
 from memsched.torch.choose_lanes import lanes_on
 from memsched.torch.facts import fake_copy, fake_mode, tensors_of
 from memsched.torch.graph_step.as_graph import as_graph, op_names
@@ -22,9 +22,8 @@ from memsched.torch.graph_step.inputs import replaced
 from memsched.torch.graph_step.op_times import measure_operations, model_operations, with_real_bytes
 from memsched.torch.graph_step.program import Program
 from memsched.torch.graph_step.trace import Loss
-from memsched.torch.leaves import Leaf, distinct
+from memsched.torch.leaves import Leaf, distinct, has_no_data
 from memsched.torch.machines import Machine
-from memsched.torch.stage_times import has_no_data
 
 Times = Machine | Literal["measured"] | None
 _REPEAT = 3  # timed runs of each operation
@@ -91,6 +90,7 @@ class CapturedStep:
         leaves, self.spec = pytree.tree_flatten(tuple(args))
         self.leaves = tuple(Leaf.of(leaf) for leaf in leaves)
         self._autocast = Autocast.ambient(only_device(model, args, {}).type)
+        fill_caches(model, args, {}, only_device(model, args, {}), loss)
         fake = fake_mode([*model.parameters(), *model.buffers(), *leaves])
         self._args = replaced(tuple(args), lambda tensors: [fake_copy(fake, x) for x in tensors])  # holds no bytes
         self.which = distinct(leaves)[1]

@@ -19,10 +19,11 @@ from memsched.torch.graph_step.interpret import Pass
 from memsched.torch.graph_step.program import Program
 from memsched.torch.graph_step.resolve import key_of
 from memsched.torch.lanes import Lanes
+from memsched.torch.leaves import has_no_data
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
 from memsched.torch.script import Action, Key, Script, host_places
-from memsched.torch.stage_times import Clock, has_no_data
+from memsched.torch.stage_times import Clock
 
 _NO_LIMIT = 2**62
 

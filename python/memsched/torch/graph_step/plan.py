@@ -24,12 +24,12 @@ from memsched.torch.graph_step.captured import CapturedStep
 from memsched.torch.graph_step.describe import describe_step
 from memsched.torch.graph_step.runner import StepRunner
 from memsched.torch.lanes import Lanes
+from memsched.torch.leaves import has_no_data
 from memsched.torch.link import measure_link
 from memsched.torch.machines import machine
 from memsched.torch.random_state import random_state
 from memsched.torch.roofline import describe
 from memsched.torch.solve import default_host_memory
-from memsched.torch.stage_times import has_no_data
 from memsched.torch.trial import Step, first_difference, untouched
 from memsched.units import parse_bandwidth, parse_memory
 
