@@ -1,5 +1,7 @@
 #include "support.h"
 
+#include <exception>
+
 namespace {
 
 // For pickle's protocols 0 and 1: what Python does there by itself, a call of pybind11's base type, ends the process.
@@ -21,6 +23,7 @@ void pickle_by_state(memsched::bindings::py::module_& module, std::initializer_l
 PYBIND11_MODULE(_core, module) {
     using namespace memsched::bindings;
     module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
+    static_cast<void>(std::current_exception()); // takes memory at its first call in a thread, see parallel.cpp
     module.attr("__version__") = MEMSCHED_VERSION;
     register_errors(module);
     bind_problems(module);

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
+import random
 import signal
 import threading
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from memsched.errors import MemschedError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch import plan, plan_step
 from memsched.torch.capture import CaptureError
 from memsched.torch.process_state import uninterrupted
@@ -70,6 +73,15 @@ class Cached(nn.Module):
         if length not in self.known:
             self.known[length] = torch.ones(length)
         return self.layer(x) + table(length) * self.known[length]
+
+
+class Derived(Cached):
+    """What it keeps for a step is computed from a parameter, and has a gradient."""
+
+    def forward(self, x: Any) -> Any:
+        if 0 not in self.known:
+            self.known[0] = self.layer.bias / self.layer.bias.norm()
+        return self.layer(x) * self.known[0]
 
 
 class Softplus(nn.Module):
@@ -169,6 +181,44 @@ def test_caches_that_a_first_call_fills_hold_real_tensors(verify: bool) -> None:
         planned(model, x if planned is step_plan else (x,), verify=verify)
         assert type(model.eval()(x)) is torch.Tensor
         assert model.layer.weight.grad is None
+
+
+def test_what_a_cache_holds_of_a_parameter_is_no_constant() -> None:
+    x = torch.randn(4, 8)
+    Cached.known.clear()
+    with pytest.raises(MemschedError):
+        step_plan(Derived(), x, verify=False)
+    for verify in (False, True):
+        Cached.known.clear()
+        with pytest.raises(MemschedError, match="caches"):
+            plan(Derived(), (x,), budget="100%", device="v100:pcie3", verify=verify)
+
+
+@pytest.mark.parametrize("made", [random.Random, numpy.random.default_rng, numpy.random.RandomState])
+def test_generators_of_a_models_own(made: Any) -> None:
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.drawn = nn.Linear(8, 8), made(3)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x) * float(self.drawn.random() if hasattr(self.drawn, "random") else self.drawn.rand())
+
+    x, model = torch.randn(4, 8), Drawing()
+    before = copy.deepcopy(model.drawn)
+    with pytest.raises(CaptureError, match="random"):
+        step_plan(model, x, verify=False)
+    with pytest.warns(UserWarning, match="random numbers"):
+        plan(model, (x,), budget="100%", device="v100:pcie3", verify=False)
+    assert [model.drawn.random() for _ in range(3)] == [before.random() for _ in range(3)]
+
+
+def test_parameters_without_a_shape_are_named() -> None:
+    model, x = nn.Sequential(nn.LazyLinear(8), nn.ReLU()), torch.randn(4, 8)
+    with pytest.raises(InvalidInputError, match=r"0\.weight"):
+        step_plan(model, x, verify=True)
+    with pytest.raises(InvalidInputError, match=r"0\.weight"):
+        plan(model, (x,), budget="100%", device="v100:pcie3")
 
 
 def test_a_comparison_sees_what_a_mode_would_hide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,8 @@ def read_planners(given: Sequence[str] | None, problem: Problem, options: Mappin
 def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
     """Options by planner, or by "all", checked as far as they can be before a planner runs."""
     found: dict[str, dict[str, Any]] = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidInputError(f"options is {checks.shown(given)}; it must be a mapping: planner -> its options")
     for planner, options in (given or {}).items():
         if not isinstance(options, Mapping):
             raise InvalidInputError(f"options of {planner!r} is {options!r}; it must be a mapping: option -> value")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
@@ -183,6 +184,17 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     return exported
 
 
+def _forget(_: torch.Tensor) -> None:
+    """Nobody runs a backward of what fills caches, so that it needs no more memory than without gradients."""
+
+
+def _forgotten(_: None) -> torch.Tensor:
+    raise MemschedError(
+        "the model keeps what it computed from a parameter when it was called the last time, as a plan was made; empty "
+        "its caches before each step, and do without a plan"
+    )
+
+
 def fill_caches(
     model: torch.nn.Module,
     args: Sequence[Any],
@@ -202,7 +214,12 @@ def fill_caches(
     attributes = vars(model)
     forward = attributes.pop("forward", None)  # that of a plan
     try:
-        with untouched(model, device, leaves), contextlib.suppress(Exception), torch.no_grad():
+        with (
+            untouched(model, device, leaves),
+            contextlib.suppress(Exception),
+            torch.enable_grad(),  # what is computed from parameters must not look like a constant
+            saved_tensors_hooks(_forget, _forgotten),
+        ):
             loss(model(*args, **kwargs))
     finally:
         if forward is not None:
@@ -309,6 +326,9 @@ def only_device(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str
     InvalidInputError
         There are several.
     """
+    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin):
+            raise InvalidInputError(f"{name!r} has no shape yet; run the model once before it is planned")
     leaves = pytree.tree_leaves((args, kwargs))
     tensors = [*model.parameters(), *model.buffers(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
     devices = sorted({str(t.device) for t in tensors})

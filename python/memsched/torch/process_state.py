@@ -7,11 +7,14 @@ the process goes wrong.
 from __future__ import annotations
 
 import contextlib
+import gc
+import pickle
 import random
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -67,16 +70,50 @@ def uninterrupted() -> Iterator[None]:
 
 
 def python_generators() -> dict[str, Any]:
-    """The states of the generators that are not PyTorch's: Python's, and NumPy's old one where it is used."""
+    """The states of the generators that are not PyTorch's: of Python, of NumPy, and objects of theirs anywhere."""
     states: dict[str, Any] = {"random": random.getstate()}
+    kinds: list[type] = [random.Random]
     if "numpy" in sys.modules:
-        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        numpy = sys.modules["numpy"]
+        name, keys, *rest = numpy.random.get_state()
         states["numpy.random"] = (name, keys.tobytes(), *rest)
+        kinds += [numpy.random.Generator, numpy.random.RandomState]
+    for one in gc.get_objects():
+        if issubclass(type(one), tuple(kinds)) and not isinstance(one, random.SystemRandom):
+            state = one.getstate() if isinstance(one, random.Random) else pickle.dumps(_bits(one).state)
+            states[f"{type(one).__name__} at {id(one):x}"] = _Own(one, state)
     return states
+
+
+def drawn_since(before: dict[str, Any]) -> str | None:
+    """The first of these generators that goes on otherwise than it would have."""
+    now = python_generators()
+    return next((name for name, state in before.items() if name in now and now[name] != state), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A generator that somebody made; equal where it would go on alike."""
+
+    generator: Any
+    state: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Own) and self.generator is other.generator and bool(self.state == other.state)
+
+
+def _bits(generator: Any) -> Any:
+    """NumPy's generator beneath."""
+    return getattr(generator, "bit_generator", None) or generator._bit_generator
 
 
 def set_python_generators(states: dict[str, Any]) -> None:
     """Put them into states that `python_generators` gave."""
+    for own in (one for one in states.values() if isinstance(one, _Own)):
+        if isinstance(own.generator, random.Random):
+            own.generator.setstate(own.state)
+        else:
+            _bits(own.generator).state = pickle.loads(own.state)
     random.setstate(states["random"])
     if "numpy.random" in states:
         numpy = sys.modules["numpy"]

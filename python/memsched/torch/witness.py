@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from memsched.torch.premises import Premises
-from memsched.torch.process_state import python_generators
+from memsched.torch.process_state import drawn_since, python_generators
 
 _HOOKS = {
     "_forward_hooks": "a forward hook",
@@ -128,9 +128,9 @@ class Witness:
             stack.enter_context(self._seeing_packers())
             stack.enter_context(self._seeing_checkpoints())
             yield
-        different = [name for name, state in python_generators().items() if state != generators[name]]
-        if different:
-            self._note(f"the random numbers that its forward draws from Python's {different[0]}")
+        drawn = drawn_since(generators)
+        if drawn is not None:
+            self._note(f"the random numbers that its forward draws from Python's {drawn}")
 
     def _seeing(self, owner: Any, name: str, place: str) -> contextlib.AbstractContextManager[None]:
         return seeing(owner, name, functools.partial(self._note, f"{place}.{name}() in its forward"))

@@ -22,7 +22,7 @@ from memsched.torch.graph_step.layers import PLACE, Locator
 from memsched.torch.leaves import distinct
 from memsched.torch.module_state import named_places
 from memsched.torch.premises import Premises
-from memsched.torch.process_state import contained, python_generators, uninterrupted
+from memsched.torch.process_state import contained, drawn_since, python_generators, uninterrupted
 from memsched.torch.witness import seeing_seeds
 
 Loss = Callable[[Any], torch.Tensor]
@@ -144,9 +144,10 @@ class _Step:
                     recorded = make_fx(step)(*self.values(leaf=True))
                 changed = premises.changed()
                 check_casts(self.autocast, recorded.graph)
+                self.check_constants(recorded)
                 if changed is not None:
                     raise CaptureError(f"the step sets what others may read, and a planned one would not: {changed}")
-                if python_generators() != generators:
+                if drawn_since(generators) is not None:
                     raise CaptureError("the step draws random numbers from Python's random or NumPy: use PyTorch's")
                 if not torch.equal(torch.get_rng_state(), state):  # without data nothing is drawn
                     raise CaptureError("a planned step would lose that it seeds or sets PyTorch's generator")
@@ -158,6 +159,16 @@ class _Step:
                 f"the training step of {type(self.model).__name__} cannot be traced: {type(error).__name__}: "
                 f"{_first_sentence(error)}; its forward and loss must not depend on values of tensors"
             ) from error
+
+    def check_constants(self, recorded: fx.GraphModule) -> None:
+        """Refuse constants that need a gradient, which nobody would give them."""
+        for node in recorded.graph.nodes:
+            held = attribute(recorded, str(node.target)) if node.op == "get_attr" else None
+            if isinstance(held, torch.Tensor) and held.requires_grad:
+                raise CaptureError(
+                    f"a planned step would lose the gradient of a {tuple(held.shape)} tensor that is no parameter of "
+                    f"{type(self.model).__name__}, as a cache or the loss may hold one"
+                )
 
     def run(self, locator: Locator, values: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Forward, loss and backward; the loss and the gradients."""
