@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import memsched as ms
@@ -37,7 +38,7 @@ RIGHT: dict[str, Any] = {
 WRONG: list[Any] = [
     *(RESULT, RESULT.timeline, CHAIN, BUFFERS[0], object(), float, lambda *given: 1),
     *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
-    *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}),
+    *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2])),
 ]
 
 

@@ -135,6 +135,7 @@ def bounds(
     8.0
     """
     device = make_device(M, beta, device)
+    recompute = checks.flag("recompute", recompute)
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
     graph = graph_of(problem)
     compute, transfer, fractional = _core.graph_bounds(graph, device, device.memory)

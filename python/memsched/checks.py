@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Collection
 
 import numpy as np
 
@@ -120,6 +121,19 @@ def time_limit(value: object) -> float | None:
         Naming the value.
     """
     return None if value is None else non_negative("time_limit", value, "seconds")
+
+
+def choice(name: str, value: object, known: Collection[str]) -> str:
+    """One of some words.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option, its value and the words.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be one of {', '.join(known)}")
+    return value
 
 
 def progress(value: object) -> None:

@@ -149,7 +149,7 @@ def frontier(
     points = checks.count("points", points, 1, 100_000)
     time_limit = checks.time_limit(time_limit)
     checks.progress(progress)
-    link = make_device(None if device else 1, beta, device)
+    link = make_device(None if device is not None else 1, beta, device)
     memories = _memories(chain, planner, link, chunk, memory, points)
     link = make_device(memories[-1], None, link)
     if slots is not None:

@@ -124,8 +124,7 @@ def order(
     graph = graph_of(graph)
     limit = checks.time_limit(time_limit)
     flags = kept(graph, keep)
-    if method not in METHODS:
-        raise InvalidInputError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
+    checks.choice("method", method, METHODS)
     names = _core.op_names(graph)
     if method == "ilp":
         from memsched.ilp.order import order_ilp

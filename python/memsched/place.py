@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from memsched import _core, checks
 from memsched.buffers import Buffer, write_buffers
 from memsched.documents import Document, Source, check_keys, read_document
@@ -102,7 +104,7 @@ class Placement:
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
         height = _height(self.buffers, self.offsets)
-        if isinstance(self.height, bool) or self.height != height:
+        if isinstance(self.height, bool | np.ndarray) or self.height != height:
             raise InvalidInputError(f"height is {checks.shown(self.height)}; by the offsets it must be {height}")
         put(self, "height", height)
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
@@ -299,8 +301,7 @@ def place_buffers(
     found = _checked(buffers)
     limit = checks.time_limit(time_limit)
     most = None if capacity is None else checks.size("capacity", capacity)
-    if method not in _METHODS:
-        raise InvalidInputError(f"method is {method!r}; it must be one of {', '.join(_METHODS)}")
+    checks.choice("method", method, _METHODS)
     begin = time.perf_counter()
     if method == "ilp":
         offsets, height, bound = _within(partial(_by_program, found), most, limit, search=False)

@@ -82,8 +82,8 @@ def _break_tie(task: ChainTask, solution: FluidSolution) -> Flags:
 
 def _checked_ties(ties: str | None, method: str) -> str:
     """The rule that holds for this method."""
-    if ties not in (None, "simulate", "paper"):
-        raise InvalidInputError(f"ties is {ties!r}; it must be 'simulate', 'paper' or None")
+    if ties is not None:
+        checks.choice("ties", ties, ("simulate", "paper"))
     if ties == "simulate" and method == "hash":
         raise InvalidInputError("ties='simulate' needs method='pruned': method='hash' is the paper's algorithm alone")
     return ties or ("paper" if method == "hash" else "simulate")
@@ -173,8 +173,7 @@ def dynprog(
     """
     if slots is not None:
         slots = checks.count("slots", slots, 1, 10_000_000)
-    if method not in ("pruned", "hash"):
-        raise InvalidInputError(f"method is {method!r}; it must be 'pruned' or 'hash'")
+    checks.choice("method", method, ("pruned", "hash"))
     ties = _checked_ties(ties, method)
     max_rounds = checks.count("max_rounds", max_rounds, 1, 1_000_000)
     max_states = checks.count("max_states", max_states, 1_000, 1_000_000_000)

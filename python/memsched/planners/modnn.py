@@ -98,8 +98,7 @@ def modnn(
     (((86, 1), (85, 2)), 'contiguous')
     """
     started = time.perf_counter()
-    if rounds not in ("fewest", "search"):
-        raise InvalidInputError(f"rounds is {rounds!r}; it must be 'fewest' or 'search'")
+    checks.choice("rounds", rounds, ("fewest", "search"))
     gpus = checks.count("gpus", gpus, 1, 2)
     added = checks.bandwidth("memory_bandwidth", memory_bandwidth)
     until = over_at(started, checks.time_limit(time_limit) or None)

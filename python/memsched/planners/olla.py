@@ -10,7 +10,6 @@ from typing import Any
 from memsched import _core, checks
 from memsched._core import Device, Graph, Schedule
 from memsched.addresses import Blocks, as_buffers, as_columns
-from memsched.errors import InvalidInputError
 from memsched.order import Order, kept, order
 from memsched.place import Placement, place_buffers
 from memsched.planners.base import measured
@@ -102,8 +101,7 @@ def olla(
     alignment = checks.count("alignment", alignment, 1, 2**40)
     tries = checks.count("tries", tries, 0, 10**6)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
-    if method not in ("search", "ilp"):
-        raise InvalidInputError(f"method is {method!r}; it must be search or ilp")
+    checks.choice("method", method, ("search", "ilp"))
     stay = tuple(name for name, flag in zip(_core.tensor_names(graph), kept(graph, keep), strict=True) if flag)
     task = _start(graph, stay, method, started, limit, alignment, progress)
     placed, of_all = task.improve(task.place_names(task.first.order), tries, seed)

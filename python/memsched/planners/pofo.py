@@ -251,8 +251,7 @@ def pofo(
     """
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
-    if labels not in ("auto", "real", "exact"):
-        raise InvalidInputError(f"labels is {labels!r}; it must be 'auto', 'real' or 'exact'")
+    checks.choice("labels", labels, ("auto", "real", "exact"))
     if labels == "exact" and slots is not None and slots > MOST_EXACT_SLOTS:
         raise InvalidInputError(
             f"slots is {slots}; exact labels take at most {MOST_EXACT_SLOTS}, real labels take more"

@@ -178,7 +178,7 @@ def check_planner(name: str) -> None:
     InvalidInputError
         Listing what there is.
     """
-    if name != "auto" and (not isinstance(name, str) or name not in PLANNERS):
+    if not isinstance(name, str) or (name != "auto" and name not in PLANNERS):
         raise InvalidInputError(f"planner is {name!r}; it must be auto or one of {', '.join(PLANNERS)}")
 
 

@@ -81,11 +81,15 @@ def read_planners(given: Sequence[str] | None, problem: Problem, options: Mappin
         return planners_of(problem)
     if isinstance(given, str):
         given = [given]
-    names = list(dict.fromkeys(given))
+    if not isinstance(given, Iterable):
+        raise InvalidInputError(f"planners is {checks.shown(given)}; give a list of names")
+    listed = list(given)
+    for name in listed:
+        check_planner(name)
+    names = list(dict.fromkeys(listed))
     if not names:
         raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     for name in names:
-        check_planner(name)
         check_kind(problem, name)
     for name in options:
         if name != "all" and name not in names:
