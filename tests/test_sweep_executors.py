@@ -142,6 +142,22 @@ def test_a_worker_that_is_killed_while_the_first_one_starts(monkeypatch: pytest.
     assert [row["status"] for row in rows] == ["planned"]
 
 
+def test_a_worker_that_is_killed_at_the_end_of_a_sweep() -> None:
+    """It took the lock of the queue with it, and every other run waited for the other worker without end."""
+    killed: list[int] = []
+
+    def kill(said: Any) -> None:
+        if said.finished == said.points and not killed:
+            killed.extend(child.pid or 0 for child in active_children()[:1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    for _ in range(3):
+        killed.clear()
+        rows = ms.sweep(CHAIN, ["greedy"], memory=MEMORY, beta=[8e9], executor="processes", jobs=2, progress=kill)
+        assert killed
+        assert len(rows) == len(MEMORY)
+
+
 def test_an_executor_that_is_shut_down_is_told(tmp_path: Path) -> None:
     mine = ThreadPoolExecutor(1)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
@@ -14,6 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from memsched.sweep import work
+
+_GRACE = 5.0  # seconds in which workers end when they are told to
 
 
 class Processes(ProcessPoolExecutor):
@@ -35,6 +39,25 @@ class Processes(ProcessPoolExecutor):
             return super().submit(what, *arguments, **named)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the workers; those that have not ended after a while are killed.
+
+        One that is killed by somebody else while it waits for work takes the lock of the queue with it, and the others
+        would wait for that, and we for them, without end.
+        """
+        workers = list((self._processes or {}).values())
+        manager: Any = self._executor_manager_thread
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+        if wait and manager is not None:
+            left, until = {worker.sentinel: worker for worker in workers}, time.monotonic() + _GRACE
+            while left and (rest := until - time.monotonic()) > 0:
+                for ended in multiprocessing.connection.wait(list(left), rest):
+                    del left[ended]  # type: ignore[arg-type]
+            for worker in left.values():
+                with suppress(OSError):
+                    worker.kill()
+            manager.join()
 
     def stop(self) -> None:
         """Ask the workers to drop the point that they plan; those they have finished come back."""

@@ -7,7 +7,6 @@ the process goes wrong.
 from __future__ import annotations
 
 import contextlib
-import gc
 import pickle
 import random
 import signal
@@ -39,7 +38,7 @@ def contained(model: nn.Module) -> Iterator[None]:
         stack.enter_context(gradients_aside(model))
         include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
         stack.enter_context(torch._C._ForceDispatchKeyGuard(include, exclude))
-        stack.callback(_setter_of_generators())
+        stack.callback(_setter_of_generators(model))
         stack.callback(_setter_of_autocast())
         stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         stack.callback(torch._C._set_fwd_grad_enabled, torch._C._is_fwd_grad_enabled())
@@ -69,8 +68,11 @@ def uninterrupted() -> Iterator[None]:
             before(signal.SIGINT, came[0])
 
 
-def python_generators() -> dict[str, Any]:
-    """The states of the generators that are not PyTorch's: of Python, of NumPy, and objects of theirs anywhere."""
+def python_generators(model: nn.Module) -> dict[str, Any]:
+    """The states of the generators that are not PyTorch's: of Python, of NumPy, and objects of theirs that a model has.
+
+    It has what its modules have as attributes, and what the globals beside their forwards are.
+    """
     states: dict[str, Any] = {"random": random.getstate()}
     kinds: list[type] = [random.Random]
     if "numpy" in sys.modules:
@@ -78,16 +80,23 @@ def python_generators() -> dict[str, Any]:
         name, keys, *rest = numpy.random.get_state()
         states["numpy.random"] = (name, keys.tobytes(), *rest)
         kinds += [numpy.random.Generator, numpy.random.RandomState]
-    for one in gc.get_objects():
+    places = {id(place): place for module in model.modules() for place in _names_of(module)}
+    for one in [value for place in places.values() for value in list(place.values())]:
         if issubclass(type(one), tuple(kinds)) and not isinstance(one, random.SystemRandom):
             state = one.getstate() if isinstance(one, random.Random) else pickle.dumps(_bits(one).state)
             states[f"{type(one).__name__} at {id(one):x}"] = _Own(one, state)
     return states
 
 
-def drawn_since(before: dict[str, Any]) -> str | None:
+def _names_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Attributes of a module, and the globals of its forward, unless they are PyTorch's."""
+    own: dict[str, Any] = getattr(type(module).forward, "__globals__", {})
+    return vars(module), {} if str(own.get("__name__", "")).split(".")[0] == "torch" else own
+
+
+def drawn_since(before: dict[str, Any], model: nn.Module) -> str | None:
     """The first of these generators that goes on otherwise than it would have."""
-    now = python_generators()
+    now = python_generators(model)
     return next((name for name, state in before.items() if name in now and now[name] != state), None)
 
 
@@ -121,8 +130,8 @@ def set_python_generators(states: dict[str, Any]) -> None:
         numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
-def _setter_of_generators() -> Callable[[], None]:
-    python, cpu = python_generators(), torch.get_rng_state()
+def _setter_of_generators(model: nn.Module) -> Callable[[], None]:
+    python, cpu = python_generators(model), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
 
     def put_back() -> None:

@@ -117,7 +117,7 @@ class Witness:
     def watching(self) -> Iterator[None]:
         """The forward runs meanwhile, without the hooks of the model itself, which run around any forward."""
         self.lost, self.draws_again = None, False
-        generators = python_generators()
+        generators = python_generators(self._model)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._own_hooks_aside())
             for name in _ON_TENSORS:
@@ -128,7 +128,7 @@ class Witness:
             stack.enter_context(self._seeing_packers())
             stack.enter_context(self._seeing_checkpoints())
             yield
-        drawn = drawn_since(generators)
+        drawn = drawn_since(generators, self._model)
         if drawn is not None:
             self._note(f"the random numbers that its forward draws from Python's {drawn}")
 

@@ -131,7 +131,7 @@ class _Step:
             if not locator.backward:  # where torch.utils.checkpoint does so, too
                 raise CaptureError(f"a planned step would lose {what}")
 
-        premises, generators, state = Premises(self.model), python_generators(), torch.get_rng_state()
+        premises, generators, state = Premises(self.model), python_generators(self.model), torch.get_rng_state()
         try:
             with uninterrupted(), contained(self.model):
                 with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ class _Step:
                 self.check_constants(recorded)
                 if changed is not None:
                     raise CaptureError(f"the step sets what others may read, and a planned one would not: {changed}")
-                if drawn_since(generators) is not None:
+                if drawn_since(generators, self.model) is not None:
                     raise CaptureError("the step draws random numbers from Python's random or NumPy: use PyTorch's")
                 if not torch.equal(torch.get_rng_state(), state):  # without data nothing is drawn
                     raise CaptureError("a planned step would lose that it seeds or sets PyTorch's generator")
