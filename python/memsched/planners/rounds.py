@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from memsched import _core
+from memsched._core import Graph
 from memsched.family import GraphFamily
+from memsched.memo import once_an_object
 
 Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
 
@@ -20,9 +22,13 @@ def balanced(batch: int, rounds: int) -> Rounds:
     return [(size, times) for size, times in ((small + 1, larger), (small, rounds - larger)) if times > 0]
 
 
+@once_an_object
+def _need(graph: Graph) -> int:
+    return max(graph.resident + _core.need_of_fastest(graph), _core.modnn_min_memory(graph))
+
+
 def _fits(family: GraphFamily, batch: int, memory: int) -> bool:
-    graph = family.at(batch)
-    return max(graph.resident + _core.need_of_fastest(graph), _core.modnn_min_memory(graph)) <= memory
+    return _need(family.at(batch)) <= memory
 
 
 def fitting_batch(family: GraphFamily, memory: int) -> int:
