@@ -202,7 +202,7 @@ def test_what_cannot_be_placed() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"method": "best"}, "method is 'best'; it must be search or ilp"),
+        ({"method": "best"}, "method is 'best'; it must be one of search, ilp"),
         ({"tries": -1}, "tries is -1"),
         ({"alignment": 0}, "alignment is 0"),
         ({"seed": 1.5}, "seed is 1.5"),
