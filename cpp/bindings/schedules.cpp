@@ -2,6 +2,7 @@
 #include "blocks.h"
 #include "documents.h"
 #include "memsched/model/schedule.h"
+#include "memsched/simulate/rounds.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/errors.h"
 #include "support.h"

@@ -53,8 +53,6 @@ class Frontier:
             return NotImplemented
         return self._key() == other._key()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def _key(self) -> tuple[Any, ...]:
         return self.planner, self.problem, self.device, self.ideal, self.results, self.memory.tolist()
 

@@ -11,9 +11,7 @@
 #include "memsched/simulate/awaited_bytes.h"
 #include "memsched/simulate/timeline.h"
 
-#include <cstdint>
 #include <limits>
-#include <map>
 #include <vector>
 
 namespace memsched {
@@ -90,11 +88,5 @@ class Simulator {
 // Throws ScheduleError when the plan cannot run on the device.
 Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget);
 Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device);
-
-// A family's plan: the list runs on the graph of each round's batch. Times and bytes moved are sums over all rounds,
-// the peak is the largest; steps and the memory over time are those of the first round, and blocks are left out.
-// Throws ScheduleError where the rounds do not add up to the full batch, too.
-Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std::int64_t full,
-                         const Schedule& schedule, const Device& device);
 
 } // namespace memsched

@@ -52,8 +52,8 @@ class Processes(ProcessPoolExecutor):
         if wait and manager is not None:
             left, until = {worker.sentinel: worker for worker in workers}, time.monotonic() + _GRACE
             while left and (rest := until - time.monotonic()) > 0:
-                for ended in multiprocessing.connection.wait(list(left), rest):
-                    del left[ended]  # type: ignore[arg-type]
+                ended = multiprocessing.connection.wait(list(left), rest)
+                left = {sentinel: worker for sentinel, worker in left.items() if sentinel not in ended}
             for worker in left.values():
                 with suppress(OSError):
                     worker.kill()

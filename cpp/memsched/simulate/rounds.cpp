@@ -1,0 +1,54 @@
+#include "memsched/simulate/rounds.h"
+
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/errors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace memsched {
+
+Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std::int64_t full,
+                         const Schedule& schedule, const Device& device) {
+    std::map<std::int64_t, std::int64_t> often; // by batch
+    std::int64_t done = 0, part = 0;
+    bool beyond = false;
+    for (const Round& round : schedule.rounds) {
+        beyond = beyond || __builtin_mul_overflow(round.batch, round.times, &part) ||
+                 __builtin_add_overflow(done, part, &done);
+        often[round.batch] += beyond ? 0 : round.times;
+    }
+    if (beyond || done != full) {
+        const std::string found = beyond ? "more than 2^63 - 1" : std::to_string(done);
+        throw ScheduleError("the rounds work through " + found + " of a batch of " + std::to_string(full) +
+                                "; give rounds that add up to the batch",
+                            -1);
+    }
+    Timeline sum;
+    for (const auto& [batch, times] : often) {
+        Schedule alone = schedule;
+        alone.rounds = {{batch, times}};
+        Timeline one = simulate(*graphs.at(batch), alone, device);
+        one.makespan += sum.makespan;
+        one.idle += sum.idle;
+        one.recompute_time += sum.recompute_time;
+        one.peak_memory = std::max(one.peak_memory, sum.peak_memory);
+        if (!std::isfinite(one.makespan) || __builtin_add_overflow(one.bytes_out, sum.bytes_out, &one.bytes_out) ||
+            __builtin_add_overflow(one.bytes_in, sum.bytes_in, &one.bytes_in)) {
+            throw ScheduleError("so many rounds take longer, or move more, than numbers count; split the plan", -1);
+        }
+        if (batch != schedule.rounds[0].batch) { // the steps are those of the first
+            one.start = std::move(sum.start);
+            one.end = std::move(sum.end);
+            one.memory_times = std::move(sum.memory_times);
+            one.memory_bytes = std::move(sum.memory_bytes);
+        }
+        sum = std::move(one);
+    }
+    sum.blocks.clear();
+    return sum;
+}
+
+} // namespace memsched
