@@ -286,13 +286,13 @@ def test_the_core_prints_nothing_and_reads_no_clock() -> None:
 
 # Folder of the core -> those that it may know besides itself. The folders of planners know none of each other.
 _FOUNDATION = {"support", "model"}
-_PLANNER = {*_FOUNDATION, "bounds", "simulate", "steps"}
+_PLANNER = {*_FOUNDATION, "bounds", "build", "simulate"}
 FOLDERS = {
     "support": set[str](),
     "model": {"support"},
     "simulate": _FOUNDATION,
     "bounds": _FOUNDATION,
-    "steps": {*_FOUNDATION, "simulate"},
+    "build": {*_FOUNDATION, "simulate"},
     "order": _FOUNDATION,
     "placement": {"support"},
     "planners/offload": _PLANNER,

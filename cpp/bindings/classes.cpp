@@ -1,11 +1,11 @@
 // Planners of graphs that decide by classes of feature maps.
+#include "memsched/build/class_builder.h"
+#include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/superneurons.h"
 #include "memsched/planners/classes/swap_all.h"
 #include "memsched/planners/classes/vdnn_sync.h"
-#include "memsched/steps/class_plans.h"
-#include "memsched/steps/class_sets.h"
 #include "support.h"
 
 namespace memsched::bindings {
@@ -28,7 +28,7 @@ std::vector<MapClass> classes_of(const Graph& graph, const Classes& array) {
 // The steps on the original graph; none where there is no such plan.
 MaybeSchedule schedule_of(const Graph& graph, const FixedChoices& fixed, Bytes budget, const ClassSolution& found,
                           const std::string& planner) {
-    ClassPlans plans(fixed.graph);
+    ClassBuilder plans(fixed.graph);
     StepList list;
     if (found.makespan == Simulator::illegal ||
         !plans.build(found.classes, budget - graph.resident(), found.rule, list)) {

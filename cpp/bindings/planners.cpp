@@ -1,12 +1,12 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
 #include "memsched/bounds/bounds.h"
 #include "memsched/bounds/recompute_bound.h"
+#include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/offload/dynprog.h"
 #include "memsched/planners/offload/offload.h"
 #include "memsched/planners/remat/pebbles.h"
-#include "memsched/steps/offload_sets.h"
 #include "support.h"
 
 namespace memsched::bindings {
@@ -149,7 +149,7 @@ void bind_planners(py::module_& module) {
         },
         py::arg("graph"), py::arg("device"), py::arg("budget"), "Seconds; holds for schedules that recompute, too.");
     module.def(
-        "movable_tensors", [](const Graph& graph) { return OffloadSteps(graph, 0).movable(); }, py::arg("graph"),
+        "movable_tensors", [](const Graph& graph) { return SetBuilder(graph, 0).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");
     module.def(
         "tensor_names",

@@ -2,11 +2,11 @@
 // distributions.
 #pragma once
 
+#include "memsched/build/set_builder.h"
 #include "memsched/model/chain.h"
 #include "memsched/model/device.h"
 #include "memsched/model/to_graph.h"
 #include "memsched/planners/offload/fluid_chain.h"
-#include "memsched/steps/offload_steps.h"
 
 #include <cstdint>
 #include <random>

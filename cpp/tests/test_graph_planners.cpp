@@ -1,5 +1,6 @@
 // Planners of graphs: what they write can run, what they say is what the simulator says, and segments stay a partition.
 #include "instances.h"
+#include "memsched/build/class_builder.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/superneurons.h"
@@ -7,7 +8,6 @@
 #include "memsched/planners/modnn/modnn.h"
 #include "memsched/planners/modnn/segment_list.h"
 #include "memsched/simulate/simulate.h"
-#include "memsched/steps/class_plans.h"
 #include "memsched/support/errors.h"
 
 #include <doctest/doctest.h>
@@ -119,7 +119,7 @@ TEST_CASE("plans from classes can run, at any memory and with any fetches") {
         const Graph graph = random_step(dice, dice.roll(1, 6));
         const FixedChoices fixed = fix_choices(graph, dice.roll(-1, 9));
         const Device device = device_of(dice, min_memory(graph) + dice.roll(0, 30));
-        ClassPlans plans(fixed.graph);
+        ClassBuilder plans(fixed.graph);
         std::vector<MapClass> classes;
         for (std::size_t m = 0; m < plans.maps().size(); ++m) {
             classes.push_back(static_cast<MapClass>(dice.roll(0, 2)));

@@ -48,7 +48,7 @@ Case random_case(Dice& dice) {
     const Graph graph = to_graph(random_chain(dice, dice.roll(1, 6)));
     const Bytes budget = min_memory(graph) + dice.roll(0, 20);
     Case c{graph, device_of(budget + dice.roll(0, 3), dice.roll(1, 4), dice.roll(0, 1) == 1), budget, {}};
-    OffloadSteps builder(c.graph, budget - c.graph.resident());
+    SetBuilder builder(c.graph, budget - c.graph.resident());
     for (int k = 0; k < 6; ++k) {
         StepList list;
         if (builder.build(dice.flags(c.graph.tensors().size()), {}, list)) {
@@ -312,7 +312,7 @@ TEST_CASE("a long chain of which everything travels") {
     c.activation.assign(stages + 1, 1);
     c.gradient.assign(stages + 1, 0);
     const Graph graph = to_graph(Chain(c, {}));
-    OffloadSteps builder(graph, 4);
+    SetBuilder builder(graph, 4);
     std::vector<std::uint8_t> travels(graph.tensors().size(), 1);
     travels[stages] = 0; // a^n is needed at once
     StepList list;

@@ -19,7 +19,7 @@ ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget,
     : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers), progress_(progress),
       lists_(static_cast<std::size_t>(workers.threads())) {
     for (int worker = 0; worker < workers.threads(); ++worker) {
-        plans_.push_back(std::make_unique<ClassPlans>(graph));
+        plans_.push_back(std::make_unique<ClassBuilder>(graph));
         simulators_.emplace_back(graph, without_limit(device), budget);
         plans_.back()->ask([this, worker] {
             if (worker == 0) {

@@ -1,9 +1,9 @@
 // What every search over classes does many times: build a plan, and time it.
 #pragma once
 
+#include "memsched/build/class_builder.h"
 #include "memsched/model/device.h"
 #include "memsched/simulate/simulate.h"
-#include "memsched/steps/class_plans.h"
 #include "memsched/support/parallel.h"
 #include "memsched/support/progress.h"
 
@@ -62,7 +62,7 @@ class ClassSearch {
     const Progress& progress_;
     double fraction_ = 0;
     std::atomic<bool> stopped_ = false;
-    std::vector<std::unique_ptr<ClassPlans>> plans_; // by worker, as the next two
+    std::vector<std::unique_ptr<ClassBuilder>> plans_; // by worker, as the next two
     std::vector<Simulator> simulators_;
     std::vector<StepList> lists_;
     std::atomic<std::int64_t> evaluations_ = 0;

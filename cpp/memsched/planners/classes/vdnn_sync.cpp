@@ -1,8 +1,8 @@
 #include "memsched/planners/classes/vdnn_sync.h"
 
+#include "memsched/build/class_builder.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/simulate/simulate.h"
-#include "memsched/steps/class_plans.h"
 
 #include <algorithm>
 
@@ -71,7 +71,7 @@ std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
 VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
     const FixedChoices baseline = fix_choices(graph, -1);
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
-    ClassPlans plans(baseline.graph);
+    ClassBuilder plans(baseline.graph);
     Simulator simulator(graph, device, budget);
     FetchRule rule{FetchRule::Kind::layers};
     rule.soft = true;

@@ -2,10 +2,10 @@
 // before, and what is needed next is fetched one layer ahead.
 #pragma once
 
+#include "memsched/build/class_builder.h"
 #include "memsched/model/device.h"
 #include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
-#include "memsched/steps/class_plans.h"
 
 namespace memsched {
 

@@ -109,7 +109,7 @@ class OffloadSearch {
         adopt_set();
     }
 
-    OffloadSteps builder_;
+    SetBuilder builder_;
     Simulator simulator_;
     Seconds target_;
     std::uint64_t most_, moves_ = 0;

@@ -1,8 +1,8 @@
 // Anytime search for the offload set with the least simulated makespan.
 #pragma once
 
+#include "memsched/build/set_builder.h"
 #include "memsched/model/device.h"
-#include "memsched/steps/offload_steps.h"
 #include "memsched/support/progress.h"
 
 #include <cstdint>

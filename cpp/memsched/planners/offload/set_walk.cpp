@@ -7,7 +7,7 @@ constexpr double price_of_everything = 1e-3; // moving every tensor costs as muc
 
 } // namespace
 
-SetWalk::SetWalk(const Graph& graph, OffloadSteps& builder, Simulator& simulator, std::mt19937_64& random)
+SetWalk::SetWalk(const Graph& graph, SetBuilder& builder, Simulator& simulator, std::mt19937_64& random)
     : graph_(graph), builder_(builder), simulator_(simulator), random_(random) {
     double bytes = 0;
     for (const TensorId t : builder.movable()) {

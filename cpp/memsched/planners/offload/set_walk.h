@@ -3,9 +3,9 @@
 // half of all.
 #pragma once
 
+#include "memsched/build/set_builder.h"
 #include "memsched/planners/offload/flip_move.h"
 #include "memsched/simulate/simulate.h"
-#include "memsched/steps/offload_steps.h"
 #include "memsched/support/late_acceptance.h"
 
 #include <random>
@@ -14,7 +14,7 @@ namespace memsched {
 
 class SetWalk {
   public:
-    SetWalk(const Graph& graph, OffloadSteps& builder, Simulator& simulator, std::mt19937_64& random);
+    SetWalk(const Graph& graph, SetBuilder& builder, Simulator& simulator, std::mt19937_64& random);
 
     // Makespan of a set; Simulator::illegal when it does not run.
     Seconds evaluate(const std::vector<std::uint8_t>& travels);
@@ -32,7 +32,7 @@ class SetWalk {
     double value(const std::vector<std::uint8_t>& travels, Seconds makespan) const; // what the walk descends on
 
     const Graph& graph_;
-    OffloadSteps& builder_;
+    SetBuilder& builder_;
     Simulator& simulator_;
     std::mt19937_64& random_;
     StepList list_;

@@ -1,4 +1,4 @@
-#include "memsched/steps/fetch_places.h"
+#include "memsched/build/fetch_places.h"
 
 #include <algorithm>
 #include <map>

@@ -1,8 +1,8 @@
-#include "memsched/steps/offload_sets.h"
+#include "memsched/build/makespans.h"
 
 #include "memsched/simulate/simulate.h"
-#include "memsched/support/errors.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace memsched {
@@ -31,7 +31,7 @@ std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& dev
         throw std::invalid_argument("rows must hold one flag for each of the " + std::to_string(width) + " tensors");
     }
     const std::size_t count = rows.size() / width;
-    OffloadSteps builder(graph, std::min(budget, device.memory) - graph.resident());
+    SetBuilder builder(graph, std::min(budget, device.memory) - graph.resident());
     Simulator simulator(graph, device, budget);
     std::vector<Seconds> makespans(count, Simulator::illegal);
     std::vector<std::uint8_t> travels(width);
@@ -53,17 +53,31 @@ std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& dev
     return makespans;
 }
 
-StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,
-                           const PrefetchRule& rule) {
+std::vector<Seconds> prefix_makespans(const Graph& graph, const Device& device, std::span<const std::int64_t> counts,
+                                      std::span<const int> layers, bool any, const Progress& progress) {
+    ClassBuilder plans(graph);
+    Simulator simulator(graph, device, device.memory);
     StepList list;
-    if (travels.size() != graph.tensors().size()) {
-        throw std::invalid_argument("travels must hold one flag for each tensor");
+    std::vector<MapClass> classes(plans.maps().size());
+    std::vector<Seconds> found(counts.size() * layers.size(), Simulator::illegal);
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+        const auto travels = std::clamp<std::ptrdiff_t>(counts[k], 0, static_cast<std::ptrdiff_t>(classes.size()));
+        std::fill(classes.begin(), classes.begin() + travels, MapClass::swap);
+        std::fill(classes.begin() + travels, classes.end(), MapClass::keep);
+        for (std::size_t row = 0; row < layers.size(); ++row) {
+            if (progress.tick(static_cast<double>(k) / static_cast<double>(counts.size()))) {
+                return found;
+            }
+            const FetchRule rule{FetchRule::Kind::layers, layers[row]};
+            if (plans.build(classes, device.memory - graph.resident(), rule, list)) {
+                found[row * counts.size() + k] = simulator.makespan(list);
+                if (any && found[row * counts.size() + k] < Simulator::illegal) {
+                    return found;
+                }
+            }
+        }
     }
-    if (!OffloadSteps(graph, budget - graph.resident()).build(travels, rule, list)) {
-        throw InfeasibleError("the offload set leaves some op without room in " + std::to_string(budget) + " bytes",
-                              min_memory(graph));
-    }
-    return list;
+    return found;
 }
 
 } // namespace memsched

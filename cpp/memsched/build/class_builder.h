@@ -3,9 +3,9 @@
 // where something else would not fit. docs/algorithms.md has the rules.
 #pragma once
 
+#include "memsched/build/fetch_places.h"
 #include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
-#include "memsched/steps/fetch_places.h"
 
 #include <functional>
 #include <span>
@@ -24,10 +24,10 @@ OpId turn_of(const Graph& graph);
 std::vector<TensorId> feature_maps(const Graph& graph);
 
 // Makes plans for one graph, many times over; one object a thread. All ops must have one choice.
-class ClassPlans {
+class ClassBuilder {
   public:
     // Keeps a reference to graph. Throws std::invalid_argument where an op has several choices.
-    explicit ClassPlans(const Graph& graph);
+    explicit ClassBuilder(const Graph& graph);
 
     const std::vector<TensorId>& maps() const { return maps_; }
 

@@ -1,4 +1,6 @@
-#include "memsched/steps/offload_steps.h"
+#include "memsched/build/set_builder.h"
+
+#include "memsched/support/errors.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,7 +8,7 @@
 
 namespace memsched {
 
-OffloadSteps::OffloadSteps(const Graph& graph, Bytes capacity)
+SetBuilder::SetBuilder(const Graph& graph, Bytes capacity)
     : graph_(graph), capacity_(capacity), lifetimes_(graph), written_(graph.ops().size() + 1),
       forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
     for (const Op& op : graph.ops()) {
@@ -40,7 +42,7 @@ OffloadSteps::OffloadSteps(const Graph& graph, Bytes capacity)
     }
 }
 
-bool OffloadSteps::place(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule) {
+bool SetBuilder::place(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule) {
     const auto n = static_cast<OpId>(graph_.ops().size());
     usage_.assign(graph_.ops().size() + 1, 0); // first as differences
     fetches_.clear();
@@ -74,7 +76,7 @@ bool OffloadSteps::place(const std::vector<std::uint8_t>& travels, const Prefetc
     return true;
 }
 
-void OffloadSteps::fetch_eagerly(OpId earliest) {
+void SetBuilder::fetch_eagerly(OpId earliest) {
     // Fetches are in the order of their needs, and so are their places. So at op q, behind the last place, those before
     // fetch i are held that are needed after q: there is room for i where usage[q] - (what is needed by q) + (what is
     // fetched up to i) fits. The last op without room is a crest: an op whose level no later op reaches.
@@ -100,7 +102,7 @@ void OffloadSteps::fetch_eagerly(OpId earliest) {
     }
 }
 
-bool OffloadSteps::fetch_ahead(OpId earliest, int ahead) {
+bool SetBuilder::fetch_ahead(OpId earliest, int ahead) {
     for (Fetch& fetch : fetches_) {
         earliest = std::max(earliest, lifetimes_.away_from(static_cast<std::size_t>(fetch.tensor)));
         fetch.at = earliest = std::min(fetch.need, std::max(earliest, fetch.need - ahead));
@@ -122,7 +124,7 @@ bool OffloadSteps::fetch_ahead(OpId earliest, int ahead) {
     return true;
 }
 
-void OffloadSteps::emit(const std::vector<std::uint8_t>& travels, StepList& list) const {
+void SetBuilder::emit(const std::vector<std::uint8_t>& travels, StepList& list) const {
     list.steps.clear();
     list.after.clear();
     const auto offload_written = [&](std::size_t slot) {
@@ -151,12 +153,25 @@ void OffloadSteps::emit(const std::vector<std::uint8_t>& travels, StepList& list
     }
 }
 
-bool OffloadSteps::build(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule, StepList& list) {
+bool SetBuilder::build(const std::vector<std::uint8_t>& travels, const PrefetchRule& rule, StepList& list) {
     if (!place(travels, rule)) {
         return false;
     }
     emit(travels, list);
     return true;
+}
+
+StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,
+                           const PrefetchRule& rule) {
+    StepList list;
+    if (travels.size() != graph.tensors().size()) {
+        throw std::invalid_argument("travels must hold one flag for each tensor");
+    }
+    if (!SetBuilder(graph, budget - graph.resident()).build(travels, rule, list)) {
+        throw InfeasibleError("the offload set leaves some op without room in " + std::to_string(budget) + " bytes",
+                              min_memory(graph));
+    }
+    return list;
 }
 
 } // namespace memsched

@@ -23,11 +23,11 @@ struct PrefetchRule {
 // Turns offload sets into steps, many times over one graph. Each op runs once in graph order. A tensor that travels is
 // offloaded as soon as it is written, in order of release, freed after its last forward use, and fetched in the order
 // of the ops that need it.
-class OffloadSteps {
+class SetBuilder {
   public:
     // capacity: bytes, resident excluded. Keeps a reference to graph. Throws std::invalid_argument where an op has
     // several choices: this class does not choose.
-    OffloadSteps(const Graph& graph, Bytes capacity);
+    SetBuilder(const Graph& graph, Bytes capacity);
 
     // The tensors that may travel, in order of release (last forward use, then writer, then id).
     const std::vector<TensorId>& movable() const { return movable_; }
@@ -64,5 +64,9 @@ class OffloadSteps {
     std::vector<Fetch> fetches_;
     std::vector<Crest> crests_;
 };
+
+// Throws InfeasibleError when the set does not fit (min_memory: that of the graph).
+StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,
+                           const PrefetchRule& rule);
 
 } // namespace memsched

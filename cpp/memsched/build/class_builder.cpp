@@ -1,4 +1,4 @@
-#include "memsched/steps/class_plans.h"
+#include "memsched/build/class_builder.h"
 
 #include <algorithm>
 #include <limits>
@@ -41,7 +41,7 @@ std::vector<TensorId> feature_maps(const Graph& graph) {
     return maps;
 }
 
-ClassPlans::ClassPlans(const Graph& graph)
+ClassBuilder::ClassBuilder(const Graph& graph)
     : graph_(graph), turn_(turn_of(graph)), places_(graph, turn_), maps_(feature_maps(graph)),
       facts_(graph.tensors().size()), forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
     std::vector<std::vector<OpId>> backward_uses(graph.tensors().size());
@@ -97,7 +97,7 @@ ClassPlans::ClassPlans(const Graph& graph)
     }
 }
 
-void ClassPlans::reset(std::span<const MapClass> classes, Bytes capacity) {
+void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     capacity_ = capacity;
     live_ = most_of_forward_ = most_ = 0;
     repeats_ = std::find(classes.begin(), classes.end(), MapClass::recompute) != classes.end();
@@ -120,32 +120,32 @@ void ClassPlans::reset(std::span<const MapClass> classes, Bytes capacity) {
     depth_ = 0;
 }
 
-void ClassPlans::arrive(TensorId tensor) {
+void ClassBuilder::arrive(TensorId tensor) {
     state(tensor).here = true;
     live_ += fact(tensor).bytes;
     may_yield(tensor);
 }
 
-void ClassPlans::may_yield(TensorId tensor) {
+void ClassBuilder::may_yield(TensorId tensor) {
     if (scarce_ && fact(tensor).map && state(tensor).here && state(tensor).kind != MapClass::keep) {
         yielding_.push_back({next_use(tensor), fact(tensor).bytes, tensor});
         std::push_heap(yielding_.begin(), yielding_.end());
     }
 }
 
-void ClassPlans::drop(TensorId tensor) {
+void ClassBuilder::drop(TensorId tensor) {
     events_.push_back({WalkEvent::What::free, tensor});
     state(tensor).here = false;
     live_ -= fact(tensor).bytes;
 }
 
-bool ClassPlans::has_room(Bytes bytes) {
+bool ClassBuilder::has_room(Bytes bytes) {
     const bool fits = live_ + bytes <= capacity_;
     most_ = fits ? std::max(most_, live_ + bytes) : most_;
     return fits;
 }
 
-bool ClassPlans::forward() {
+bool ClassBuilder::forward() {
     if (!has_room(0)) {
         return false;
     }
@@ -176,7 +176,7 @@ bool ClassPlans::forward() {
     return true;
 }
 
-OpId ClassPlans::next_use(TensorId tensor) {
+OpId ClassBuilder::next_use(TensorId tensor) {
     State& s = state(tensor);
     const std::int32_t beyond = fact(tensor).beyond_use;
     while (s.use < beyond && uses_[at(s.use)] < now_) {
@@ -185,7 +185,7 @@ OpId ClassPlans::next_use(TensorId tensor) {
     return s.use < beyond ? uses_[at(s.use)] : static_cast<OpId>(graph_.ops().size());
 }
 
-bool ClassPlans::make_room(Bytes bytes) {
+bool ClassBuilder::make_room(Bytes bytes) {
     if (has_room(bytes)) {
         return true;
     }
@@ -214,7 +214,7 @@ bool ClassPlans::make_room(Bytes bytes) {
     return has_room(bytes);
 }
 
-bool ClassPlans::bring(TensorId tensor) {
+bool ClassBuilder::bring(TensorId tensor) {
     if (state(tensor).here) {
         return true;
     }
@@ -231,7 +231,7 @@ bool ClassPlans::bring(TensorId tensor) {
     return true;
 }
 
-bool ClassPlans::run(OpId id) {
+bool ClassBuilder::run(OpId id) {
     const Op& op = graph_.op(id);
     // Where room is so scarce that what was brought back is dropped before its use, runs could repeat without end.
     const std::size_t most = 64 * graph_.ops().size();
@@ -248,7 +248,7 @@ bool ClassPlans::run(OpId id) {
     return done;
 }
 
-bool ClassPlans::run_op(OpId id, const Op& op) {
+bool ClassBuilder::run_op(OpId id, const Op& op) {
     for (const bool again : {true, false}) { // what is computed again first: that needs the most room
         for (const TensorId t : op.reads) {
             if (again != (!fact(t).map || state(t).kind == MapClass::recompute)) {
@@ -286,13 +286,13 @@ bool ClassPlans::run_op(OpId id, const Op& op) {
     return true;
 }
 
-bool ClassPlans::done_with(TensorId tensor) {
+bool ClassBuilder::done_with(TensorId tensor) {
     const Fact& known = fact(tensor);
     return !known.stays && !(known.input && repeats_) &&
            (known.beyond_use == known.first_use || uses_[at(known.beyond_use - 1)] <= now_);
 }
 
-bool ClassPlans::backward() {
+bool ClassBuilder::backward() {
     for (now_ = turn_; at(now_) < graph_.ops().size();) {
         const std::vector<TensorId>& reads = graph_.op(now_).reads;
         if (!run(now_)) {
@@ -314,17 +314,17 @@ bool ClassPlans::backward() {
     return true;
 }
 
-bool ClassPlans::fits(std::span<const MapClass> classes, Bytes capacity) {
+bool ClassBuilder::fits(std::span<const MapClass> classes, Bytes capacity) {
     reset(classes, capacity);
     return forward() && backward();
 }
 
-bool ClassPlans::build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list) {
+bool ClassBuilder::build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list) {
     return fits(classes, capacity) && places_.list(events_, capacity, rule, list);
 }
 
 Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
-    ClassPlans plans(graph);
+    ClassBuilder plans(graph);
     Bytes low = 0, high = 0;
     for (const Tensor& tensor : graph.tensors()) {
         high += tensor.bytes;

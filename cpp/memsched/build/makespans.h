@@ -1,8 +1,9 @@
-// Makespans of many offload sets of one graph, and the steps of one.
+// Makespans of many plans of one graph.
 #pragma once
 
+#include "memsched/build/class_builder.h"
+#include "memsched/build/set_builder.h"
 #include "memsched/model/device.h"
-#include "memsched/steps/offload_steps.h"
 #include "memsched/support/progress.h"
 
 #include <span>
@@ -17,8 +18,10 @@ std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& dev
                                            std::span<const std::uint8_t> rows, const PrefetchRule& rule, bool stall,
                                            const Progress& progress);
 
-// Throws InfeasibleError when the set does not fit (min_memory: that of the graph).
-StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,
-                           const PrefetchRule& rule);
+// The first counts[k] feature maps travel, fetched layers[row] layers ahead, and all others stay: seconds, or infinity
+// where there is no such plan in the device's memory; rows one after the other, one entry a count. All ops must have
+// one choice. What was not reached when told to stop is infinity; with `any` so is all behind the first plan that runs.
+std::vector<Seconds> prefix_makespans(const Graph& graph, const Device& device, std::span<const std::int64_t> counts,
+                                      std::span<const int> layers, bool any, const Progress& progress);
 
 } // namespace memsched
