@@ -30,6 +30,7 @@ PYBIND11_MODULE(_core, module) {
     bind_devices(module);
     bind_schedules(module);
     bind_planners(module);
+    bind_chain_plans(module);
     bind_remat(module);
     bind_classes(module);
     bind_modnn(module);

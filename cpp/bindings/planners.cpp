@@ -4,6 +4,7 @@
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
+#include "memsched/planners/offload/chain_plans.h"
 #include "memsched/planners/offload/dynprog.h"
 #include "memsched/planners/offload/offload.h"
 #include "memsched/planners/remat/pebbles.h"
@@ -12,12 +13,7 @@
 namespace memsched::bindings {
 namespace {
 
-using Flags = py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>;
-using Column = py::array_t<double, py::array::c_style | py::array::forcecast>;
-
-template <class T> std::vector<T> copied(const py::array_t<T, py::array::c_style | py::array::forcecast>& array) {
-    return {array.data(), array.data() + array.size()};
-}
+template <class T> std::vector<T> copied(const Column<T>& array) { return {array.data(), array.data() + array.size()}; }
 
 PrefetchRule rule_of(std::optional<int> ahead) {
     return ahead ? PrefetchRule{PrefetchRule::Kind::window, *ahead} : PrefetchRule{};
@@ -93,8 +89,9 @@ void bind_sets(py::module_& module) {
 void bind_fluid(py::module_& module) {
     py::class_<FluidChain>(module, "FluidChain", "A chain in the interruptible link model, times in link bytes.")
         .def(
-            py::init([](const Column& forward, const Column& backward, const Column& activation, const Column& gradient,
-                        const Column& forward_overhead, const Column& backward_overhead, double capacity) {
+            py::init([](const Column<double>& forward, const Column<double>& backward, const Column<double>& activation,
+                        const Column<double>& gradient, const Column<double>& forward_overhead,
+                        const Column<double>& backward_overhead, double capacity) {
                 FluidChain chain{copied(forward),  copied(backward),         copied(activation),
                                  copied(gradient), copied(forward_overhead), copied(backward_overhead),
                                  capacity};
@@ -184,29 +181,17 @@ void bind_planners(py::module_& module) {
     module.def(
         "stages_of_tensors",
         [](const Graph& graph) {
-            const auto count = static_cast<py::ssize_t>(graph.tensors().size());
-            py::array_t<std::int64_t> stage(count);
-            py::array_t<bool> tape(count);
-            std::fill_n(stage.mutable_data(), count, std::int64_t{-1});
-            std::fill_n(tape.mutable_data(), count, false);
-            int stages = 0;
-            for (const Op& op : graph.ops()) {
-                stages += op.phase == Phase::forward ? 1 : 0;
-            }
-            for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
-                const OpId writer = graph.writer(static_cast<TensorId>(t));
-                const int layer = writer < 0 ? 0 : graph.op(writer).layer;
-                const bool forward = writer < 0 || graph.op(writer).phase == Phase::forward;
-                if (forward && layer < stages && graph.tensors()[t].bytes > 0) {
-                    stage.mutable_at(static_cast<py::ssize_t>(t)) = layer;
-                }
-            }
+            py::array_t<bool> tape(static_cast<py::ssize_t>(graph.tensors().size()));
+            std::fill_n(tape.mutable_data(), tape.size(), false);
             for (const Op& op : graph.ops()) {
                 for (const TensorId t : op.tape) {
                     tape.mutable_at(t) = true;
                 }
             }
-            return py::make_tuple(stage, tape);
+            const std::vector<std::int32_t> stage = stages_of_tensors(graph);
+            return py::make_tuple(py::array_t<std::int64_t>(
+                                      py::array_t<std::int32_t>(static_cast<py::ssize_t>(stage.size()), stage.data())),
+                                  tape);
         },
         py::arg("graph"),
         "Of a chain's graph, by tensor: its stage, -1 for what does not travel, and whether it is a tape.");

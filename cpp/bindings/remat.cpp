@@ -10,8 +10,6 @@
 namespace memsched::bindings {
 namespace {
 
-template <class T> using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
 // A chain's table, kept with what it refers to.
 struct RematTable {
     RematTable(const Chain& chain, Bytes capacity, int slots, int threads, int layers, const Progress& progress)

@@ -19,6 +19,10 @@ namespace memsched::bindings {
 
 namespace py = pybind11;
 
+// What comes from numpy, converted where it must be.
+template <class T> using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+using Flags = Column<std::uint8_t>;
+
 // Numbers as a person gives them: ints, integral floats (16e9) and numpy scalars; never bool or str. They throw
 // std::invalid_argument naming `field`.
 std::int64_t to_whole(py::handle value, const std::string& field);
@@ -82,6 +86,7 @@ void bind_devices(py::module_& module);
 void bind_problems(py::module_& module);
 void bind_schedules(py::module_& module);
 void bind_planners(py::module_& module);
+void bind_chain_plans(py::module_& module);
 void bind_remat(py::module_& module);
 void bind_classes(py::module_& module);
 void bind_modnn(py::module_& module);

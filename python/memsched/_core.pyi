@@ -15,9 +15,12 @@ import numpy.typing
 
 __all__: list[str] = [
     "Chain",
+    "ChainPlanner",
+    "ChainPlans",
     "Device",
     "DynprogSolution",
     "FluidChain",
+    "FluidSolution",
     "Graph",
     "Lifetimes",
     "RematPlan",
@@ -638,6 +641,65 @@ class DynprogSolution:
     def optimal(self) -> bool: ...
     @property
     def states(self) -> int: ...
+
+class FluidSolution:
+    @property
+    def lower_bound(self) -> float: ...
+    @property
+    def makespan(self) -> float: ...
+    @property
+    def offloaded(self) -> numpy.typing.NDArray[typing.Any]: ...
+    @property
+    def optimal(self) -> bool: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def states(self) -> int: ...
+
+class ChainPlanner:
+    """
+    How each point of a chain is planned.
+    """
+
+    @staticmethod
+    def dynprog(slots: int | None, max_rounds: int, gap: float, max_states: int, break_ties: bool) -> ChainPlanner: ...
+    @staticmethod
+    def greedy() -> ChainPlanner: ...
+
+class ChainPlans:
+    """
+    What the plans of one chain share on all devices.
+    """
+
+    def __init__(self, chain: Chain, graph: Graph, cut: bool, compute: float) -> None: ...
+    def choose(
+        self,
+        planner: ChainPlanner,
+        device: Device,
+        time_limit: float | None = None,
+        progress: typing.Callable[[float], object] | None = None,
+    ) -> tuple[numpy.typing.NDArray[numpy.uint8], FluidSolution | None]:
+        """
+        Flags of the tensors that travel, and what DYNPROG's model says.
+        """
+
+    def figures(self, planner: ChainPlanner, devices: collections.abc.Sequence[Device]) -> list[typing.Any]:
+        """
+        (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or None where there is something to say: then plan that one alone.
+        """
+
+    def plan(
+        self, tensors: numpy.typing.ArrayLike, device: Device, planner: _Document | None, chunk: _Number | str | None
+    ) -> tuple[Schedule, Timeline, float]:
+        """
+        Schedule, timeline and lower bound in seconds.
+        """
+
+    def release_prefix(self, device: Device) -> numpy.typing.NDArray[numpy.uint8]: ...
+    @property
+    def fluid_least(self) -> int: ...
 
 class RematPlan:
     """

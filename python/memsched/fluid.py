@@ -168,12 +168,13 @@ def fluid_solve_in_slots(
     *,
     max_rounds: int,
     gap: float = 0.0,
-    hash_tables: bool = False,
     max_states: int = MAX_STATES,
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> FluidSolution:
-    """Solve a feasible instance in slots, again and again with finer activations until the set fits the real sizes.
+    """Solve a feasible instance in slots by the paper's algorithm: the reference of what the core does by itself.
+
+    It is solved again and again with finer activations until the set fits the real sizes.
 
     Gradients and overheads round up, so a memory close to the minimum may have no solution in slots. Then, and after
     `max_rounds` rounds, the real sizes decide, with at most `FALLBACK_STATES` states.
@@ -199,7 +200,7 @@ def fluid_solve_in_slots(
         if rounded.min_capacity > slots:
             break
         rounds += 1
-        solution = _core.dynprog(rounded, hash_tables, gap, max_states, left(), progress)
+        solution = _core.dynprog(rounded, True, gap, max_states, left(), progress)
         states += solution.states
         makespan = exact.makespan(solution.offloaded)
         if math.isfinite(makespan):

@@ -46,7 +46,8 @@ Workload reversed(Workload work) {
     return work;
 }
 
-Workload workload(const Graph& graph, const Lifetimes& lifetimes, Bytes capacity) {
+// needed: bytes that each op needs if all is kept, in place of the excess.
+Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<Bytes>& needed) {
     const std::size_t n = graph.ops().size();
     Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
                   std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
@@ -72,7 +73,7 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, Bytes capacity
             previous[id] = static_cast<OpId>(j);
         }
         work.time[j] = fastest(graph.ops()[j]).time;
-        work.excess[j] = static_cast<double>(lifetimes.need[j] + beside - capacity);
+        needed.push_back(lifetimes.need[j] + beside);
         work.away_most[j] = static_cast<double>(beside);
     }
     for (std::size_t t = 0; t < arrival.size(); ++t) {
@@ -115,15 +116,23 @@ Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
     return bound;
 }
 
-Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
-    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+GraphBounds::GraphBounds(const Graph& graph) : resident_(graph.resident()) {
     const Lifetimes lifetimes(graph);
-    const Workload work = workload(graph, lifetimes, capacity);
+    least_ = lifetimes.least;
+    work_ = workload(graph, lifetimes, needed_);
+}
+
+Bounds GraphBounds::on(const Device& device, Bytes budget) const {
+    const Bytes capacity = std::min(budget, device.memory) - resident_;
+    Workload work = work_;
+    for (std::size_t j = 0; j < needed_.size(); ++j) {
+        work.excess[j] = static_cast<double>(needed_[j] - capacity);
+    }
     const double peak = largest_excess(work);
     Bounds bounds;
     bounds.compute = total(work.time);
     bounds.transfer = peak == 0 ? 0 : peak / device.d2h + peak / device.h2d;
-    bounds.fractional = lifetimes.least > capacity ? never : fractional_bound(work, device.d2h, device.h2d);
+    bounds.fractional = least_ > capacity ? never : fractional_bound(work, device.d2h, device.h2d);
     return bounds;
 }
 

@@ -22,13 +22,31 @@ struct Workload {
 // The least makespan of the relaxation; infinity when there is none.
 Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d);
 
+// By how much, relative, a sum of up to a million times may differ from the same in another order.
+constexpr double bound_rounding = 1e-9;
+
 struct Bounds {
     Seconds compute = 0;    // sum of the fastest times
     Seconds transfer = 0;   // what exceeds the memory at the peak must leave and come back (Euro-Par 2020, Prop. 3)
     Seconds fractional = 0; // optimum when any fraction of a tensor may move at any time (Euro-Par 2020, Theorem 2)
 };
 
-// budget: bytes, resident included. `fractional` is infinite where no such schedule exists.
-Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget);
+// What the bounds of one graph share on any device.
+class GraphBounds {
+  public:
+    explicit GraphBounds(const Graph& graph);
+
+    // budget: bytes, resident included. `fractional` is infinite where no such schedule exists.
+    Bounds on(const Device& device, Bytes budget) const;
+
+  private:
+    Workload work_; // but for `excess`, which is what `needed_` has beyond the memory
+    std::vector<Bytes> needed_;
+    Bytes resident_, least_;
+};
+
+inline Bounds lower_bounds(const Graph& graph, const Device& device, Bytes budget) {
+    return GraphBounds(graph).on(device, budget);
+}
 
 } // namespace memsched

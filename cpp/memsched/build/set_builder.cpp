@@ -168,10 +168,14 @@ StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<s
         throw std::invalid_argument("travels must hold one flag for each tensor");
     }
     if (!SetBuilder(graph, budget - graph.resident()).build(travels, rule, list)) {
-        throw InfeasibleError("the offload set leaves some op without room in " + std::to_string(budget) + " bytes",
-                              min_memory(graph));
+        refuse_set(graph, budget);
     }
     return list;
+}
+
+void refuse_set(const Graph& graph, Bytes budget) {
+    throw InfeasibleError("the offload set leaves some op without room in " + std::to_string(budget) + " bytes",
+                          min_memory(graph));
 }
 
 } // namespace memsched

@@ -29,6 +29,9 @@ class SetBuilder {
     // several choices: this class does not choose.
     SetBuilder(const Graph& graph, Bytes capacity);
 
+    // Bytes that may be held from now on, resident excluded.
+    void set_capacity(Bytes capacity) { capacity_ = capacity; }
+
     // The tensors that may travel, in order of release (last forward use, then writer, then id).
     const std::vector<TensorId>& movable() const { return movable_; }
 
@@ -68,5 +71,8 @@ class SetBuilder {
 // Throws InfeasibleError when the set does not fit (min_memory: that of the graph).
 StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,
                            const PrefetchRule& rule);
+
+// What it throws.
+[[noreturn]] void refuse_set(const Graph& graph, Bytes budget);
 
 } // namespace memsched

@@ -343,7 +343,7 @@ Seconds Simulator::makespan(const StepList& list) {
     return last;
 }
 
-Timeline Simulator::timeline(const StepList& list) {
+Timeline Simulator::times(const StepList& list) {
     explain_ = true;
     Recorder recorder;
     recorder.timeline.start.resize(list.steps.size());
@@ -356,8 +356,13 @@ Timeline Simulator::timeline(const StepList& list) {
     if (!std::isfinite(recorder.timeline.makespan)) {
         throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?", -1);
     }
-    recorder.timeline.blocks = residency(graph_, list);
     return std::move(recorder.timeline);
+}
+
+Timeline Simulator::timeline(const StepList& list) {
+    Timeline timeline = times(list);
+    timeline.blocks = residency(graph_, list);
+    return timeline;
 }
 
 Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget) {

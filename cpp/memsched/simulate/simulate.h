@@ -36,6 +36,9 @@ class Simulator {
     // Everything. Throws ScheduleError, naming the step, when the list cannot run.
     Timeline timeline(const StepList& list);
 
+    // The same without what was held from step to step.
+    Timeline times(const StepList& list);
+
   private:
     enum class Stream : std::size_t { compute, d2h, h2d };
 

@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from memsched import _core
-from memsched._core import Chain, Device, Graph, Schedule
+from memsched._core import Chain, ChainPlans, Device, Graph, Schedule
 from memsched.addresses import placement_of
 from memsched.bounds import bound_of, certified
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError
@@ -22,6 +22,10 @@ from memsched.memo import once_an_object
 from memsched.place import Placement
 from memsched.problem import ChunkLike, Problem, graph_of, largest_graph, make_device, peak_of, simulate
 from memsched.result import Result
+
+# Of many devices at once: (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime)
+# of each, or None where it must be planned alone.
+Figures: TypeAlias = Callable[[Sequence[Device]], list[tuple[Any, ...] | None]]
 
 LEAST_TIME = 0.15  # seconds: what is ready so soon is never cut short
 SETS = 64  # rows of flags that are there at a time, fewer ..
@@ -141,6 +145,12 @@ class SetTask:
             )
         return found
 
+    def check_host(self, planner: str, tensors: Flags) -> None:
+        """Refuse a set that does not fit host_memory with an InfeasibleError."""
+        limit = self.device.host_memory
+        if limit is not None and int(_core.tensor_bytes(self.graph)[tensors != 0].sum()) > limit:
+            raise self.host_error(planner)
+
     def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
         """The no-wait schedule of one set.
 
@@ -149,9 +159,7 @@ class SetTask:
         InfeasibleError
             The set does not fit host_memory.
         """
-        limit = self.device.host_memory
-        if limit is not None and int(_core.tensor_bytes(self.graph)[tensors != 0].sum()) > limit:
-            raise self.host_error(planner["name"])
+        self.check_host(planner["name"], tensors)
         graph = self.graph if self.workspace_limit is None else graph_of(self.problem)
         return _core.offload_set_schedule(
             graph, self.device.memory, tensors, planner, self.chunk, ahead, self.workspace_limit
@@ -196,6 +204,36 @@ class ChainTask(SetTask):
         """The problem."""
         assert isinstance(self.problem, Chain)
         return self.problem
+
+    @property
+    def plans(self) -> ChainPlans:
+        """What plans of the chain share on all devices."""
+        return plans_of(self.chain, self.chunk)
+
+    def plan(
+        self, planner: dict[str, Any], params: dict[str, Any], tensors: Flags, estimate: float | None = None
+    ) -> Result:
+        """The no-wait schedule of one set, simulated and bounded; refuses one that does not fit host_memory."""
+        self.check_host(planner["name"], tensors)
+        schedule, timeline, bound = self.plans.plan(tensors, self.device, planner, self.chunk)
+        return Result(
+            planner=planner["name"],
+            params=params,
+            problem=self.problem,
+            device=self.device,
+            schedule=schedule,
+            timeline=timeline,
+            estimate=estimate,
+            lower_bound=certified(bound, timeline.makespan),
+            runtime=time.perf_counter() - self.started,
+        )
+
+
+@once_an_object
+def plans_of(chain: Chain, chunk: ChunkLike = None) -> ChainPlans:
+    """What plans of GREEDY and DYNPROG on one chain share."""
+    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
+    return ChainPlans(chain, graph_of(chain, chunk), chunk is not None, seconds)
 
 
 def over_at(started: float, time_limit: float | None) -> float:

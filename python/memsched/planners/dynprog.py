@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from memsched import checks
-from memsched._core import Chain, Device
+from memsched import _core, checks
+from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
 from memsched.fluid import (
     MAX_STATES,
@@ -18,66 +16,34 @@ from memsched.fluid import (
     fluid_chain,
     fluid_solve,
     fluid_solve_in_slots,
-    prefix_set,
 )
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, start
+from memsched.planners.base import ChainTask, Figures, plans_of, start
 from memsched.problem import ChunkLike
 from memsched.result import Result
 
 
 def dynprog_set(
     task: ChainTask,
-    slots: int | None,
+    planner: ChainPlanner,
     *,
-    method: str = "pruned",
     time_limit: float | None = None,
-    gap: float = 0.0,
-    max_rounds: int = 50,
-    max_states: int = MAX_STATES,
     progress: Progress = None,
-) -> FluidSolution:
-    """The stages whose activation DYNPROG offloads; none when everything fits."""
+) -> tuple[Flags, _core.FluidSolution]:
+    """The tensors that DYNPROG offloads, and what its model says of them; none when everything fits."""
+    tensors, solution = task.plans.choose(planner, task.device, time_limit, progress)
+    assert solution is not None
+    return tensors, solution
+
+
+def _paper_set(task: ChainTask, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
+    """The same by the paper's Algorithm 1, where not everything fits."""
     instance = fluid_chain(task.chain, task.device)
-    if task.excess <= 0:
-        compute = float(task.chain.forward_time.sum() + task.chain.backward_time.sum())
-        none = np.zeros(task.chain.n, np.uint8)
-        return FluidSolution(
-            offloaded=none, makespan=compute, lower_bound=compute, optimal=True, states=0, rounds=0, slots=0
-        )
-    hashed = method == "hash"
     if slots is None:
-        return fluid_solve(
-            instance,
-            gap=gap,
-            hash_tables=hashed,
-            max_states=max_states,
-            time_limit=time_limit,
-            progress=progress,
-        )
-    return fluid_solve_in_slots(
-        instance,
-        slots,
-        max_rounds=max_rounds,
-        gap=gap,
-        hash_tables=hashed,
-        max_states=max_states,
-        time_limit=time_limit,
-        progress=progress,
-    )
-
-
-def _break_tie(task: ChainTask, solution: FluidSolution) -> Flags:
-    """The tensors of the set, or of GREEDY's where the model values it no less and the simulator values it more."""
-    chosen = task.tensors(solution.offloaded)
-    instance = fluid_chain(task.chain, task.device)
-    greedy = prefix_set(instance, task.excess)
-    speed = instance.bandwidth if 0 < instance.bandwidth < math.inf else 1.0
-    if instance.exact().makespan(greedy) > solution.makespan * speed * (1 + 1e-12):
-        return chosen
-    other = task.tensors(greedy)
-    makespans = task.makespans(np.array([chosen, other]))
-    return other if makespans[1] < makespans[0] else chosen
+        solution = fluid_solve(instance, hash_tables=True, **options)
+    else:
+        solution = fluid_solve_in_slots(instance, slots, max_rounds=max_rounds, **options)
+    return task.tensors(solution.offloaded), solution
 
 
 def _checked_ties(ties: str | None, method: str) -> str:
@@ -87,6 +53,52 @@ def _checked_ties(ties: str | None, method: str) -> str:
     if ties == "simulate" and method == "hash":
         raise InvalidInputError("ties='simulate' needs method='pruned': method='hash' is the paper's algorithm alone")
     return ties or ("paper" if method == "hash" else "simulate")
+
+
+def _checked(
+    slots: int | None, method: str, ties: str | None, gap: float, max_rounds: int, max_states: int
+) -> tuple[int | None, str, dict[str, Any]]:
+    """Slots, the rule for ties, and what bounds the search."""
+    if slots is not None:
+        slots = checks.count("slots", slots, 1, 10_000_000)
+    checks.choice("method", method, ("pruned", "hash"))
+    ties = _checked_ties(ties, method)
+    limits = {
+        "max_rounds": checks.count("max_rounds", max_rounds, 1, 1_000_000),
+        "max_states": checks.count("max_states", max_states, 1_000, 1_000_000_000),
+        "gap": checks.non_negative("gap", gap, "units"),
+    }
+    return slots, ties, limits
+
+
+def dynprog_planner(
+    slots: int | None = 500,
+    *,
+    break_ties: bool = False,
+    gap: float = 0.0,
+    max_rounds: int = 50,
+    max_states: int = MAX_STATES,
+) -> ChainPlanner:
+    """DYNPROG by dominance and bounds, for the core."""
+    return ChainPlanner.dynprog(slots, max_rounds, gap, max_states, break_ties)
+
+
+def dynprog_figures(
+    chain: Chain,
+    *,
+    slots: int | None = 500,
+    method: str = "pruned",
+    ties: str | None = None,
+    gap: float = 0.0,
+    max_rounds: int = 50,
+    max_states: int = MAX_STATES,
+    chunk: ChunkLike = None,
+) -> Figures | None:
+    """What plans many devices at once, for their figures alone; the paper's algorithm has none."""
+    slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
+    if method == "hash":
+        return None
+    return partial(plans_of(chain, chunk).figures, dynprog_planner(slots, break_ties=ties == "simulate", **limits))
 
 
 def dynprog(
@@ -171,25 +183,15 @@ def dynprog(
     >>> ms.dynprog(chain, M=20, beta=4, slots=None).makespan
     6.0
     """
-    if slots is not None:
-        slots = checks.count("slots", slots, 1, 10_000_000)
-    checks.choice("method", method, ("pruned", "hash"))
-    ties = _checked_ties(ties, method)
-    max_rounds = checks.count("max_rounds", max_rounds, 1, 1_000_000)
-    max_states = checks.count("max_states", max_states, 1_000, 1_000_000_000)
+    slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
     time_limit = checks.time_limit(time_limit)
-    gap = checks.non_negative("gap", gap, "units")
     task = start("dynprog", chain, M, beta, device, chunk, min_memory=minimum.of_fluid_model)
-    solution = dynprog_set(
-        task,
-        slots,
-        method=method,
-        time_limit=time_limit,
-        gap=gap,
-        max_rounds=max_rounds,
-        max_states=max_states,
-        progress=progress,
-    )
+    solution: FluidSolution | _core.FluidSolution
+    if method == "hash" and task.excess > 0:
+        chosen, solution = _paper_set(task, slots, time_limit=time_limit, progress=progress, **limits)
+    else:
+        planner = dynprog_planner(slots, break_ties=ties == "simulate", **limits)
+        chosen, solution = dynprog_set(task, planner, time_limit=time_limit, progress=progress)
     params: dict[str, Any] = {
         "slots": slots,
         "method": method,
@@ -202,7 +204,5 @@ def dynprog(
     }
     if slots is None:
         params["model_lower_bound"] = solution.lower_bound
-    planner = {"name": "dynprog", "slots": slots, "method": method, "ties": ties}
-    chosen = _break_tie(task, solution) if ties == "simulate" else task.tensors(solution.offloaded)
-    schedule = task.schedule(chosen, planner)
-    return task.result("dynprog", params, schedule, estimate=solution.makespan)
+    said = {"name": "dynprog", "slots": slots, "method": method, "ties": ties}
+    return task.plan(said, params, chosen, estimate=solution.makespan)

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
 
-from memsched import _core
-from memsched._core import Chain, Device
-from memsched.fluid import Flags, fluid_chain, prefix_set
+from memsched._core import Chain, ChainPlanner, Device
+from memsched.fluid import Flags
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, start
+from memsched.planners.base import ChainTask, Figures, plans_of, start
 from memsched.problem import ChunkLike
 from memsched.result import Result
+
+_GREEDY = ChainPlanner.greedy()
 
 
 def release_prefix(task: ChainTask) -> Flags:
     """Tensors in order of release until what must leave does: GREEDY on the graph's own tensors or pieces."""
-    flags = np.zeros(len(task.stage), np.uint8)
-    sizes = _core.tensor_bytes(task.graph).tolist()
-    missing = task.excess
-    for tensor in _core.movable_tensors(task.graph):
-        if missing <= 0:
-            break
-        flags[tensor] = 1
-        missing -= sizes[tensor]
-    return flags
+    return task.plans.release_prefix(task.device)
 
 
 def greedy_set(task: ChainTask) -> Flags:
     """The tensors that GREEDY offloads: whole activations, or pieces where the chain is cut."""
-    if task.chunk is not None:
-        return release_prefix(task)
-    return task.tensors(prefix_set(fluid_chain(task.chain, task.device), task.excess))
+    return task.plans.choose(_GREEDY, task.device)[0]
+
+
+def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
+    """What plans many devices at once, for their figures alone."""
+    return partial(plans_of(chain, chunk).figures, _GREEDY)
 
 
 def greedy(
@@ -81,5 +77,4 @@ def greedy(
     """
     task = start("greedy", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
     params = {"chunk": chunk}
-    schedule = task.schedule(greedy_set(task), {"name": "greedy", **params})
-    return task.result("greedy", params, schedule)
+    return task.plan({"name": "greedy", **params}, params, greedy_set(task))

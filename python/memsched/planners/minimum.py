@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from memsched._core import Chain
 from memsched.errors import LimitError
-from memsched.fluid import FluidInstance
-from memsched.problem import graph_of, least_of, peak_of
+from memsched.planners.base import plans_of
+from memsched.problem import graph_of, least_of
 
 
 def of_graph(chain: Chain) -> int:
@@ -19,8 +19,7 @@ def of_graph(chain: Chain) -> int:
 
 def of_fluid_model(chain: Chain) -> int:
     """The same in the paper's model, where what a stage saves is one activation; at most the peak."""
-    least = chain.resident + FluidInstance(chain=chain, capacity=0, bandwidth=1.0).min_capacity
-    return min(least, peak_of(graph_of(chain)))
+    return plans_of(chain).fluid_least
 
 
 def by_bisection(runs: Callable[[int], bool], low: int, high: int, until: float = math.inf) -> int:

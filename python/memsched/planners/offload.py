@@ -12,7 +12,7 @@ from memsched.bounds import graph_bound
 from memsched.fluid import Flags, Progress, fluid_chain, fluid_solve
 from memsched.planners import minimum
 from memsched.planners.base import SIMULATED, ChainTask, over_at, seconds_left, start
-from memsched.planners.dynprog import dynprog_set
+from memsched.planners.dynprog import dynprog_planner, dynprog_set
 from memsched.planners.greedy import greedy_set, release_prefix
 from memsched.problem import ChunkLike
 from memsched.result import Result
@@ -63,7 +63,7 @@ def _starts(task: ChainTask, progress: Progress, until: float) -> list[Flags]:
     all_stages = task.tensors(np.ones(task.chain.n, np.uint8))
     starts = [greedy_set(task), release_prefix(task), _fitted_prefix(task), all_stages, everything]
     if task.device.memory >= minimum.of_fluid_model(task.chain):
-        starts.append(task.tensors(dynprog_set(task, 500, time_limit=seconds_left(until), progress=progress).offloaded))
+        starts.append(dynprog_set(task, dynprog_planner(), time_limit=seconds_left(until), progress=progress)[0])
         exact = fluid_solve(
             fluid_chain(task.chain, task.device),
             gap=1e-3,

@@ -2,6 +2,7 @@
 
 #include "memsched/planners/offload/fluid_walk.h"
 #include "memsched/support/errors.h"
+#include "memsched/support/simd.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,6 +35,23 @@ struct Rank {
     auto operator<=>(const Rank&) const = default;
 };
 
+MEMSCHED_CLONES bool any_dominates(const double* out, const double* in, const double* idle, std::size_t count,
+                                   const FluidState& s) {
+    constexpr std::size_t block = 64;
+    for (std::size_t first = 0; first < count; first += block) {
+        const std::size_t end = std::min(first + block, count);
+        unsigned found = 0;
+        for (std::size_t j = first; j < end; ++j) {
+            const double wait = std::max(out[j] - s.out_queue, 0.0) + std::max(in[j] - s.in_queue, 0.0);
+            found += idle[j] + wait <= s.idle ? 1U : 0U;
+        }
+        if (found != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // Which of the kept states make a new one superfluous: it holds no less and is idle no less, even if the kept state
 // first waits until its queues are as short. Columns, so that the comparison runs on vector units.
 class DominanceFilter {
@@ -45,21 +63,8 @@ class DominanceFilter {
     }
     // States come in ascending order of held bytes.
     bool dominated(const FluidState& s) const {
-        const std::size_t n = out_.size();
-        const std::size_t first = n > dominance_window ? n - dominance_window : 0;
-        constexpr std::size_t block = 16;
-        for (std::size_t i = first; i < n; i += block) {
-            const std::size_t end = std::min(i + block, n);
-            bool any = false;
-            for (std::size_t j = i; j < end; ++j) {
-                const double wait = std::max(out_[j] - s.out_queue, 0.0) + std::max(in_[j] - s.in_queue, 0.0);
-                any |= idle_[j] + wait <= s.idle;
-            }
-            if (any) {
-                return true;
-            }
-        }
-        return false;
+        const std::size_t n = out_.size(), first = n > dominance_window ? n - dominance_window : 0;
+        return any_dominates(out_.data() + first, in_.data() + first, idle_.data() + first, n - first, s);
     }
     void keep(const FluidState& s) {
         out_.push_back(s.out_queue);

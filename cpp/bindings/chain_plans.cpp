@@ -1,0 +1,100 @@
+// Plans of GREEDY and DYNPROG, one by one and as the figures of many points.
+#include "memsched/planners/offload/chain_plans.h"
+#include "support.h"
+
+namespace memsched::bindings {
+namespace {
+
+Flags array_of(const TensorFlags& tensors) { return Flags(static_cast<py::ssize_t>(tensors.size()), tensors.data()); }
+
+// (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or None.
+py::list rows_of(const std::vector<std::optional<PlanFigures>>& found, const std::vector<Seconds>& runtime) {
+    py::list rows(found.size());
+    for (std::size_t k = 0; k < found.size(); ++k) {
+        rows[k] = py::none();
+        if (const auto& f = found[k]) {
+            rows[k] = py::make_tuple(f->makespan, f->lower_bound, f->peak_memory, f->estimate, f->bytes_out,
+                                     f->bytes_in, f->idle, f->offloaded, runtime[k]);
+        }
+    }
+    return rows;
+}
+
+py::list figures(const ChainPlans& plans, const ChainPlanner& planner, const std::vector<Device>& devices) {
+    const PythonProgress ticker(std::nullopt, py::none());
+    std::vector<std::optional<PlanFigures>> found;
+    std::vector<Seconds> runtime;
+    {
+        const py::gil_scoped_release free;
+        for (const Device& device : devices) {
+            const auto began = std::chrono::steady_clock::now();
+            found.push_back(plans.figures(planner, device, ticker.progress()));
+            runtime.push_back(std::chrono::duration<Seconds>(std::chrono::steady_clock::now() - began).count());
+            ticker.progress().tick(0);
+        }
+    }
+    return rows_of(found, runtime);
+}
+
+} // namespace
+
+void bind_chain_plans(py::module_& module) {
+    py::class_<FluidSolution>(module, "FluidSolution")
+        .def_property_readonly(
+            "offloaded", [](const py::object& self) { return view(self.cast<const FluidSolution&>().offloaded, self); })
+        .def_readonly("makespan", &FluidSolution::makespan)
+        .def_readonly("lower_bound", &FluidSolution::lower_bound)
+        .def_readonly("optimal", &FluidSolution::optimal)
+        .def_readonly("states", &FluidSolution::states)
+        .def_readonly("rounds", &FluidSolution::rounds)
+        .def_readonly("slots", &FluidSolution::slots);
+    py::class_<ChainPlanner>(module, "ChainPlanner", "How each point of a chain is planned.")
+        .def_static("greedy", [] { return ChainPlanner{}; })
+        .def_static(
+            "dynprog",
+            [](std::optional<std::int64_t> slots, int max_rounds, double gap, std::size_t max_states, bool break_ties) {
+                return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}}, break_ties};
+            },
+            py::arg("slots"), py::arg("max_rounds"), py::arg("gap"), py::arg("max_states"), py::arg("break_ties"));
+    py::class_<ChainPlans>(module, "ChainPlans", "What the plans of one chain share on all devices.")
+        .def(py::init<const Chain&, const Graph&, bool, Seconds>(), py::arg("chain"), py::arg("graph"), py::arg("cut"),
+             py::arg("compute"), py::keep_alive<1, 3>())
+        .def_property_readonly("fluid_least", &ChainPlans::fluid_least)
+        .def(
+            "release_prefix",
+            [](const ChainPlans& plans, const Device& device) { return array_of(plans.release_prefix(device)); },
+            py::arg("device"))
+        .def(
+            "choose",
+            [](const ChainPlans& plans, const ChainPlanner& planner, const Device& device,
+               std::optional<double> time_limit, const py::object& progress) {
+                const PythonProgress ticker(time_limit, progress);
+                ChainChoice choice = [&] {
+                    const py::gil_scoped_release free;
+                    return plans.choose(planner, device, ticker.progress());
+                }();
+                return std::pair(array_of(choice.tensors), std::move(choice.model));
+            },
+            py::arg("planner"), py::arg("device"), py::arg("time_limit") = py::none(), py::arg("progress") = py::none(),
+            "Flags of the tensors that travel, and what DYNPROG's model says.")
+        .def(
+            "plan",
+            [](const ChainPlans& plans, const Flags& tensors, const Device& device, const py::object& planner,
+               const py::object& chunk) {
+                const std::string text = dump_json(planner, "planner");
+                const Chunk cut = to_chunk(chunk);
+                const TensorFlags flags(tensors.data(), tensors.data() + tensors.size());
+                const py::gil_scoped_release free;
+                ChainPlan found = plans.plan(flags, device);
+                return std::tuple(name_schedule(plans.graph(), device.memory, found.list, text, cut),
+                                  std::move(found.timeline), found.lower_bound);
+            },
+            py::arg("tensors"), py::arg("device"), py::arg("planner"), py::arg("chunk"),
+            "Schedule, timeline and lower bound in seconds.")
+        .def(
+            "figures", &figures, py::arg("planner"), py::arg("devices"),
+            "(makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or "
+            "None where there is something to say: then plan that one alone.");
+}
+
+} // namespace memsched::bindings

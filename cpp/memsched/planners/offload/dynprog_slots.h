@@ -1,0 +1,65 @@
+// DYNPROG on a chain of bytes and seconds: exact, or in memory slots (Euro-Par 2020, section 5.3.2).
+#pragma once
+
+#include "memsched/model/chain.h"
+#include "memsched/planners/offload/dynprog.h"
+#include "memsched/support/units.h"
+
+#include <optional>
+
+namespace memsched {
+
+// A chain as the paper sees it: x_0 = activation[0] and x_k = saved[k-1] travel whole.
+class FluidSizes {
+  public:
+    // compute: seconds of all runs, summed as the caller sums them.
+    FluidSizes(const Chain& chain, Seconds compute);
+
+    std::size_t stages() const { return chain_.forward.size(); }
+    Seconds compute() const { return compute_; }
+    Bytes peak() const { return peak_; }   // with everything kept, resident excluded
+    Bytes least() const { return least_; } // for which any offload set is feasible, resident excluded
+
+    // In bytes and link bytes; without a link, or with a free one, no time passes.
+    FluidChain exact(Bytes capacity, Bandwidth bandwidth) const;
+    // In slots of `width` bytes; times round down, all else rounds up. The activations are rounded already.
+    FluidChain in_slots(double width, double slots, Bandwidth bandwidth, const std::vector<double>& activation) const;
+    std::vector<double> activation_in_slots(double width) const;
+    // Adds a slot to the activation that is below its size and closest to it; false when none is below.
+    bool refine(std::vector<double>& activation, double width) const;
+    // x_0, x_1, .. until `excess` bytes travel (GREEDY).
+    std::vector<std::uint8_t> prefix(Bytes excess) const;
+
+  private:
+    FluidChain chain_; // times in seconds, sizes in bytes
+    Seconds compute_;
+    Bytes peak_ = 0, least_ = 0;
+};
+
+// The bandwidth of one link that carries both directions: of two different ones, their harmonic mean. What moves more
+// in `compute` seconds than a double can count is as good as free.
+Bandwidth fluid_bandwidth(Bandwidth d2h, Bandwidth h2d, Seconds compute);
+
+struct FluidOptions {
+    std::optional<std::int64_t> slots; // none: real sizes
+    int max_rounds = 50;               // of the discretisation; then the real sizes decide
+    DynprogOptions search;
+};
+
+struct FluidSolution {
+    std::vector<std::uint8_t> offloaded; // one flag a stage
+    Seconds makespan = 0;                // on the real sizes
+    Seconds lower_bound = 0;             // on every set; 0 where a discretised solution proves none
+    bool optimal = false;                // for the instance as solved
+    std::size_t states = 0;
+    int rounds = 0;
+    std::int64_t slots = 0; // 0: real sizes
+};
+
+// Solves a feasible instance; capacity without resident. In slots it is solved again and again with finer activations
+// until the set fits the real sizes. Gradients and overheads round up, so a capacity close to the least may have no
+// solution in slots; then, and after max_rounds, the real sizes decide, with a bound on the states.
+FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const FluidOptions& options,
+                          const Progress& progress);
+
+} // namespace memsched
