@@ -12,13 +12,14 @@ source = Path("python/memsched")
 
 packed = set(zipfile.ZipFile(wheel).namelist())
 wanted = {f"memsched/{path.relative_to(source).as_posix()}" for path in source.rglob("*.py*") if path.suffix != ".pyc"}
-wanted |= {f"memsched/{kind}/{path.name}" for kind in ("chains", "schemas") for path in (source / kind).glob("*.json")}
-wanted |= {f"memsched/graphs/{path.name}" for path in (source / "graphs").glob("*.json.gz")}
+data = [path for pattern in ("*.json", "*.json.gz") for path in source.rglob(pattern)]
+assert len({path.parent for path in data}) == 3, "chains, graphs and schemas"
+wanted |= {f"memsched/{path.relative_to(source).as_posix()}" for path in data}
 wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
 missing = sorted(wanted - packed)
 if missing:
     raise SystemExit(f"{wheel.name} lacks {missing}")
-for module in ("_core", "discretize"):
+for module in ("_core", "problems/discretize"):
     if not any(name.startswith(f"memsched/{module}.") and name.endswith((".so", ".pyd")) for name in packed):
         raise SystemExit(f"{wheel.name} lacks the compiled module {module}")
 strange = sorted(n for n in packed if not n.startswith("memsched/") and ".dist-info/" not in n)

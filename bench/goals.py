@@ -22,11 +22,11 @@ from bench.whole_tensors import whole_tensor_bound
 
 import memsched as ms
 from memsched import _core
-from memsched.bounds import graph_bound
-from memsched.discretize import ceil_partial_sums
-from memsched.fluid import fluid_chain, fluid_solve
 from memsched.planners.base import start
 from memsched.planners.greedy import greedy_set
+from memsched.problems.bounds import graph_bound
+from memsched.problems.discretize import ceil_partial_sums
+from memsched.problems.fluid import fluid_chain, fluid_solve
 
 SLOTS = 500
 MAX_HASH_STATES = 60_000_000

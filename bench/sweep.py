@@ -45,7 +45,7 @@ SHARE = ("rotor", ALL)  # in which some planner answers all memories from one ta
 CHILD = """
 import json, sys, tempfile, time
 import memsched as ms
-from memsched.units import parse_memory
+from memsched.problems.budget import parse_memory
 
 way, networks, planners, memory, beta, jobs = json.loads(sys.argv[1])
 chains = [ms.profiles.load(name) for name in networks]

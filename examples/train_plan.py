@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import memsched.torch
+from memsched.support.units import format_bytes
 from memsched.torch.meter import Meter
-from memsched.units import format_bytes
 
 BATCH, SIDE, CLASSES = 20, 24, 6
 

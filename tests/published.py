@@ -11,7 +11,7 @@ from referencing import Registry, Resource
 
 SCHEMAS = {
     schema["$id"].split(":")[2]: schema
-    for file in (resources.files("memsched") / "schemas").iterdir()
+    for file in (resources.files("memsched.support") / "schemas").iterdir()
     for schema in [json.loads(file.read_text(encoding="utf-8"))]
 }
 REGISTRY = Registry().with_resources((s["$id"], Resource.from_contents(s)) for s in SCHEMAS.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-from memsched.sweep.rows import Row
-from memsched.sweep.work import STOP, Work, run
+from memsched.study.sweep.rows import Row
+from memsched.study.sweep.work import STOP, Work, run
 
 DEADLY = 700_000_007  # bytes
 

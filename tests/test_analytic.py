@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import memsched as ms
-from memsched.analytic.kernels import GPUS
-from memsched.analytic.networks import NETWORKS
+from memsched.problems.analytic.kernels import GPUS
+from memsched.problems.analytic.networks import NETWORKS
 
 
 def maps(graph: ms.Graph) -> list[str]:

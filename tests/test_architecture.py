@@ -88,18 +88,17 @@ def uses(module: str, other: str, *, anywhere: bool = True) -> bool:
 def test_the_reader_of_imports_sees_them() -> None:
     assert uses("memsched.planners.offload", "memsched.planners.dynprog")
     assert uses("memsched", "memsched.profiles", anywhere=False)
-    assert not uses("memsched.validate", "memsched._core", anywhere=False)
+    assert not uses("memsched.validation.plan", "memsched._core", anywhere=False)
 
 
-def test_validate_stands_alone() -> None:
-    ours = {name for name in imports("memsched.validate", anywhere=False) if name.startswith("memsched")}
-    parts = ("memsched.errors", "memsched.validate_bounds", "memsched.validate_result", "memsched.validate_placement")
-    assert all(name.startswith(parts) for name in ours)
-    for part in parts[1:]:
-        known = {name for name in imports(part, anywhere=True) if name.startswith("memsched")}
-        assert all(name.startswith(("memsched.errors", "memsched.validate_placement")) for name in known)
-    lazily = {name for name in imports("memsched.validate", anywhere=True) if name.startswith("memsched")}
-    assert lazily - ours <= {"memsched._core", "memsched._core.to_graph"}
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("memsched.validation.")])
+def test_the_validator_stands_alone(module: str) -> None:
+    """It computes all anew; the core only cuts chains into graphs for it."""
+    ours = {name for name in imports(module, anywhere=True) if name.startswith("memsched.")}
+    core = {name for name in ours if name.startswith("memsched._core")}
+    assert all(name.startswith(("memsched.errors", "memsched.validation")) for name in ours - core)
+    assert core <= ({"memsched._core", "memsched._core.to_graph"} if module == "memsched.validation.plan" else set())
+    assert not uses(module, "memsched._core", anywhere=False)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -111,8 +110,8 @@ def test_only_torch_knows_torch(module: str) -> None:
 TORCH = [module for module in MODULES if module.startswith("memsched.torch.")]
 # What the PyTorch package may use of the others: the types, the checks, and the planners through `plan` alone.
 TORCH_MAY_USE = {
-    *("_core", "checks", "compare", "documents", "errors", "family", "planners.registry", "problem", "result", "units"),
-    "validate",  # before a plan is run
+    *("_core", "errors", "planners.registry", "problems", "result", "study.compare", "support"),
+    "validation.plan",  # before a plan is run
 }
 
 
@@ -140,57 +139,45 @@ def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
         assert not uses(module, package, anywhere=False)
 
 
-LAYERS = {
-    "errors": [],
-    "files": ["errors"],
-    "documents": ["errors", "_core", "files"],
-    "checks": ["errors"],
-    "family": ["errors", "_core", "checks", "documents"],
-    "memo": [],
-    "problem": ["errors", "_core", "checks", "family", "memo"],
-    "buffers": ["errors", "checks", "files"],
-    "ilp": ["errors", "_core", "documents", "ilp", "place"],
-    "place": ["errors", "_core", "buffers", "checks", "documents", "ilp", "validate_placement"],
-    "order": ["errors", "_core", "checks", "ilp", "problem"],
-    "result": ["errors", "_core", "bounds", "checks", "documents", "family", "place", "problem"],
-    "addresses": ["errors", "_core", "buffers", "checks", "family", "place", "problem", "result"],
-    "classes": ["errors", "_core", "checks", "result"],
-    "discretize": [],
-    "fluid": ["errors", "_core", "discretize"],
-    "bounds": ["errors", "_core", "checks", "family", "fluid", "problem"],
-    "analytic": ["errors", "_core", "analytic", "family"],
-    "profiles": ["errors", "_core", "analytic", "checks"],
-    "units": ["errors", "_core", "checks", "problem"],
-    "sources": ["errors", "documents", "family", "problem", "profiles", "units"],
-    "sweep": [
-        *("errors", "_core", "checks", "compare", "documents", "family", "files", "planners", "plot_sweep", "problem"),
-        *("result", "sources", "sweep", "units"),
-    ],
-    "carry": ["_core", "place", "planners", "problem", "result"],
-    "ladder": ["_core", "bounds", "family", "memo", "planners", "problem"],
-    "compare": [
-        *("errors", "_core", "bounds", "carry", "checks", "family", "ladder", "memo", "planners", "problem", "result"),
-    ],
-    "frontier": ["errors", "_core", "carry", "checks", "fluid", "planners", "problem", "result"],
-    "trace": ["errors", "_core", "problem", "result", "units"],
-    "plot": ["errors", "files", "result", "trace", "units"],
-    "plot_addresses": ["errors", "addresses", "family", "place", "plot", "problem", "result", "units"],
-    "plot_classes": ["errors", "classes", "plot", "result", "units"],
-    "plot_sweep": ["errors", "plot", "plot_frontier", "units"],
-    "report": [
-        *("errors", "_core", "addresses", "bounds", "classes", "compare", "family", "files", "frontier"),
-        *("planners", "plot", "plot_frontier", "problem", "report", "result", "trace", "units"),
-    ],
-    "plot_frontier": ["errors", "_core", "frontier", "planners", "plot", "problem", "units"],
+# Room of the package -> those that it may know. A file beside the folders is a room of its own.
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "support": {"errors", "_core"},
+    "validation": {"errors", "_core"},
+    "problems": {"errors", "_core", "support"},
+    "profiles": {"errors", "_core", "support", "problems"},
+    "arena": {"errors", "_core", "support", "problems", "validation"},
+    "result": {"errors", "_core", "support", "problems", "arena"},
+    "planners": {"errors", "_core", "support", "problems", "arena", "result"},
+    "study": {"errors", "_core", "support", "problems", "profiles", "arena", "result", "planners"},
+    "show": {"errors", "_core", "support", "problems", "arena", "result", "planners", "study"},
+    "testing": {"errors", "_core", "problems"},
 }
+TABLE = "memsched.study.sweep.table"  # which draws itself when it is asked to
 
 
-@pytest.mark.parametrize("module", LAYERS)
-def test_layers(module: str) -> None:
-    """Dependencies run one way: a module knows those below it only."""
-    assert f"memsched.{module}" in MODULES
-    known = {name.split(".")[1] for name in imports(f"memsched.{module}", anywhere=True) if "memsched." in name}
-    assert known <= set(LAYERS[module])
+def room_of(name: str) -> str:
+    return name.split(".")[1]
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room_of(module) for module in MODULES if "." in module} == {*ROOMS, "cli", "torch"}
+    done: set[str] = {"_core"}
+    for room, known in ROOMS.items():
+        assert known <= done, room
+        done.add(room)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if "." in m and room_of(m) in ROOMS])
+def test_rooms_know_those_below_them(module: str) -> None:
+    known = {room_of(name) for name in imports(module, anywhere=True) if name.startswith("memsched.")}
+    assert known - ({"show"} if module == TABLE else {"__version__"}) <= {room_of(module), *ROOMS[room_of(module)]}
+
+
+def test_no_public_name_hides_a_module() -> None:
+    """`profiles` is a module, and public."""
+    names = {path.stem for path in PACKAGE.iterdir()}
+    assert names & set(memsched.__all__) == {"profiles"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(PLANNERS)])
@@ -208,22 +195,6 @@ def test_planners_know_no_other_planner(module: str) -> None:
     assert "registry" not in others
     for other in others - SHARED:
         assert (name, other) in ALLOWED
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_what_shows_results_is_known_to_the_command_line_only(module: str) -> None:
-    for shown in ("plot", "plot_addresses", "plot_classes", "plot_frontier", "plot_sweep", "trace", "cli", "report"):
-        inside = module.startswith(("memsched.cli", "memsched.report", "memsched.__main__", f"memsched.{shown}"))
-        if not inside and module not in (
-            "memsched.plot",
-            "memsched.plot_addresses",
-            "memsched.plot_classes",
-            "memsched.plot_frontier",
-            "memsched.plot_sweep",
-            "memsched.sweep.table",  # which plots itself when it is asked to
-            "memsched.trace",
-        ):
-            assert not uses(module, f"memsched.{shown}")
 
 
 def test_import_memsched_stays_light() -> None:

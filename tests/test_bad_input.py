@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from listed import CHAIN_PLANNERS
-from memsched import documents, errors
+from memsched import errors
 from memsched.planners.registry import PLANNERS
+from memsched.support import documents
 
 BASE: dict[str, Any] = {
     "forward_time": [1, 2],

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
-from memsched.plot import plot
-from memsched.plot_classes import plot_classes
+from memsched.show.plots.classes import plot_classes
+from memsched.show.plots.plan import plot
 from memsched.testing import graphs
 
 DEVICE = ms.Device(16 * 10**9, 12e9, duplex=True)

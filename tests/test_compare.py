@@ -81,7 +81,7 @@ def test_that_no_planner_found_a_plan_is_not_called_a_proof(monkeypatch: pytest.
     graph, memory = ms.to_graph(chain), 16
     least = ms.min_memory(graph)
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["memsched.compare"], "suits", lambda _: False)
+        patch.setattr(sys.modules["memsched.study.compare"], "suits", lambda _: False)
         with pytest.raises(ms.InfeasibleError, match=f"proven only below {least}, which one op alone needs") as caught:
             ms.plan(graph, memory, 0.0, time_limit=0.0)
     assert ms.plan(graph, caught.value.min_memory, 0.0, time_limit=0.0).peak_memory <= caught.value.min_memory
@@ -106,7 +106,7 @@ def test_pebbles_has_what_is_left_of_the_time_of_all(monkeypatch: pytest.MonkeyP
         given.append(time_limit)
         return pebbles(*arguments, time_limit=time_limit, **more)
 
-    monkeypatch.setattr(sys.modules["memsched.compare"], "pebbles", asked)
+    monkeypatch.setattr(sys.modules["memsched.study.compare"], "pebbles", asked)
     ms.plan(ms.to_graph(CHAIN), 24, 2.0, time_limit=limit)
     assert given
     assert all(one is not None and 0 < one < 0.4 if limit else one is None for one in given)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
-from memsched.discretize import ceil_partial_sums
-from memsched.fluid import FluidInstance, fluid_chain, prefix_set
+from memsched.problems.discretize import ceil_partial_sums
+from memsched.problems.fluid import FluidInstance, fluid_chain, prefix_set
 from memsched.testing import chains, devices, instances, two_partition_chain
 from oracles.interruptible import best_fluid, fluid_makespan, paper_instance
 

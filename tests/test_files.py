@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched import files
 from memsched.cli.app import program
-from memsched.documents import write_document
 from memsched.errors import visible
-from memsched.files import plain_cell, read_cell, read_text, write_bytes
-from memsched.sweep.spec import read_spec
+from memsched.study.sweep.spec import read_spec
+from memsched.support import files
+from memsched.support.documents import write_document
+from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], name="c")

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched import checks, units
-from memsched.documents import read_document
-from memsched.sources import find_problem, named_problem
-from memsched.sweep.spec import parse_spec
+from memsched.study.sources import find_problem, named_problem
+from memsched.study.sweep.spec import parse_spec
+from memsched.support import checks, units
+from memsched.support.documents import read_document
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

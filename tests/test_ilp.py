@@ -13,10 +13,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.arena.ilp import joint_ilp, order_ilp, place_ilp
+from memsched.arena.ilp.anchors import control_edges_of, updates_of
+from memsched.arena.ilp.pyramid import pyramid
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.ilp import joint_ilp, order_ilp, place_ilp
-from memsched.ilp.anchors import control_edges_of, updates_of
-from memsched.ilp.pyramid import pyramid
 from memsched.testing import graphs
 from oracles.olla_graphs import FIGURE_3, WORKED, random_graphs, with_kept, written
 from oracles.orders import all_orders, best_order, peak_of
@@ -57,14 +57,14 @@ def no_shortcuts(*, joint: bool = False) -> Iterator[None]:
         order = list(range(net.count))
         return module.OrderSolution(order=order, peak_memory=net.peak(order), lower_bound=0)
 
-    module = sys.modules["memsched.ilp.order"]
+    module = sys.modules["memsched.arena.ilp.order"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "beam_order", lambda net, until: list(range(net.count)))
         patch.setattr(module, "probed_bound", lambda net, low, *_: low)
-        for name in ("memsched.ilp.order", "memsched.ilp.joint"):
+        for name in ("memsched.arena.ilp.order", "memsched.arena.ilp.joint"):
             patch.setattr(sys.modules[name], "probe", lambda net, *_: net.reach)
         if joint:
-            patch.setattr(sys.modules["memsched.ilp.joint"], "exact_order", listed)
+            patch.setattr(sys.modules["memsched.arena.ilp.joint"], "exact_order", listed)
         yield
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched import ladder
-from memsched.carry import Draft
+from memsched.study import ladder
+from memsched.study.carry import Draft
 from memsched.testing import chains, graphs
 
 
@@ -110,7 +110,7 @@ def test_rungs_that_cannot_matter_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     def unused(*_: object) -> None:
         raise AssertionError("a plan was carried")
 
-    monkeypatch.setattr(sys.modules["memsched.carry"].Draft, "on", unused)
+    monkeypatch.setattr(sys.modules["memsched.study.carry"].Draft, "on", unused)
     assert ms.plan(chain, device=device).makespan == best.makespan
 
 
@@ -146,7 +146,7 @@ def test_what_was_planned_for_a_rung_is_there_for_the_next_call(monkeypatch: pyt
     memory = 810_212_448
     first = ms.plan(chain, memory, 12.2e9)
     asked: list[int] = []
-    compare = sys.modules["memsched.compare"]
+    compare = sys.modules["memsched.study.compare"]
     outcome = compare._outcome
 
     def counted(entry: object, problem: ms.Chain, device: ms.Device, options: dict[str, object]) -> object:

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import memsched as ms
-from memsched.bounds import recompute_bound
 from memsched.planners.recompute import MOST_LAYERS, TABLE_CELLS, most_slots
 from memsched.planners.registry import PLANNERS, takes
+from memsched.problems.bounds import recompute_bound
 
 pytestmark = [
     pytest.mark.slow,

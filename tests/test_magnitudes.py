@@ -14,11 +14,12 @@ import pytest
 
 import memsched as ms
 from memsched import _core
-from memsched.bounds import certified
-from memsched.compare import _bounded
 from memsched.errors import InternalError
 from memsched.planners.registry import PLANNERS, planners_of
-from memsched.units import parse_bytes, parse_memory
+from memsched.problems.bounds import certified
+from memsched.problems.budget import parse_memory
+from memsched.study.compare import _bounded
+from memsched.support.units import parse_bytes
 from test_tiny_graphs import tiny_graph
 
 MOST = 2**53

@@ -60,8 +60,8 @@ def test_names_that_are_mentioned_can_be_reached(path: Path) -> None:
     assert [name for name in mentioned(path) if name not in NOT_OURS and not reached(name)] == []
 
 
-def test_a_module_that_a_function_hides_is_not_reached() -> None:
+def test_the_reader_of_names_tells_what_is_not_there() -> None:
     assert reached("memsched.read_store")
-    assert reached("memsched.report.write_report")
+    assert reached("memsched.show.report.write_report")
     assert not reached("memsched.sweep.read_store")
     assert not reached("memsched.nothing")

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 
 import memsched as ms
-from memsched import plot as module
-from memsched import plot_classes as classes_module
-from memsched import plot_frontier as frontier_module
-from memsched.plot import memory_curve, plot
-from memsched.plot_frontier import least_memory, lower_bounds, plot_frontier
+from memsched.show.plots import classes as classes_module
+from memsched.show.plots import frontier as frontier_module
+from memsched.show.plots import plan as module
+from memsched.show.plots.frontier import least_memory, lower_bounds, plot_frontier
+from memsched.show.plots.plan import memory_curve, plot
 from memsched.testing import plans
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import Buffer
-from memsched import plot_addresses as module
-from memsched.plot_addresses import plot_addresses
+from memsched.show.plots import addresses as module
+from memsched.show.plots.addresses import plot_addresses
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7, name="toy $1$_x")
 BUFFERS = [Buffer(5, 7, 3, name="a"), Buffer(6, 8, 4, name="b"), Buffer(7, 9, 3), Buffer(6, 6, 9), Buffer(5, 9, 0)]

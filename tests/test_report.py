@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import itertools
 import json
@@ -23,17 +22,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched import plot, plot_addresses, plot_frontier
 from memsched.cli.app import program
-from memsched.report import figures, page, write_report, write_sweep_report
-from memsched.report.comparison import studies, study
-from memsched.report.results_page import results_page
-from memsched.report.summary import summarize
-from memsched.report.sweep_page import sweep_page
-from memsched.report.sweep_rows import checked, standings
-from memsched.report.tables import KINDS, Column, Table, exact, shown
-from memsched.report.tensors import FATES, PLACES, tensor_uses
-from memsched.report.words import verdict
+from memsched.show.plots import addresses as plot_addresses
+from memsched.show.plots import frontier as plot_frontier
+from memsched.show.plots import plan as plot
+from memsched.show.report import figures, page, write_report, write_sweep_report
+from memsched.show.report.comparison import studies, study
+from memsched.show.report.results_page import results_page
+from memsched.show.report.summary import summarize
+from memsched.show.report.sweep_page import sweep_page
+from memsched.show.report.sweep_rows import standings
+from memsched.show.report.tables import KINDS, Column, Table, exact, shown
+from memsched.show.report.tensors import FATES, PLACES, tensor_uses
+from memsched.show.report.words import verdict
+from memsched.study.sweep.rows import checked
 from memsched.testing import graphs, schedules
 
 pytest.importorskip("plotly", reason="reports need plotly")
@@ -354,7 +356,7 @@ def test_scripts_are_those_that_the_page_allows_and_nothing_is_fetched() -> None
     assert policy.count("'sha256-") == 2
     assert "connect-src" not in policy
     assert "unsafe-eval" not in policy
-    assert not re.search(r"url\(|@import|https?:", files("memsched.report").joinpath("page.css").read_text())
+    assert not re.search(r"url\(|@import|https?:", files("memsched.show.report").joinpath("page.css").read_text())
 
 
 def wicked_results() -> list[ms.Result]:
@@ -407,7 +409,7 @@ def test_a_long_table_has_its_first_rows_in_the_page_and_all_in_the_data() -> No
 
 
 def test_colours_are_those_of_the_other_pictures() -> None:
-    css = files("memsched.report").joinpath("page.css").read_text(encoding="utf-8")
+    css = files("memsched.show.report").joinpath("page.css").read_text(encoding="utf-8")
     for name, colour in {**plot._COLOURS, **plot_addresses._COLOURS, "resident": plot._RESIDENT}.items():
         assert f"--{name}: {colour};" in css
     for at, colour in enumerate((*plot_frontier.COLOURS, plot._MEMORY)):
@@ -587,7 +589,7 @@ def test_without_plotly_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
         return original(name, *rest)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    monkeypatch.setattr("memsched.report.studies", None)  # nothing is planned in vain
+    monkeypatch.setattr("memsched.show.report.studies", None)  # nothing is planned in vain
     with pytest.raises(ms.MemschedError, match=r"reports need plotly; install memsched\[report\]"):
         write_report(RESULT, tmp_path / "r.html")
     assert not list(tmp_path.iterdir())
@@ -648,9 +650,9 @@ class TestCommand:
         with sqlite3.connect("grid.json") as store:  # whatever its name
             store.execute("create table points (x)")
         store.close()
-        module = ModuleType("memsched.sweep")
+        module = ModuleType("memsched.study.sweep")
         module.read_store = lambda path: SimpleNamespace(rows=[ROW])  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "memsched.sweep", module)
+        monkeypatch.setitem(sys.modules, "memsched.study.sweep", module)
         assert run("grid.json", "-o", "s.html") == "1 points, 1 of them planned: saved in s.html\n"
         assert data_of(Path("s.html").read_text())["sweep"]["title"] == "grid"
         assert json.loads(run("grid.json", "-o", "s.html", "--json"))["planned"] == 1
@@ -658,13 +660,13 @@ class TestCommand:
         assert "not planned again" in run("grid.json", "-o", "r.html", "--compare", status=2)
 
     def test_a_real_store(self, folder: Path) -> None:
-        module = pytest.importorskip("memsched.sweep")
+        module = pytest.importorskip("memsched.study.sweep")
         module.sweep([CHAIN], ["greedy", "rotor"], memory=[24, 31, 40], beta=[2.0], store="real.sqlite")
         run("real.sqlite", "-o", "s.html")
         assert data_of(Path("s.html").read_text())["sweep"]["points"] == 6
 
     def test_without_plotly(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = builtins.__import__
+        original = importlib.import_module
 
         def refuse(name: str, *args: Any, **options: Any) -> Any:
             if name.startswith("plotly"):

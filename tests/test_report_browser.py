@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import memsched as ms
-from memsched.report import write_report, write_sweep_report
+from memsched.show.report import write_report, write_sweep_report
+from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.testing import random_schedule
-from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
 pytest.importorskip("plotly", reason="reports need plotly")
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")

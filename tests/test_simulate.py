@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.testing import schedules
-from memsched.validate import check_plan
+from memsched.validation.plan import check_plan
 from plans import instances
 
 MANY = settings(max_examples=3 * settings().max_examples)

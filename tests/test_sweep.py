@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.frontier import frontier
-from memsched.memo import once_an_object
 from memsched.planners.registry import PLANNERS
-from memsched.sweep.points import group, swept_problem
-from memsched.sweep.rows import MEASURES
+from memsched.study.frontier import frontier
+from memsched.study.sweep.points import group, swept_problem
+from memsched.study.sweep.rows import MEASURES
+from memsched.support.memo import once_an_object
 from memsched.testing import chains
 
 CHAIN = "resnet18-224-b32"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import memsched as ms
-from memsched.files import MOST_BYTES
-from memsched.sweep import store_file
-from memsched.sweep.rows import Row
-from memsched.sweep.store import Store
+from memsched.study.sweep import store_file
+from memsched.study.sweep.rows import Row
+from memsched.study.sweep.store import Store
+from memsched.support.files import MOST_BYTES
 
 CHAIN = "resnet18-224-b32"
 

@@ -21,9 +21,9 @@ import pytest
 
 import memsched as ms
 from memsched.planners.registry import PLANNERS
-from memsched.sweep import drive
-from memsched.sweep.processes import Processes
-from memsched.sweep.work import Work, run
+from memsched.study.sweep import drive
+from memsched.study.sweep.processes import Processes
+from memsched.study.sweep.work import Work, run
 from sweeps import DEADLY, run_or_die
 
 CHAIN = "resnet18-224-b32"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.cli.app import program
-from memsched.sweep.spec import parse_spec, read_spec
+from memsched.study.sweep.spec import parse_spec, read_spec
 
 SMALL = 'problems = ["resnet18-224-b32"]\nplanners = ["greedy", "rotor"]\nmemory = ["20%", "60%"]\n'
 

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched._core import Device
-from memsched.sweep import store as stores
-from memsched.sweep.points import group, swept_problem
-from memsched.sweep.rows import Row
-from memsched.sweep.store import Store
-from memsched.sweep.store_file import POINT, as_kept, seal
+from memsched.study.sweep import store as stores
+from memsched.study.sweep.points import group, swept_problem
+from memsched.study.sweep.rows import Row
+from memsched.study.sweep.store import Store
+from memsched.study.sweep.store_file import POINT, as_kept, seal
 from sweeps import POINTS, SWEEP
 
 CHAIN = "resnet18-224-b32"

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 
 import memsched as ms
-from memsched import trace as module
+from memsched.show import trace as module
+from memsched.show.trace import intervals, trace
 from memsched.testing import plans
-from memsched.trace import intervals, trace
 
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5], resident=7)
 

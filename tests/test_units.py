@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched import units
-from memsched.testing import problems
-from memsched.units import (
+from memsched.problems import budget
+from memsched.problems.budget import memory_percent, parse_memory
+from memsched.support import units
+from memsched.support.units import (
     format_bandwidth,
     format_bytes,
     format_seconds,
-    memory_percent,
     parse_bandwidth,
     parse_bytes,
     parse_chunk,
-    parse_memory,
     parse_seconds,
 )
+from memsched.testing import problems
 
 UNITS = {
     "": 1,
@@ -41,9 +41,10 @@ CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:
-    outcome = doctest.testmod(units)
-    assert outcome.attempted > 8
-    assert outcome.failed == 0
+    for module, least in ((units, 8), (budget, 4)):
+        outcome = doctest.testmod(module)
+        assert outcome.attempted > least
+        assert outcome.failed == 0
 
 
 @given(count=st.integers(0, 8), unit=st.sampled_from(sorted(UNITS)), gap=st.sampled_from(["", " "]))

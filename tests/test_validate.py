@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memsched.errors import ScheduleError
-from memsched.validate import _checked, _execute, _sweep, _Walk, check_plan, validate
+from memsched.validation.plan import _checked, _execute, _sweep, _Walk, check_plan, validate
 from plans import device, graph, instances, op, plan, tensor
 
 Json = dict[str, Any]

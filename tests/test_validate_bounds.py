@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.bounds import graph_bound, recompute_bound
+from memsched.problems.bounds import graph_bound, recompute_bound
 from memsched.testing import chains, devices, graphs, schedules
-from memsched.validate_bounds import bound_of_all, bound_of_once
+from memsched.validation.bounds import bound_of_all, bound_of_once
 
 
 def close(one: float, other: float) -> bool:

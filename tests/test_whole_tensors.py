@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import memsched as ms
-from memsched.bounds import graph_bound
+from memsched.problems.bounds import graph_bound
 from oracles.exhaustive import least_makespan
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

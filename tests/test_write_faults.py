@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 
 import memsched as ms
-from memsched.documents import write_document
-from memsched.place import write_placement
-from memsched.plot import plot
-from memsched.plot_addresses import plot_addresses
-from memsched.plot_classes import plot_classes
-from memsched.plot_frontier import plot_frontier
-from memsched.sweep import store as stores
-from memsched.sweep.processes import Processes
-from memsched.trace import trace
+from memsched.arena.placement import write_placement
+from memsched.show.plots.addresses import plot_addresses
+from memsched.show.plots.classes import plot_classes
+from memsched.show.plots.frontier import plot_frontier
+from memsched.show.plots.plan import plot
+from memsched.show.trace import trace
+from memsched.study.sweep import store as stores
+from memsched.study.sweep.processes import Processes
+from memsched.support.documents import write_document
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="limits and devices of POSIX")
 
@@ -38,12 +38,12 @@ PLACED = ms.place(RESULT)
 
 def report(path: str) -> None:
     pytest.importorskip("plotly", reason="reports need plotly")
-    importlib.import_module("memsched.report").write_report([RESULT], path, compare=False)
+    importlib.import_module("memsched.show.report").write_report([RESULT], path, compare=False)
 
 
 def sweep_report(path: str) -> None:
     pytest.importorskip("plotly", reason="reports need plotly")
-    importlib.import_module("memsched.report").write_sweep_report(table().rows, path)
+    importlib.import_module("memsched.show.report").write_sweep_report(table().rows, path)
 
 
 def parquet(path: str) -> None:

@@ -48,14 +48,8 @@ GROUPS = {
     "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store", "plan_again"],
     "Profiles": ["profiles"],
     "Pictures and traces": [
-        "plot.plot",
-        "plot_addresses.plot_addresses",
-        "plot_classes.plot_classes",
-        "plot_frontier.plot_frontier",
-        "plot_sweep.plot_sweep",
-        "report.write_report",
-        "report.write_sweep_report",
-        "trace.trace",
+        *("plot", "plot_addresses", "plot_classes", "plot_frontier", "plot_sweep"),
+        *("write_report", "write_sweep_report", "trace"),
     ],
     "PyTorch": ["torch"],
     "Tools for tests": ["testing"],
@@ -68,7 +62,7 @@ NOTES = {
     "Planners of graphs": "They take graphs, families of graphs, and chains as their graphs. Of the planners above, "
     "vdnn, tflms and autoswap take graphs, too.",
     "Profiles": "A module that `import memsched` brings. [profiles.md](profiles.md) says where the figures come from.",
-    "Pictures and traces": "To be imported by name, as in `from memsched.plot import plot`. Pictures need matplotlib.",
+    "Pictures and traces": "Pictures need matplotlib, reports plotly: `pip install 'memsched[report]'`.",
     "PyTorch": "`memsched.torch` is to be imported by name and needs torch: `pip install 'memsched[torch]'`. "
     "[pytorch.md](pytorch.md) is the guide.",
     "Tools for tests": "`memsched.testing` is to be imported by name and needs hypothesis.",
@@ -157,7 +151,7 @@ def entries(name: str, public: dict[str, Definition | None]) -> list[Entry]:
 def constants() -> dict[str, str]:
     """Numbers that modules of the package give a name in capitals, for defaults."""
     found = {}
-    for path in sorted(PACKAGE.glob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 found[ast.unparse(node.targets[0])] = ast.unparse(node.value)

@@ -31,8 +31,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ("cpp/memsched/**/*.cpp", "python/memsched/*.py", "python/memsched/planners/*.py",
-        "python/memsched/sweep/*.py")  # fmt: skip
+ROOMS = ("arena", "planners", "problems", "study/**", "support", "validation")
+CORE = ("cpp/memsched/**/*.cpp", "python/memsched/*.py", *(f"python/memsched/{room}/*.py" for room in ROOMS))
 MOST_MEMORY = 8 << 30  # bytes of a test process
 FIRST = 6  # test files that know most of the mutated file, and run before the others
 

@@ -22,7 +22,7 @@ from bench.papers.page import Parts, arguments, publish
 
 import memsched as ms
 from memsched import _core
-from memsched.fluid import fluid_chain, prefix_set
+from memsched.problems.fluid import fluid_chain, prefix_set
 
 NETWORKS = (
     *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)),

@@ -20,7 +20,7 @@ from bench.papers.page import Parts, arguments, publish
 
 import memsched as ms
 from memsched import _core
-from memsched.analytic.kernels import gpu_named
+from memsched.problems.analytic.kernels import gpu_named
 
 GPU = "k40m"
 BATCHES = {"vgg16": 256, "vgg19": 256, "vgg101": 128, "resnet34": 256, "fcn": 128}  # those of the paper

@@ -22,9 +22,9 @@ from bench.profiles.differences import differing
 from bench.profiles.networks import Source, register_causal_attention, sources
 
 import memsched as ms
-from memsched.documents import write_bytes
+from memsched.support.documents import write_bytes
 
-PACKAGE = Path(ms.__file__).parent
+FOLDER = Path(ms.__file__).parent / "problems"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.profiles", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=("chains", "graphs"), default=["chains", "graphs"])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these profiles; of graphs, all of their networks")
-    parser.add_argument("--chains", type=Path, default=PACKAGE / "chains", help="folder of the chains")
-    parser.add_argument("--graphs", type=Path, default=PACKAGE / "graphs", help="folder of the graphs")
+    parser.add_argument("--chains", type=Path, default=FOLDER / "chains", help="folder of the chains")
+    parser.add_argument("--graphs", type=Path, default=FOLDER / "graphs", help="folder of the graphs")
     parser.add_argument("--check", action="store_true", help="write nothing; say what in the folders differs")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.only or ()) - set(known))

@@ -17,10 +17,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import memsched as ms
 from memsched import _core
-from memsched.discretize import ceil_partial_sums
-from memsched.fluid import fluid_chain, fluid_solve
 from memsched.planners.base import start
 from memsched.planners.greedy import greedy_set
+from memsched.problems.discretize import ceil_partial_sums
+from memsched.problems.fluid import fluid_chain, fluid_solve
 
 PROFILE = "resnet101-224-b32"
 LONG = "densenet201-224-b32"

@@ -5,7 +5,7 @@
 
 namespace memsched::bindings {
 
-inline py::object documents() { return py::module_::import("memsched.documents"); }
+inline py::object documents() { return py::module_::import("memsched.support.documents"); }
 
 template <class T, class... Extra>
 void bind_document(py::class_<T, Extra...>& cls, const char* reader, const char* writer) {

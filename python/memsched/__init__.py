@@ -1,6 +1,7 @@
 """memsched: plans what happens to every activation of a training step, so that it fits a memory budget."""
 
 import importlib
+from typing import TYPE_CHECKING
 
 try:
     importlib.import_module("memsched._core")
@@ -12,16 +13,10 @@ except ImportError as error:
 
 from memsched import profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
-from memsched.addresses import place, with_addresses
-from memsched.bounds import Bounds, bounds
-from memsched.buffers import Buffer, read_buffers
-from memsched.classes import feature_map_classes
-from memsched.compare import compare, plan
+from memsched.arena.buffers import Buffer, read_buffers
+from memsched.arena.order import Order, order
+from memsched.arena.placement import Placement, write_placement
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError, StoreError
-from memsched.family import GraphFamily
-from memsched.frontier import Frontier, frontier
-from memsched.order import Order, order
-from memsched.place import Placement, write_placement
 from memsched.planners.autoswap import autoswap
 from memsched.planners.dynprog import dynprog
 from memsched.planners.greedy import greedy
@@ -39,13 +34,28 @@ from memsched.planners.tflms import tflms
 from memsched.planners.vdnn import vdnn
 from memsched.planners.vdnn_plus import vdnn_plus
 from memsched.planners.vdnn_sync import vdnn_sync
-from memsched.problem import peak_memory, simulate
+from memsched.problems.bounds import Bounds, bounds
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import peak_memory, simulate
 from memsched.result import Result
-from memsched.sweep.api import plan_again, read_store, sweep
-from memsched.sweep.progress import SweepProgress
-from memsched.sweep.table import Sweep
-from memsched.validate import ValidationReport, validate
-from memsched.validate_placement import validate_placement
+from memsched.study.addresses import place, with_addresses
+from memsched.study.compare import compare, plan
+from memsched.study.feature_maps import feature_map_classes
+from memsched.study.frontier import Frontier, frontier
+from memsched.study.sweep.api import plan_again, read_store, sweep
+from memsched.study.sweep.progress import SweepProgress
+from memsched.study.sweep.table import Sweep
+from memsched.validation.placement import validate_placement
+from memsched.validation.plan import ValidationReport, validate
+
+if TYPE_CHECKING:
+    from memsched.show.plots.addresses import plot_addresses
+    from memsched.show.plots.classes import plot_classes
+    from memsched.show.plots.frontier import plot_frontier
+    from memsched.show.plots.plan import plot
+    from memsched.show.plots.sweep import plot_sweep
+    from memsched.show.report import write_report, write_sweep_report
+    from memsched.show.trace import trace
 
 __version__ = "0.1.0"
 
@@ -87,6 +97,11 @@ __all__ = [
     "place",
     "plan",
     "plan_again",
+    "plot",
+    "plot_addresses",
+    "plot_classes",
+    "plot_frontier",
+    "plot_sweep",
     "pofo",
     "pooch",
     "profiles",
@@ -100,6 +115,7 @@ __all__ = [
     "sweep",
     "tflms",
     "to_graph",
+    "trace",
     "validate",
     "validate_placement",
     "vdnn",
@@ -107,11 +123,32 @@ __all__ = [
     "vdnn_sync",
     "with_addresses",
     "write_placement",
+    "write_report",
+    "write_sweep_report",
 ]
 
 
+_PLOTS = "memsched.show.plots"
+_AT_FIRST_USE = {
+    "plot": f"{_PLOTS}.plan",
+    "plot_addresses": f"{_PLOTS}.addresses",
+    "plot_classes": f"{_PLOTS}.classes",
+    "plot_frontier": f"{_PLOTS}.frontier",
+    "plot_sweep": f"{_PLOTS}.sweep",
+    "trace": "memsched.show.trace",
+    "write_report": "memsched.show.report",
+    "write_sweep_report": "memsched.show.report",
+}
+
+
 def __getattr__(name: str) -> object:
-    """`memsched.torch` is imported when it is first used: it needs PyTorch, which nothing else here does."""
+    """What shows plans is imported when it is first used, and so is `memsched.torch`, which alone needs PyTorch."""
     if name == "torch":
         return importlib.import_module("memsched.torch")
+    if name in _AT_FIRST_USE:
+        return getattr(importlib.import_module(_AT_FIRST_USE[name]), name)
     raise AttributeError(f"module 'memsched' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from memsched import checks
 from memsched._core import Chain, Graph
-from memsched.analytic import analytic
 from memsched.errors import InvalidInputError
+from memsched.problems.analytic import analytic
+from memsched.support import checks
 
 __all__ = ["analytic", "document", "homogeneous", "load", "load_graph", "names", "random"]
 
@@ -30,7 +30,7 @@ def names() -> tuple[str, ...]:
     >>> "resnet101-224-b32" in ms.profiles.names()
     True
     """
-    folder = resources.files("memsched") / _FOLDER
+    folder = resources.files("memsched.problems") / _FOLDER
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
@@ -43,7 +43,7 @@ def document(name: str) -> dict[str, Any]:
         No profile has this name.
     """
     _check_name(name)
-    text = (resources.files("memsched") / _FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    text = (resources.files("memsched.problems") / _FOLDER / f"{name}.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
@@ -126,7 +126,7 @@ def load_graph(name: str) -> Graph:
 @lru_cache(maxsize=2)
 def _packed_graphs(network: str) -> dict[str, Any]:
     """The graphs of one network: names once, numbers for each image size and batch."""
-    content = (resources.files("memsched") / _GRAPHS / f"{network}.json.gz").read_bytes()
+    content = (resources.files("memsched.problems") / _GRAPHS / f"{network}.json.gz").read_bytes()
     packed: dict[str, Any] = json.loads(gzip.decompress(content))
     return packed
 

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device, Graph, Schedule, Timeline
-from memsched.bounds import BOUND_ON, bound_of
-from memsched.documents import (
+from memsched.arena.placement import Placement
+from memsched.errors import InvalidInputError, ScheduleError
+from memsched.problems.bounds import BOUND_ON, bound_of
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, simulate
+from memsched.support import checks
+from memsched.support.documents import (
     Document,
     Source,
     check_keys,
@@ -23,10 +28,6 @@ from memsched.documents import (
     read_graph,
     read_plan,
 )
-from memsched.errors import InvalidInputError, ScheduleError
-from memsched.family import GraphFamily
-from memsched.place import Placement
-from memsched.problem import Problem, check_kinds, graph_of, largest_graph, simulate
 
 _FORMATS = ("memsched-result/1", "memsched-result/2")
 _ROUNDING = 1e-9  # between the sums of two machines

@@ -15,11 +15,12 @@ from typing import Any
 
 import memsched as ms
 from fuzzing import corpus
-from memsched import units
-from memsched.documents import Source
-from memsched.sources import named_problem, problem_from
-from memsched.sweep import spec
-from memsched.sweep.store import Store
+from memsched.problems.budget import parse_memory
+from memsched.study.sources import named_problem, problem_from
+from memsched.study.sweep import spec
+from memsched.study.sweep.store import Store
+from memsched.support import units
+from memsched.support.documents import Source
 
 MOST_STEPS = 300  # of plans that go to the validator, which is slow on purpose
 MOST_BUFFERS = 40  # that are placed
@@ -213,7 +214,7 @@ def read_units(data: bytes) -> None:
                 _check_number(parse(value), value)
                 accepted = True
         with suppress(ms.MemschedError):
-            _check_number(units.parse_memory(value, _problems()["fuzz chain"]), value)
+            _check_number(parse_memory(value, _problems()["fuzz chain"]), value)
     for shorter in (units.parse_seconds, units.parse_chunk):
         with suppress(ms.MemschedError):
             shorter(text)

@@ -18,11 +18,11 @@ from memsched.cli.inputs import (
     read_text,
 )
 from memsched.cli.show import describe_link, exact_bytes, facts, print_json, print_rich, report
-from memsched.documents import read_document
 from memsched.result import Result
-from memsched.units import format_bytes, format_seconds
-from memsched.validate import ValidationReport
-from memsched.validate import validate as check_plan
+from memsched.support.documents import read_document
+from memsched.support.units import format_bytes, format_seconds
+from memsched.validation.plan import ValidationReport
+from memsched.validation.plan import validate as check_plan
 
 PROBLEM = click.option("--problem", metavar="PROBLEM", help="Of a bare plan; a result holds its own.")
 

@@ -8,7 +8,6 @@ import click
 from rich.table import Table
 
 from memsched._core import Chain, Device
-from memsched.bounds import Bounds, bounds
 from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
 from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
 from memsched.cli.show import (
@@ -23,13 +22,15 @@ from memsched.cli.show import (
     shown,
     working,
 )
-from memsched.compare import compare as run_planners
-from memsched.documents import write_document
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory, planner_named, planners_of
-from memsched.problem import Problem, graph_of, peak_memory
+from memsched.problems.bounds import Bounds, bounds
+from memsched.problems.budget import memory_percent
+from memsched.problems.problem import Problem, graph_of, peak_memory
 from memsched.result import Result
-from memsched.units import format_bytes, format_seconds, memory_percent
+from memsched.study.compare import compare as run_planners
+from memsched.support.documents import write_document
+from memsched.support.units import format_bytes, format_seconds
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
 

@@ -17,14 +17,15 @@ from typing import Any
 import click
 
 import memsched
-from memsched import _core, discretize, profiles
+from memsched import _core, profiles
 from memsched.cli.inputs import json_option
 from memsched.cli.show import facts, print_json, print_rich
 from memsched.errors import MemschedError
 from memsched.planners.dynprog import dynprog
-from memsched.problem import simulate
-from memsched.units import format_bytes, format_seconds
-from memsched.validate import validate
+from memsched.problems import discretize
+from memsched.problems.problem import simulate
+from memsched.support.units import format_bytes, format_seconds
+from memsched.validation.plan import validate
 
 EXTRAS = ("cli", "ilp", "report", "sweep", "dask", "torch")
 AGAIN = "install memsched again: pip install --force-reinstall memsched, or pip install -e . in a checkout"
@@ -147,12 +148,12 @@ def _self_test() -> dict[str, Any]:
 
 def _profiles() -> dict[str, Any]:
     """Where the shipped profiles lie, how many there are, and whether one can be read."""
-    found: dict[str, Any] = {"folder": str(resources.files("memsched") / "chains"), "chains": 0, "graphs": 0}
+    found: dict[str, Any] = {"folder": str(resources.files("memsched.problems") / "chains"), "chains": 0, "graphs": 0}
     try:
         names = profiles.names()
         found["chains"] = len(names)
         found["graphs"] = sum(
-            entry.name.endswith(".json.gz") for entry in (resources.files("memsched") / "graphs").iterdir()
+            entry.name.endswith(".json.gz") for entry in (resources.files("memsched.problems") / "graphs").iterdir()
         )
         profiles.load(names[0])
     except _FAULTS as error:

@@ -20,15 +20,15 @@ from memsched.cli.inputs import (
 )
 from memsched.cli.plan import Planning, planner_options
 from memsched.cli.show import print_json, print_rich
-from memsched.documents import write_document
-from memsched.plot import check_suffix
-from memsched.plot import plot as draw
-from memsched.plot_addresses import plot_addresses as draw_addresses
-from memsched.plot_classes import plot_classes as draw_classes
 from memsched.result import Result
-from memsched.sources import PROBLEMS, named_problem, problem_from
-from memsched.trace import trace as make_trace
-from memsched.units import format_seconds
+from memsched.show.plots.addresses import plot_addresses as draw_addresses
+from memsched.show.plots.classes import plot_classes as draw_classes
+from memsched.show.plots.plan import check_suffix
+from memsched.show.plots.plan import plot as draw
+from memsched.show.trace import trace as make_trace
+from memsched.study.sources import PROBLEMS, named_problem, problem_from
+from memsched.support.documents import write_document
+from memsched.support.units import format_seconds
 
 
 def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:

@@ -14,14 +14,14 @@ from memsched.cli.inputs import Machine, check_writable, json_option, link_optio
 from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
 from memsched.cli.show import describe_link, facts, new_table, print_json, print_rich, shown, working
 from memsched.errors import InvalidInputError
-from memsched.frontier import Frontier
-from memsched.frontier import frontier as plan_frontier
 from memsched.planners.registry import PLANNERS, least_on, min_memory, planner_named
-from memsched.plot import check_suffix
-from memsched.plot_frontier import plot_frontier
-from memsched.problem import ChunkLike, peak_memory
+from memsched.problems.problem import ChunkLike, peak_memory
 from memsched.result import Result
-from memsched.units import format_bytes, format_percent, format_seconds
+from memsched.show.plots.frontier import plot_frontier
+from memsched.show.plots.plan import check_suffix
+from memsched.study.frontier import Frontier
+from memsched.study.frontier import frontier as plan_frontier
+from memsched.support.units import format_bytes, format_percent, format_seconds
 
 DEFAULT = ("pofo", "rotor", "offload")
 POINTS = 10

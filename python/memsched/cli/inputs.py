@@ -14,14 +14,15 @@ import click
 
 from memsched import profiles
 from memsched._core import Device, Schedule
-from memsched.bounds import bound_of, certified
-from memsched.documents import Document, read_device, read_document, read_plan
 from memsched.errors import InvalidInputError
-from memsched.files import read_stream
-from memsched.problem import Problem, simulate
+from memsched.problems.bounds import bound_of, certified
+from memsched.problems.budget import parse_memory
+from memsched.problems.problem import Problem, simulate
 from memsched.result import Result
-from memsched.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
-from memsched.units import parse_bandwidth, parse_bytes, parse_memory, parse_seconds
+from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
+from memsched.support.documents import Document, read_device, read_document, read_plan
+from memsched.support.files import read_stream
+from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from memsched import _core
+from memsched.arena.order import METHODS, Order, kept
+from memsched.arena.order import order as find_order
 from memsched.cli.inputs import check_writable, json_option, load_problem
 from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
-from memsched.documents import write_document
-from memsched.order import METHODS, Order, kept
-from memsched.order import order as find_order
-from memsched.problem import Problem, graph_of
-from memsched.units import format_percent, format_seconds, parse_seconds
+from memsched.problems.problem import Problem, graph_of
+from memsched.support.documents import write_document
+from memsched.support.units import format_percent, format_seconds, parse_seconds
 
 LIMIT = "10"  # seconds
 

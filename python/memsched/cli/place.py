@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from memsched.addresses import place as find_addresses
-from memsched.addresses import with_addresses
-from memsched.buffers import Buffer, read_buffers
+from memsched.arena.buffers import Buffer, read_buffers
+from memsched.arena.placement import Placement, place_buffers, write_placement
 from memsched.cli.inputs import RESULTS, check_writable, json_option, read_text
 from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
-from memsched.documents import read_document, write_document
 from memsched.errors import InvalidInputError
-from memsched.place import Placement, place_buffers, write_placement
-from memsched.plot import check_suffix
-from memsched.plot_addresses import plot_addresses
 from memsched.result import Result
-from memsched.units import format_bytes, format_percent, format_seconds, parse_bytes, parse_seconds
+from memsched.show.plots.addresses import plot_addresses
+from memsched.show.plots.plan import check_suffix
+from memsched.study.addresses import place as find_addresses
+from memsched.study.addresses import with_addresses
+from memsched.support.documents import read_document, write_document
+from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bytes, parse_seconds
 
 PLACEMENT = "memsched-placement/1"
 METHODS = ("search", "greedy", "ilp")
@@ -73,7 +73,7 @@ def _check_output(output: str | None) -> str:
     return ending
 
 
-def _place(given: Result | Buffers, wish: _Wish, progress: Callable[[float], None]) -> Placement:
+def _place(given: Result | Buffers, wish: _Wish, progress: Callable[[float], object]) -> Placement:
     method = wish.method or "search"
     options: dict[str, Any] = {"time_limit": wish.time_limit, "method": method, "progress": progress}
     if isinstance(given, Result):

@@ -11,12 +11,12 @@ import click
 
 from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
 from memsched.cli.show import print_json, print_rich, report, working
-from memsched.compare import plan as best_plan
-from memsched.documents import write_document
 from memsched.planners.registry import PLANNERS, check_planner
-from memsched.problem import Problem
+from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.units import parse_chunk, parse_seconds
+from memsched.study.compare import plan as best_plan
+from memsched.support.documents import write_document
+from memsched.support.units import parse_chunk, parse_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from rich.table import Table
 from memsched._core import Chain
 from memsched.cli.inputs import check_writable, json_option
 from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
-from memsched.documents import write_document
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
-from memsched.problem import peak_memory
-from memsched.units import format_bandwidth, format_bytes, format_seconds
+from memsched.problems.problem import peak_memory
+from memsched.support.documents import write_document
+from memsched.support.units import format_bandwidth, format_bytes, format_seconds
 
 
 @click.command()

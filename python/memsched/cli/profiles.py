@@ -11,8 +11,8 @@ from memsched.cli.inputs import json_option
 from memsched.cli.show import new_table, print_json, print_rich, shown
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import min_memory
-from memsched.problem import peak_memory
-from memsched.units import format_bytes, format_seconds
+from memsched.problems.problem import peak_memory
+from memsched.support.units import format_bytes, format_seconds
 
 
 def _figures(name: str) -> dict[str, Any]:

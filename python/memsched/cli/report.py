@@ -10,10 +10,10 @@ from memsched.cli.inputs import RESULTS, Machine, check_writable, json_option, o
 from memsched.cli.plan import chunk_and_limit
 from memsched.cli.show import print_json, print_rich, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
-from memsched.files import check_regular, same_file
-from memsched.report import write_report, write_sweep_report
 from memsched.result import Result
-from memsched.units import format_seconds
+from memsched.show.report import write_report, write_sweep_report
+from memsched.support.files import check_regular, same_file
+from memsched.support.units import format_seconds
 
 _SQLITE = b"SQLite format 3\0"
 _AS_SAVED = Machine(memory=None, bandwidth=None, duplex=None, latency=None, host_memory=None, device=None)
@@ -115,7 +115,7 @@ def report(
 
 def _point(path: str, key: str) -> Result:
     """The plan of a point whose key begins so."""
-    from memsched.sweep import plan_again, read_store
+    from memsched.study.sweep import plan_again, read_store
 
     keys = [row["key"] for row in read_store(path) if row["key"].startswith(key)]
     if len(keys) != 1:
@@ -127,7 +127,7 @@ def _point(path: str, key: str) -> Result:
 
 
 def _sweep(path: str, output: str, as_json: bool) -> None:
-    from memsched.sweep import read_store
+    from memsched.study.sweep import read_store
 
     rows = read_store(path).rows
     write_sweep_report(rows, output, title=Path(path).stem)

@@ -19,11 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from memsched._core import Device, Graph
-from memsched.classes import CLASSES, feature_map_classes
 from memsched.errors import visible
-from memsched.family import GraphFamily
+from memsched.problems.family import GraphFamily
 from memsched.result import Result
-from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.study.feature_maps import CLASSES, feature_map_classes
+from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
 _UNFOLDED = 200  # columns, where the reader is not a terminal
 

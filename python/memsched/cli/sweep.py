@@ -19,13 +19,13 @@ from rich.table import Table
 from memsched.cli.inputs import check_writable, json_option
 from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
-from memsched.files import same_file
-from memsched.plot import check_suffix
-from memsched.plot_sweep import MOST_PANELS
-from memsched.sweep import Sweep, SweepProgress
-from memsched.sweep import sweep as run_sweep
-from memsched.sweep.spec import read_spec
-from memsched.units import format_percent, format_seconds
+from memsched.show.plots.plan import check_suffix
+from memsched.show.plots.sweep import MOST_PANELS
+from memsched.study.sweep import Sweep, SweepProgress
+from memsched.study.sweep import sweep as run_sweep
+from memsched.study.sweep.spec import read_spec
+from memsched.support.files import same_file
+from memsched.support.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

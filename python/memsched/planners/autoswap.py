@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device
-from memsched.bounds import graph_bound
-from memsched.fluid import Flags, Progress
 from memsched.planners.base import ChainTask, SetTask, over_at
 from memsched.planners.bayes import minimise
 from memsched.planners.graph_base import WORKSPACE_LIMIT
 from memsched.planners.graph_sets import start_sets
-from memsched.problem import ChunkLike, Problem
+from memsched.problems.bounds import graph_bound
+from memsched.problems.problem import ChunkLike, Problem
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Flags, Progress
 
 Array = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int64]

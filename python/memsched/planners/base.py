@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, ChainPlans, Device, Graph, Schedule
-from memsched.addresses import placement_of
-from memsched.bounds import bound_of, certified
+from memsched.arena.placement import Placement
+from memsched.arena.residency import placement_of
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError
-from memsched.fluid import Flags
-from memsched.memo import once_an_object
-from memsched.place import Placement
-from memsched.problem import ChunkLike, Problem, graph_of, largest_graph, make_device, peak_of, simulate
+from memsched.problems.bounds import bound_of, certified
+from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, make_device, peak_of, simulate
 from memsched.result import Result
+from memsched.support.memo import once_an_object
+from memsched.support.types import Flags
 
 # Of many devices at once: (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime)
 # of each, or None where it must be planned alone.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from memsched.support.types import Progress
+
 Array = npt.NDArray[np.float64]
 
 LENGTH = 0.3
@@ -75,7 +77,7 @@ def minimise(
     seed: int,
     target: float = -math.inf,
     until: float = math.inf,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress = None,
 ) -> Search:
     """Minimise a function of a point of the simplex.
 

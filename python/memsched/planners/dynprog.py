@@ -5,22 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
-from memsched.fluid import (
-    MAX_STATES,
-    Flags,
-    FluidSolution,
-    Progress,
-    fluid_chain,
-    fluid_solve,
-    fluid_solve_in_slots,
-)
 from memsched.planners import minimum
 from memsched.planners.base import ChainTask, Figures, plans_of, start
-from memsched.problem import ChunkLike
+from memsched.problems.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Flags, Progress
 
 
 def dynprog_set(

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
-from memsched.fluid import Flags, Progress
-from memsched.memo import once_an_object
 from memsched.planners.base import LEAST_TIME, measured, without_link
-from memsched.problem import Problem, graph_of, make_device
+from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.memo import once_an_object
+from memsched.support.types import Flags, Progress
 
 WORKSPACE_LIMIT = 8 << 20  # bytes, what Chainer gives cuDNN
 FIRST = object()  # in the place of a limit

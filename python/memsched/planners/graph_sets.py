@@ -6,12 +6,13 @@ import time
 
 import numpy as np
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.planners import minimum
 from memsched.planners.base import SetTask, check_memory, start
 from memsched.planners.graph_base import infeasible
-from memsched.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.support import checks
 
 
 def need_of_moving_all(graph: Graph) -> int:

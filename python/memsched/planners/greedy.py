@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from memsched._core import Chain, ChainPlanner, Device
-from memsched.fluid import Flags
 from memsched.planners import minimum
 from memsched.planners.base import ChainTask, Figures, plans_of, start
-from memsched.problem import ChunkLike
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
+from memsched.support.types import Flags
 
 _GREEDY = ChainPlanner.greedy()
 

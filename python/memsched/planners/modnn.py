@@ -7,18 +7,19 @@ import time
 from itertools import product
 from typing import Any, Literal
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device, Schedule
-from memsched.checks import EXACT_BYTES
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
-from memsched.family import GraphFamily
-from memsched.fluid import Progress
 from memsched.planners.base import measured, over_at, seconds_left, without_link
 from memsched.planners.graph_base import infeasible
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
-from memsched.problem import Problem, graph_of, make_device, simulate
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem, graph_of, make_device, simulate
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.checks import EXACT_BYTES
+from memsched.support.types import Progress
 
 
 def least_memory(problem: Problem) -> int:

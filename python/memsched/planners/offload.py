@@ -6,16 +6,18 @@ import time
 
 import numpy as np
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Chain, Device
-from memsched.bounds import graph_bound
-from memsched.fluid import Flags, Progress, fluid_chain, fluid_solve
 from memsched.planners import minimum
 from memsched.planners.base import SIMULATED, ChainTask, over_at, seconds_left, start
 from memsched.planners.dynprog import dynprog_planner, dynprog_set
 from memsched.planners.greedy import greedy_set, release_prefix
-from memsched.problem import ChunkLike
+from memsched.problems.bounds import graph_bound
+from memsched.problems.fluid import fluid_chain, fluid_solve
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Flags, Progress
 
 WINDOWS = 500
 FLUID_STATES = 200_000  # of the search for a fluid optimum to start from

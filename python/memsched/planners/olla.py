@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.addresses import Blocks, as_buffers, as_columns
-from memsched.order import Order, kept, order
-from memsched.place import Placement, place_buffers
+from memsched.arena.order import Order, kept, order
+from memsched.arena.placement import Placement, place_buffers
+from memsched.arena.residency import Blocks, as_buffers, as_columns
 from memsched.planners.base import measured
 from memsched.planners.graph_base import infeasible
-from memsched.problem import Problem, graph_of, make_device
+from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Progress
 
-Progress = Callable[[float], object] | None
 _SECONDS = 10.0
 _TRIES = 20
 _ORDER_SHARE = 2 / 3  # of the time limit

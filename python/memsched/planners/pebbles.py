@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.base import measured
-from memsched.problem import Problem, graph_of, make_device, peak_of
+from memsched.problems.problem import Problem, graph_of, make_device, peak_of
 from memsched.result import Result
+from memsched.support import checks
 
 MOST: int = _core.most_pebbles  # ops, and tensors
 STATES = 50_000  # about 50 ms, and 5 MB

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
 from memsched.errors import InvalidInputError, LimitError
-from memsched.fluid import Progress
 from memsched.planners.base import ChainTask, start
 from memsched.planners.recompute import (
     MOST_LAYERS,
@@ -24,8 +23,10 @@ from memsched.planners.recompute import (
     unroll,
     until,
 )
-from memsched.problem import ChunkLike
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Progress
 
 EXACT_SLOTS = 50
 MOST_EXACT_SLOTS = 200  # the states of one layer are slots^3 / 3 cells

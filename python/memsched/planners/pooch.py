@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memsched import checks
 from memsched._core import Device
-from memsched.fluid import Progress
 from memsched.planners.graph_base import WORKSPACE_LIMIT, search_classes, start_graph
-from memsched.problem import Problem
+from memsched.problems.problem import Problem
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Progress
 
 
 def pooch(

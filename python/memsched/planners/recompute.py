@@ -11,12 +11,12 @@ import numpy as np
 
 from memsched import _core
 from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
-from memsched.bounds import graph_bound
 from memsched.errors import LimitError
-from memsched.fluid import Flags, Progress
-from memsched.memo import once_an_object
 from memsched.planners.base import LEAST_TIME, ChainTask
-from memsched.problem import graph_of, peak_of
+from memsched.problems.bounds import graph_bound
+from memsched.problems.problem import graph_of, peak_of
+from memsched.support.memo import once_an_object
+from memsched.support.types import Flags, Progress
 
 TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit of all that make tables
 MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; of longer chains neighbours are planned as one

@@ -25,7 +25,7 @@ from memsched.planners.rotor import rotor, rotor_with_table
 from memsched.planners.swap_all import swap_all
 from memsched.planners.swap_opt import swap_opt
 from memsched.planners.vdnn import vdnn
-from memsched.problem import ChunkLike, Problem, graph_of, least_memory
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory
 from memsched.result import Result
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable
-from memsched.fluid import Progress
 from memsched.planners.base import ChainTask, start
 from memsched.planners.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
-from memsched.problem import ChunkLike
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Progress
 
 
 def _from_tables(task: ChainTask, slots: int, tables: Tables) -> Result:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Graph
-from memsched.family import GraphFamily
-from memsched.memo import once_an_object
+from memsched.problems.family import GraphFamily
+from memsched.support.memo import once_an_object
 
 Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.planners.base import over_at, seconds_left
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
-from memsched.problem import Problem
+from memsched.problems.problem import Problem
 from memsched.result import Result
+from memsched.support import checks
 
 
 def _planned(graph: Graph, device: Device, workspace_limit: int, until: float) -> Schedule | None:

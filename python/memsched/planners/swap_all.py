@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Device
-from memsched.checks import EXACT_BYTES
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
 from memsched.planners.minimum import by_bisection
-from memsched.problem import Problem, make_device
+from memsched.problems.problem import Problem, make_device
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.checks import EXACT_BYTES
 
 
 def swap_all(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from memsched._core import Device
-from memsched.fluid import Progress
 from memsched.planners.graph_base import WORKSPACE_LIMIT, search_classes, start_graph
-from memsched.problem import Problem
+from memsched.problems.problem import Problem
 from memsched.result import Result
+from memsched.support.types import Progress
 
 
 def swap_opt(

@@ -10,15 +10,16 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from memsched import _core, checks
+from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError, LimitError
-from memsched.fluid import Flags
 from memsched.planners.base import ChainTask, far_apart, over_at, seconds_left, start
 from memsched.planners.graph_base import WORKSPACE_LIMIT, GraphTask, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
-from memsched.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Flags
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from memsched import checks
 from memsched._core import Device, Graph
-from memsched.family import GraphFamily
-from memsched.fluid import Flags
 from memsched.planners import minimum
 from memsched.planners.base import start
 from memsched.planners.vdnn_sync import vdnn_sync
-from memsched.problem import ChunkLike, Problem
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import ChunkLike, Problem
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.types import Flags
 
 
 def vdnn(

@@ -6,15 +6,15 @@ import dataclasses
 
 from memsched import _core
 from memsched._core import Device
-from memsched.checks import EXACT_BYTES
 from memsched.errors import InfeasibleError
-from memsched.family import GraphFamily
 from memsched.planners import vdnn_sync
 from memsched.planners.graph_base import FIRST, GraphTask, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, rounds_of
-from memsched.problem import Problem, graph_of, make_device
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
+from memsched.support.checks import EXACT_BYTES
 
 
 def least_memory(problem: Problem) -> int:

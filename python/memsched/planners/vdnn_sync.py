@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
-from memsched.memo import once_an_object
 from memsched.planners.graph_base import FIRST, start_graph
-from memsched.problem import Problem
+from memsched.problems.problem import Problem
 from memsched.result import Result
+from memsched.support.memo import once_an_object
 
 
 @once_an_object

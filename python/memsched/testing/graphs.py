@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from memsched._core import Graph
-from memsched.family import GraphFamily
+from memsched.problems.family import GraphFamily
 
 _KINDS = ("conv", "conv", "fc", "pool", "relu")
 _Numbers = Callable[[int], int]  # a number of bytes or of seconds, by how large it may be

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from memsched import checks
 from memsched.errors import InvalidInputError
+from memsched.support import checks
 
 _LARGEST = 2**62  # entries of a tensor in one direction
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from memsched import checks
 from memsched.errors import InvalidInputError
+from memsched.support import checks
 
 _VERSION = 1
 _DEEPEST = 50  # levels of containers

@@ -9,6 +9,7 @@ import torch
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.support.units import parse_bytes
 from memsched.torch.capture import CaptureError, without_data
 from memsched.torch.hooked.plan import plan_with_hooks
 from memsched.torch.link import measure_link
@@ -22,7 +23,6 @@ from memsched.torch.stage_bytes import ModelBytes, measure_bytes
 from memsched.torch.stage_times import StageTimes, measure_times, model_times
 from memsched.torch.stages import StagedModel, stage
 from memsched.torch.torch_plan import TorchPlan
-from memsched.units import parse_bytes
 
 
 def plan(

@@ -13,9 +13,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from memsched import checks
 from memsched._core import Chain
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.support import checks
 from memsched.torch import zoo
 from memsched.torch.cuda_like import cuda_like
 from memsched.torch.leaves import has_no_data

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from memsched._core import Chain, Timeline
-from memsched.problem import peak_memory
+from memsched.problems.problem import peak_memory
 from memsched.result import Result
+from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 from memsched.torch.resident import Resident
-from memsched.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
 _PARTS = {
     "parameters": "parameters",

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
-from memsched import checks
 from memsched.errors import InvalidInputError
+from memsched.support import checks
 from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.meter import Meter
 from memsched.torch.stage_bytes import ModelBytes, distinct_bytes

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from memsched import checks
 from memsched._core import Chain, Device
-from memsched.compare import plan as plan_chain
 from memsched.errors import InfeasibleError
 from memsched.planners.registry import check_planner, min_memory, planners_of
+from memsched.problems.budget import parse_memory
 from memsched.result import Result
+from memsched.study.compare import plan as plan_chain
+from memsched.support import checks
+from memsched.support.units import format_bytes, parse_bytes
 from memsched.torch.machines import Link
-from memsched.units import format_bytes, parse_bytes, parse_memory
 
 
 def solve(

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched import checks
 from memsched.errors import InvalidInputError
+from memsched.support import checks
 from memsched.torch.facts import fake_copy, fake_mode
 from memsched.torch.leaves import has_no_data
 from memsched.torch.machines import MACHINES, Machine

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched import checks
 from memsched._core import Chain, Timeline
-from memsched.documents import Document, Source, check_keys, read_document, write_document
 from memsched.errors import InvalidInputError, MemschedError
-from memsched.problem import peak_memory
+from memsched.problems.problem import peak_memory
 from memsched.result import Result
+from memsched.support import checks
+from memsched.support.documents import Document, Source, check_keys, read_document, write_document
 from memsched.torch.capture import Autocast, only_device
 from memsched.torch.check import difference, standing_in
 from memsched.torch.choose_lanes import lanes_on, trial_lanes

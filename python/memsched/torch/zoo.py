@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from memsched import checks
 from memsched.errors import InvalidInputError
+from memsched.support import checks
 from memsched.torch import weightless
 from memsched.torch.families import FAMILIES, SPEC_FORMS, Parts, call_function, load_function, torchvision
 

@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from memsched._core import Graph
 from memsched.errors import InvalidInputError
-from memsched.family import GraphFamily
-from memsched.problem import peak_memory
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import peak_memory
 from memsched.torch.capture import Autocast, CaptureError, fill_caches, only_device
 from memsched.torch.choose_lanes import lanes_on
 from memsched.torch.facts import fake_copy, fake_mode, tensors_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memsched.problem import peak_memory
+from memsched.problems.problem import peak_memory
 from memsched.result import Result
+from memsched.support.units import format_bytes, format_percent, format_seconds
 from memsched.torch.report import above, describe_link
-from memsched.units import format_bytes, format_percent, format_seconds
 
 _SHOWN = 6  # names in a list
 

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched import checks
 from memsched._core import Chain, Device
-from memsched.compare import plan as plan_problem
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.planners.registry import PLANNERS
-from memsched.problem import Problem, peak_memory
+from memsched.problems.budget import parse_memory
+from memsched.problems.problem import Problem, peak_memory
 from memsched.result import Result
+from memsched.study.compare import plan as plan_problem
+from memsched.support import checks
+from memsched.support.units import parse_bandwidth
 from memsched.torch.capture import Autocast, CaptureError, only_device
 from memsched.torch.check import saving_on_host
 from memsched.torch.choose_lanes import lanes_on, trial_lanes
@@ -31,7 +33,6 @@ from memsched.torch.random_state import random_state
 from memsched.torch.roofline import describe
 from memsched.torch.solve import default_host_memory
 from memsched.torch.trial import Step, first_difference, untouched
-from memsched.units import parse_bandwidth, parse_memory
 
 Loss = Callable[[Any], torch.Tensor]
 

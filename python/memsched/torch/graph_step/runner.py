@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
-from memsched.family import GraphFamily
+from memsched.problems.family import GraphFamily
 from memsched.torch.capture import Autocast
 from memsched.torch.graph_step.captured import CapturedStep
 from memsched.torch.graph_step.gradients import Gradients
@@ -23,7 +23,7 @@ from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.nesting import nesting
 from memsched.torch.run import Observer
 from memsched.torch.script import Script
-from memsched.validate import validate
+from memsched.validation.plan import validate
 
 
 class StepRunner:

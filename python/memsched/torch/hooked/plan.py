@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from memsched.documents import Document
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.planners.registry import planner_named
+from memsched.support.documents import Document
+from memsched.support.units import parse_bytes
 from memsched.torch.capture import Autocast, only_device
 from memsched.torch.hooked.chain import Flow, Stages
 from memsched.torch.hooked.forward import HookedForward
@@ -27,7 +28,6 @@ from memsched.torch.solve import solve
 from memsched.torch.stage_bytes import distinct_bytes, needs_gradient
 from memsched.torch.torch_plan import TorchPlan
 from memsched.torch.trial import untouched
-from memsched.units import parse_bytes
 
 
 class HookedPlan(TorchPlan):

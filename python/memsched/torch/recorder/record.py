@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from memsched import checks
 from memsched._core import Graph
 from memsched.errors import InvalidInputError
+from memsched.support import checks
 from memsched.torch.module_state import named_places, unchanged
 from memsched.torch.recorder.assemble import assemble
 from memsched.torch.recorder.tape import Recorder, sum_in_place

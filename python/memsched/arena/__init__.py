@@ -1,0 +1,1 @@
+"""One arena: the order of operations and the addresses of buffers."""

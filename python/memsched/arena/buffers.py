@@ -1,0 +1,203 @@
+"""Buffer: some bytes for some time, to be placed in an arena; and the CSV files that hold them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import numbers
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from memsched.errors import InvalidInputError
+from memsched.support import checks
+from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
+
+# MiniMalloc's names of columns, and their older ones; "end" is the last tick itself, "upper" the one after it.
+_ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
+_REQUIRED = ("id", "lower", "upper", "size")
+_KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
+
+
+def _moment(name: str, value: object) -> int | float:
+    if type(value) is int:  # most are, and there may be 100,000s
+        return value
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
+        if isinstance(value, numbers.Integral):
+            return int(value)
+        if math.isfinite(value):
+            return float(value)
+    raise InvalidInputError(f"{name} is {value!r}; it must be a finite number")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Bytes that are alive from `start` up to `end`, without it.
+
+    Parameters
+    ----------
+    start, end : int or float
+        In any unit of time: only their order matters. Where they are equal the buffer is never alive.
+    size : int
+        Bytes.
+    alignment : int
+        Its offset must be a multiple of so many bytes.
+    offset : int, optional
+        Where it must lie; by default anywhere.
+    name : str, optional
+        For people.
+
+    Raises
+    ------
+    InvalidInputError
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.Buffer(0, 3, 4096, alignment=256).size
+    4096
+    """
+
+    start: int | float
+    end: int | float
+    size: int
+    alignment: int = 1
+    offset: int | None = None
+    name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "start", _moment("start", self.start))
+        put(self, "end", _moment("end", self.end))
+        if self.end < self.start:
+            raise InvalidInputError(f"end is {self.end!r}; it must be at least start, which is {self.start!r}")
+        put(self, "size", checks.size("size", self.size))
+        put(self, "alignment", checks.count("alignment", self.alignment, 1, 2**62 - 1))
+        if self.offset is not None:
+            put(self, "offset", checks.size("offset", self.offset))
+            if self.offset % self.alignment:
+                raise InvalidInputError(
+                    f"offset is {self.offset}; it must be a multiple of alignment, which is {self.alignment}"
+                )
+        if self.name is not None:
+            checks.text("name", self.name)
+
+
+_PUT = tuple(getattr(Buffer, name).__set__ for name in ("start", "end", "size", "alignment", "offset", "name"))
+
+
+def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> list[Buffer]:
+    """Buffers from values that the core has checked: start, end, size, alignment, offset and name.
+
+    A plan of 50,000 ops holds 75,000; to check them again would take twice as long as to make them.
+    """
+    new, (start, end, size, alignment, offset, name), found = object.__new__, _PUT, []
+    for row in rows:
+        buffer = new(Buffer)
+        start(buffer, row[0])
+        end(buffer, row[1])
+        size(buffer, row[2])
+        alignment(buffer, row[3])
+        offset(buffer, row[4])
+        name(buffer, row[5])
+        found.append(buffer)
+    return found
+
+
+def _number(text: str, where: str) -> int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise InvalidInputError(f"{where} is {text!r}; it must be a number")
+
+
+def _columns(header: list[str], where: str) -> tuple[list[str], int]:
+    """The names of the columns, and what to add to the upper end."""
+    names = [_ALIASES.get(name.strip(), name.strip()) for name in header]
+    inclusive = "end" in names
+    names = ["upper" if name == "end" else name for name in names]
+    for name in names:
+        if name not in _KNOWN or names.count(name) > 1:
+            trouble = "twice the" if name in _KNOWN else "the unknown"
+            raise InvalidInputError(f"{where} has {trouble} column {name!r}; known ones are {', '.join(_KNOWN)}")
+    for name in _REQUIRED:
+        if name not in names:
+            raise InvalidInputError(f"{where} lacks the column {name!r}; its first line must name {_REQUIRED}")
+    return names, int(inclusive)
+
+
+def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
+    """Read buffers from a CSV file in MiniMalloc's format.
+
+    Its columns are `id,lower,upper,size` and, if need be, `alignment` and `offset` (a fixed one; empty or -1 means
+    none). `hint` is ignored, since it binds nobody. `gaps` must be empty. The older names `buffer`, `start` and `end`
+    are known too; `end` is the last tick itself. An apostrophe before a name that begins with =, +, - or @ is not part
+    of it: `write_buffers` writes one there, for else a spreadsheet takes the name for a formula.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read or is something else; the message names the line.
+
+    Examples
+    --------
+    >>> import memsched as ms, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "buffers.csv"
+    >>> _ = path.write_text("id,lower,upper,size\\na,0,2,3\\nb,1,3,4\\n")
+    >>> ms.place(ms.read_buffers(path)).height
+    7
+    """
+    try:
+        rows = [row for row in csv.reader(io.StringIO(read_text(path, encoding="utf-8-sig"), newline="")) if row]
+    except csv.Error as error:
+        raise InvalidInputError(f"'{path}' cannot be read: {error}") from error
+    if not rows:
+        raise InvalidInputError(f"'{path}' is empty; its first line must name the columns {_REQUIRED}")
+    names, more = _columns(rows[0], f"'{path}'")
+    found = []
+    for number, row in enumerate(rows[1:], start=2):
+        where = f"'{path}', line {number}"
+        if len(row) != len(names):
+            raise InvalidInputError(f"{where} has {len(row)} fields; it must have {len(names)}, as the first line")
+        fields = dict(zip(names, (text.strip() for text in row), strict=True))
+        if fields.get("gaps"):
+            raise InvalidInputError(f"{where} has gaps; memsched knows none: split the buffer or leave them empty")
+        numeric = {key: _number(text, f"{where}: {key}") for key, text in fields.items() if key in _KNOWN[1:6] and text}
+        if numeric.get("offset", 0) == -1:
+            del numeric["offset"]
+        try:
+            found.append(
+                Buffer(
+                    numeric.pop("lower", math.nan),
+                    numeric.pop("upper", math.nan) + more,
+                    name=read_cell(fields["id"]),
+                    **numeric,  # type: ignore[arg-type]
+                )
+            )
+        except (InvalidInputError, TypeError) as error:
+            raise InvalidInputError(f"{where}: {error}") from error
+    return tuple(found)
+
+
+def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offsets: Sequence[int | None]) -> None:
+    """Write buffers with an offset each to a CSV file in MiniMalloc's format.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    aligned = any(buffer.alignment != 1 for buffer in buffers)
+    writer.writerow([*_REQUIRED, *(["alignment"] if aligned else []), "offset"])
+    for index, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):
+        name = str(index) if buffer.name is None else buffer.name
+        row: list[object] = [plain_cell(name), buffer.start, buffer.end, buffer.size]
+        writer.writerow([*row, *([buffer.alignment] if aligned else []), -1 if offset is None else offset])
+    write_bytes(path, text.getvalue().encode())

@@ -1,0 +1,222 @@
+"""OLLA's order and addresses at once (Steiner et al., 2022): equation 9 over HiGHS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memsched._core import Graph
+from memsched.arena.ilp.blocks import Block, height, settle, step
+from memsched.arena.ilp.model import Model, Scale, load
+from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
+from memsched.arena.ilp.order import exact_order, gap, left
+from memsched.arena.ilp.place import address_of, apart, place_ilp
+from memsched.arena.ilp.spans import Plan, Sum
+from memsched.arena.ilp.start import probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointSolution:
+    """An order and an address for all that has bytes. Addresses and heights are without the resident bytes.
+
+    Attributes
+    ----------
+    order : list of int
+        Ids of the ops.
+    offsets : dict
+        Of each tensor that has bytes and is there at some time, by its id, the address in bytes.
+    workspaces : dict
+        Of each op that has a workspace, by its id.
+    height, lower_bound : int
+        Bytes from address 0 to the highest end, and bytes below which no order and addresses can end.
+    optimal : bool
+        Whether they are equal.
+    """
+
+    order: list[int]
+    offsets: dict[int, int]
+    workspaces: dict[int, int]
+    height: int
+    lower_bound: int
+
+    @property
+    def optimal(self) -> bool:
+        return self.height == self.lower_bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What has bytes: `items`, the workspaces of the ops `owners` last, and where those lie that are fixed."""
+
+    net: Net
+    items: list[Item]
+    owners: list[int]
+    fixed: list[int | None]
+    resident: int
+
+    def blocks(self, order: Sequence[int]) -> list[Block]:
+        """Lifetimes in an order of the ops."""
+        place = {op: k for k, op in enumerate(order)}
+        blocks = []
+        for item, offset in zip(self.items, self.fixed, strict=True):
+            start = place.get(item.source, 0)
+            end = len(order) if item.kept else 1 + max((place[op] for op in item.readers), default=start)
+            blocks.append(Block(start=start, end=max(end, start + 1), size=item.size, offset=offset))
+        return blocks
+
+
+def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: float | None = None) -> JointSolution:
+    """Find the order and the addresses that need the least memory together, for small graphs.
+
+    Inputs and weights lie packed from address 0 in the graph's order; an input that nobody reads keeps its place there
+    and counts nowhere. First the best order is found, then its best addresses. If they need more than that order's
+    peak, one program is asked for both. It has no constraints between tensors that cannot be there at the same time.
+
+    Parameters
+    ----------
+    graph : Graph
+    keep : frozenset of int
+        Ids of tensors that live to the end.
+    time_limit : float, optional
+        Seconds; then the best so far.
+
+    Returns
+    -------
+    JointSolution
+
+    Raises
+    ------
+    MemschedError
+        highspy is not installed.
+    """
+    load()
+    until = None if time_limit is None else time.monotonic() + time_limit
+    task, packed = _task(graph, keep)
+    first = exact_order(task.net, until)
+    blocks = task.blocks(first.order)
+    offsets, _, _ = place_ilp(blocks, time_limit=left(until))
+    top = height(blocks, offsets)
+    ends = [
+        item.size + (offset or 0) for item, offset in zip(task.items, task.fixed, strict=True) if offset is not None
+    ]
+    bound = max([0, first.lower_bound - task.resident, *ends])
+    order = first.order
+    if top > bound:
+        order, offsets, bound = _together(task, (order, offsets, top), bound, until)
+        top = height(task.blocks(order), offsets)
+    count = len(task.items) - len(task.owners)
+    sources = max((low + int(graph.tensors[k]["size"]) for k, low in packed.items()), default=0)
+    placed = {item.tensors[0]: offset for item, offset in zip(task.items[:count], offsets, strict=False)}
+    return JointSolution(
+        order=order,
+        offsets={**packed, **placed},
+        workspaces=dict(zip(task.owners, offsets[count:], strict=True)),
+        height=max(top, sources),
+        lower_bound=max(bound, sources),
+    )
+
+
+def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
+    packed: dict[int, int] = {}
+    base = 0
+    for k, tensor in enumerate(graph.tensors):
+        if tensor["role"] in ("input", "weight") and tensor["size"]:
+            packed[k] = base
+            base += int(tensor["size"])
+    items = lifetimes(graph, keep)
+    sizes = [workspace for _, workspace in least_runs(graph, keep)]
+    owners = [k for k, size in enumerate(sizes) if size]
+    scratch = [Item(tensors=(), source=k, readers=frozenset(), kept=False, size=sizes[k]) for k in owners]
+    fixed = [packed.get(item.tensors[0]) for item in items]
+    task = _Task(
+        net=net_of(graph, keep),
+        items=items + scratch,
+        owners=owners,
+        fixed=fixed + [None] * len(scratch),
+        resident=int(graph.resident),
+    )
+    return task, packed
+
+
+def _together(
+    task: _Task, known: tuple[list[int], list[int], int], bound: int, until: float | None
+) -> tuple[list[int], list[int], int]:
+    """(order, offsets, lower bound), where the best that is known has a height above the bound."""
+    order, offsets, top = known
+    unit, _ = step(task.blocks(order))
+    limit = top - unit
+    reach = probe(task.net, limit + task.resident, until)
+    if reach is None:
+        return order, offsets, top
+    scale = Scale.of([unit], top)
+    model = Model()
+    always = task.net.always - task.resident
+    peak = model.variable(scale.down(bound - always), scale.down(limit - always), cost=1.0, integer=scale.whole)
+    plan = Plan(model, task.net, reach, alone=True)
+    plan.limit(scale, peak)
+    blank = task.blocks(order)
+    addresses = [address_of(model, scale, one, limit, True) for one in blank]
+    for item, address in zip(task.items, addresses, strict=True):
+        model.row(scale.down(item.size - always), float("inf"), [(peak, 1.0), (address, -1.0)])
+    _separate(task, plan, scale, addresses, limit)
+    outcome = model.solve(time_limit=left(until), gap=gap(scale))
+    reached = scale.down(top) if outcome.infeasible else outcome.bound + scale.down(always)
+    if outcome.values is not None:
+        ordered = plan.order(outcome.values)
+        if is_topological(ordered, task.net.reach):
+            blocks = task.blocks(ordered)
+            found = settle(blocks, [outcome.values[address] for address in addresses])
+            if found is not None and height(blocks, found) < top:
+                order, offsets, top = ordered, found, height(blocks, found)
+    return order, offsets, max(bound, min(scale.bound(reached), top))
+
+
+def _separate(task: _Task, plan: Plan, scale: Scale, addresses: list[int], limit: int) -> None:
+    """Equations 6 and 7 for each pair that can be there at the same time."""
+    model = plan.model
+    live = [_alive(plan, item) for item in task.items]
+    for i, one in enumerate(task.items):
+        for j, other in enumerate(task.items[:i]):
+            fixed = task.fixed[i] is not None and task.fixed[j] is not None
+            if fixed or _precedes(plan.reach, one, other) or _precedes(plan.reach, other, one):
+                continue
+            meets = [Sum(-1.0).add(a).add(b) for a, b in zip(live[i], live[j], strict=True) if _can(a) and _can(b)]
+            if not meets:
+                continue
+            below = Sum(0.0, [(model.variable(0, 1, integer=True), 1.0)])
+            if _always(one, other) or any(not both.terms and both.constant > 0 for both in meets):
+                above = Sum(1.0).add(below, -1.0)
+            else:
+                above = Sum(0.0, [(model.variable(0, 1, integer=True), 1.0)])
+                either = Sum().add(below).add(above)
+                model.row(-float("inf"), 1.0, either.terms)
+                for both in meets:
+                    plan.at_least(either, both)
+            ends = (addresses[i], one.size, addresses[j]), (addresses[j], other.size, addresses[i])
+            for end, way in zip(ends, (below, above), strict=True):
+                apart(model, scale, end, (way.terms, way.constant), limit)
+
+
+def _alive(plan: Plan, item: Item) -> list[Sum]:
+    """C_{e,t} + P_{e,t} at every step."""
+    created = [Sum() if item.source == INPUT else plan.runs(item.source, t) for t in range(plan.spans.steps)]
+    return [one.add(other) for one, other in zip(created, plan.preserved(item), strict=True)]
+
+
+def _can(alive: Sum) -> bool:
+    return bool(alive.terms) or alive.constant > 0
+
+
+def _always(one: Item, other: Item) -> bool:
+    """Whether an op has both at once."""
+    together = one.source == other.source
+    return together or one.source in other.readers or other.source in one.readers
+
+
+def _precedes(reach: Reach, one: Item, other: Item) -> bool:
+    """Whether the last op that uses the one comes before the first that uses the other (section 4.2)."""
+    if one.kept or other.source == INPUT:
+        return False
+    last = one.readers or {one.source}
+    return all(reach.before[other.source] >> op & 1 for op in last)

@@ -1,0 +1,215 @@
+"""What the integer programs need to know of a graph: who comes before whom, and what is alive because of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from memsched._core import Graph
+from memsched.support.documents import Document
+
+INPUT = -1  # the source of what is there from the start
+WORKSPACE = -1  # in place of the id of a tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Bytes that come and go together: written by `source`, freed after the last of `readers`, or never if `kept`.
+
+    What has neither readers nor `kept` lives while its source runs.
+    """
+
+    tensors: tuple[int, ...]
+    source: int
+    readers: frozenset[int]
+    kept: bool
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The transitive closure of a set of precedences, as bit masks of ops."""
+
+    before: list[int]
+    after: list[int]
+
+    @classmethod
+    def of(cls, count: int, edges: Iterable[tuple[int, int]]) -> Reach:
+        reach = cls(before=[0] * count, after=[0] * count)
+        for first, second in sorted(edges, key=lambda edge: (edge[1], edge[0])):
+            reach.add(first, second)
+        return reach
+
+    def copy(self) -> Reach:
+        return Reach(before=list(self.before), after=list(self.after))
+
+    def add(self, first: int, second: int) -> None:
+        """Let `first` run before `second`, which must not run before `first`."""
+        if self.before[second] >> first & 1:
+            return
+        early = self.before[first] | 1 << first
+        late = self.after[second] | 1 << second
+        for op in bits(late):
+            self.before[op] |= early
+        for op in bits(early):
+            self.after[op] |= late
+
+    def last(self, ops: Iterable[int]) -> list[int]:
+        """Those that come before no other one of them."""
+        mask = sum(1 << op for op in ops)
+        return [op for op in bits(mask) if not self.after[op] & mask]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Net:
+    """A graph's ops as numbers. `always`: resident, weights, and inputs that are kept, in bytes."""
+
+    count: int
+    edges: frozenset[tuple[int, int]]
+    reach: Reach
+    items: list[Item]  # those that outlive their source, or are inputs; alike ones are one item
+    scratch: list[int]  # of each op: its workspace and what it writes for nobody, in bytes
+    always: int
+
+    def peak(self, order: Sequence[int]) -> int:
+        """Bytes at the worst moment of an order, `always` included."""
+        place = {op: k for k, op in enumerate(order)}
+        change = [0] * (len(order) + 1)
+        for item in self.items:
+            change[place.get(item.source, 0)] += item.size
+            end = len(order) if item.kept else 1 + max(place[op] for op in item.readers)
+            change[end] -= item.size
+        peak = alive = self.always
+        for k, op in enumerate(order):
+            alive += change[k]
+            peak = max(peak, alive + self.scratch[op])
+        return peak
+
+    def needs(self, reach: Reach) -> list[int]:
+        """Of each op the bytes that are alive while it runs, in every order that keeps the precedences."""
+        made, wanted = self.masks(reach)
+        return [
+            self.always + self.scratch[op] + sum(self.items[k].size for k in bits(made[op] & wanted[op]))
+            for op in range(self.count)
+        ]
+
+    def instant(self) -> int:
+        """The ops that allocate nothing, as a bit mask."""
+        writers = {item.source for item in self.items}
+        return sum(1 << op for op in range(self.count) if op not in writers and not self.scratch[op])
+
+    def masks(self, reach: Reach) -> tuple[list[int], list[int]]:
+        """Of each op the items that it or an op before it makes, and those that it or an op after it wants."""
+        from_start = sum(1 << k for k, item in enumerate(self.items) if item.source == INPUT)
+        to_end = sum(1 << k for k, item in enumerate(self.items) if item.kept)
+        makes, reads = [0] * self.count, [0] * self.count
+        for k, item in enumerate(self.items):
+            if item.source != INPUT:
+                makes[item.source] |= 1 << k
+            for op in item.readers:
+                reads[op] |= 1 << k
+        made, wanted = [from_start] * self.count, [to_end] * self.count
+        for op in range(self.count):
+            for other in bits(reach.before[op] | 1 << op):
+                made[op] |= makes[other]
+            for other in bits(reach.after[op] | 1 << op):
+                wanted[op] |= reads[other]
+        return made, wanted
+
+    def bound(self, reach: Reach) -> int:
+        """Bytes that no order can do without: of the neediest op, and of any op on top of all inputs at the start."""
+        start = sum(item.size for item in self.items if item.source == INPUT)
+        return max([self.always + start, *self.needs(reach)])
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, from the lowest."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def is_topological(order: Sequence[int], reach: Reach) -> bool:
+    """Whether each op comes once, after all that must be before it."""
+    done = 0
+    for op in order:
+        if reach.before[op] & ~done or done >> op & 1:
+            return False
+        done |= 1 << op
+    return len(order) == len(reach.before)
+
+
+def least_run(op: Document, size: dict[str, int], wanted: set[str]) -> tuple[list[str], int]:
+    """What an op writes, and its workspace, in the run that makes the least; a tape with nothing wanted may be left."""
+    writes, least = list(op["writes"]), min(int(choice["workspace"]) for choice in op["choices"])
+    tape = set(op.get("tape", ()))
+    if tape and not tape & wanted:
+        skipping = int(op.get("skip_workspace", least))
+        if skipping < least + sum(size[name] for name in tape):
+            return [name for name in writes if name not in tape], skipping
+    return writes, least
+
+
+def least_runs(graph: Graph, keep: frozenset[int]) -> list[tuple[list[str], int]]:
+    """`least_run` of each op, where what an op reads and what is kept is wanted."""
+    size = {tensor["name"]: int(tensor["size"]) for tensor in graph.tensors}
+    wanted = {name for op in graph.ops for name in op["reads"]}
+    wanted |= {tensor["name"] for k, tensor in enumerate(graph.tensors) if k in keep}
+    return [least_run(op, size, wanted) for op in graph.ops]
+
+
+def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
+    """An item for each tensor of more than no bytes that is alive at some time, in the graph's order."""
+    tensors, ops = graph.tensors, graph.ops
+    number = {tensor["name"]: k for k, tensor in enumerate(tensors)}
+    runs = least_runs(graph, keep)
+    source = [INPUT] * len(tensors)
+    readers: list[set[int]] = [set() for _ in tensors]
+    for k, op in enumerate(ops):
+        for name in runs[k][0]:
+            source[number[name]] = k
+        for name in op["reads"]:
+            readers[number[name]].add(k)
+    items = []
+    for k, tensor in enumerate(tensors):
+        kept = k in keep or tensor["role"] == "weight"
+        unused = source[k] == INPUT and not readers[k] and not kept  # an input, or a tape that is left
+        if tensor["size"] > 0 and not unused:
+            items.append(
+                Item(tensors=(k,), source=source[k], readers=frozenset(readers[k]), kept=kept, size=int(tensor["size"]))
+            )
+    return items
+
+
+def edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
+    """(writer, reader) of every tensor that one op writes and another reads, those of no bytes included."""
+    writer = {name: k for k, op in enumerate(graph.ops) for name in op["writes"]}
+    return frozenset((writer[name], k) for k, op in enumerate(graph.ops) for name in op["reads"] if name in writer)
+
+
+def net_of(graph: Graph, keep: frozenset[int]) -> Net:
+    """What orders of a graph are about."""
+    edges = edges_of(graph)
+    scratch = [workspace for _, workspace in least_runs(graph, keep)]
+    always = graph.resident
+    alike: dict[tuple[int, frozenset[int], bool], list[Item]] = {}
+    for item in lifetimes(graph, keep):
+        if item.source == INPUT and item.kept:
+            always += item.size
+        elif not item.readers and not item.kept:
+            scratch[item.source] += item.size
+        else:
+            alike.setdefault((item.source, frozenset() if item.kept else item.readers, item.kept), []).append(item)
+    items = [
+        Item(
+            tensors=tuple(k for item in group for k in item.tensors),
+            source=source,
+            readers=readers,
+            kept=kept,
+            size=sum(item.size for item in group),
+        )
+        for (source, readers, kept), group in alike.items()
+    ]
+    count = len(scratch)
+    return Net(count=count, edges=edges, reach=Reach.of(count, edges), items=items, scratch=scratch, always=int(always))

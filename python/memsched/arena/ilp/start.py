@@ -1,0 +1,99 @@
+"""Before the integer program: an order to start from, and precedences that every better order keeps."""
+
+from __future__ import annotations
+
+import time
+
+from memsched.arena.ilp.net import INPUT, Net, Reach, bits
+
+WIDTH = 64  # of the beam, up to SMALL ops
+SMALL = 64
+NARROW = 16  # and above
+
+
+def beam_order(net: Net, until: float | None) -> list[int]:
+    """The best of the listed order and what a beam over sets of ops finds, ranked by peak and then by bytes alive.
+
+    When the time is up before the beam is through, the listed order.
+    """
+    listed = list(range(net.count))
+    width = WIDTH if net.count <= SMALL else NARROW
+    made = [sum(item.size for item in net.items if item.source == op) for op in range(net.count)]
+    read = [[item for item in net.items if op in item.readers and not item.kept] for op in range(net.count)]
+    masks = {id(item): sum(1 << op for op in item.readers) for item in net.items}
+    start = net.always + sum(item.size for item in net.items if item.source == INPUT)
+    beam: list[tuple[int, int, int, tuple[int, ...]]] = [(start, start, 0, ())]  # peak, alive, done, order
+    for _ in range(net.count):
+        found: dict[int, tuple[int, int, int, tuple[int, ...]]] = {}
+        for peak, alive, done, order in beam:
+            if is_up(until):
+                return listed
+            for op in range(net.count):
+                if done >> op & 1 or net.reach.before[op] & ~done:
+                    continue
+                grown = done | 1 << op
+                now = alive + made[op]
+                left = now - sum(item.size for item in read[op] if not masks[id(item)] & ~grown)
+                state = (max(peak, now + net.scratch[op]), left, grown, (*order, op))
+                if grown not in found or state < found[grown]:
+                    found[grown] = state
+        beam = sorted(found.values())[:width]
+    best = list(beam[0][3])
+    return best if net.peak(best) < net.peak(listed) else listed
+
+
+def is_up(until: float | None) -> bool:
+    return until is not None and time.monotonic() > until
+
+
+def probed_bound(net: Net, low: int, high: int, unit: int, until: float | None) -> int:
+    """The least limit from `low` to `high`, in units, of which `probe` does not say that it is too low."""
+    steps = (high - low) // unit
+    above, most = 0, steps  # that many units above `low` are a bound
+    while above < most and not is_up(until):
+        middle = (above + most) // 2
+        if probe(net, low + middle * unit, until) is None:
+            above = middle + 1
+        else:
+            most = middle
+    return low + above * unit
+
+
+def probe(net: Net, limit: int, until: float | None) -> Reach | None:
+    """The precedences of every order whose peak is within `limit`; None: there is no such order.
+
+    Of two ops one runs first. Where that alone makes some op hold more than the limit, it is the other one. When
+    time is up, the precedences that are known by then.
+    """
+    reach = net.reach.copy()
+    if max(net.needs(reach), default=net.always) > limit:
+        return None
+    changed = True
+    while changed:
+        changed = False
+        made, wanted = net.masks(reach)
+        for u in range(net.count):
+            for v in range(u + 1, net.count):
+                if is_up(until):
+                    return reach
+                if (reach.before[u] | reach.after[u]) >> v & 1:
+                    continue
+                ways = [_fits(net, reach, made, wanted, edge, limit) for edge in ((u, v), (v, u))]
+                if ways == [False, False]:
+                    return None
+                if ways != [True, True]:
+                    reach.add(*((u, v) if ways[0] else (v, u)))
+                    changed = True
+    return reach
+
+
+def _fits(net: Net, reach: Reach, made: list[int], wanted: list[int], edge: tuple[int, int], limit: int) -> bool:
+    """Whether all ops stay within the limit if the first one of the edge runs before the second one."""
+    first, second = edge
+
+    def within(op: int, alive: int) -> bool:
+        return net.always + net.scratch[op] + sum(net.items[k].size for k in bits(alive)) <= limit
+
+    return all(
+        within(op, made[op] & (wanted[op] | wanted[second])) for op in bits(reach.before[first] | 1 << first)
+    ) and all(within(op, (made[op] | made[first]) & wanted[op]) for op in bits(reach.after[second] | 1 << second))

@@ -1,0 +1,319 @@
+"""Placement: where every buffer goes in one arena, and how low the arena can be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from memsched import _core
+from memsched.arena.buffers import Buffer, write_buffers
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.support import checks
+from memsched.support.documents import Document, Source, check_keys, read_document
+from memsched.support.types import Progress
+from memsched.validation.placement import validate_placement
+
+_FORMAT = "memsched-placement/1"
+_METHODS = ("search", "greedy", "ilp")
+_MAKERS = (*_METHODS, "schedule")  # "schedule": its own addresses
+_LONGEST = 2**62  # ticks
+_KEYS = ("buffers", "offsets", "height", "lower_bound", "optimal", "method", "runtime")
+_MORE_SECONDS = 1.0  # to find out what would do, once the capacity is proven not to
+
+
+class Columns(NamedTuple):
+    """Buffers as the core takes them, one entry a buffer: whole ticks, and an offset of -1 where any will do."""
+
+    start: list[int]
+    end: list[int]
+    size: list[int]
+    alignment: list[int]
+    offset: list[int]
+
+
+def _columns(buffers: Sequence[Buffer]) -> Columns:
+    start, end = _ticks(buffers)
+    return Columns(
+        start,
+        end,
+        [buffer.size for buffer in buffers],
+        [buffer.alignment for buffer in buffers],
+        [-1 if buffer.offset is None else buffer.offset for buffer in buffers],
+    )
+
+
+def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
+    """Starts and ends as whole numbers in the same order: their own distances, or ranks where these are not whole.
+
+    Only the order decides what fits, but the search breaks ties by how long a buffer lives.
+    """
+    moments = sorted({moment for buffer in buffers for moment in (buffer.start, buffer.end)})
+    if moments and all(isinstance(moment, int) for moment in moments) and moments[-1] - moments[0] < _LONGEST:
+        first = int(moments[0])
+        return [int(buffer.start) - first for buffer in buffers], [int(buffer.end) - first for buffer in buffers]
+    rank = {moment: tick for tick, moment in enumerate(moments)}
+    return [rank[buffer.start] for buffer in buffers], [rank[buffer.end] for buffer in buffers]
+
+
+def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
+    return max((offset + buffer.size for buffer, offset in zip(buffers, offsets, strict=True)), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Buffers with an offset each.
+
+    Attributes
+    ----------
+    buffers : tuple of Buffer
+    offsets : tuple of int
+        Bytes, in the order of the buffers.
+    height : int
+        Bytes that the arena needs: the end of the highest buffer, also of one that is never alive.
+    lower_bound : int
+        Bytes below which no placement is, as far as is proven.
+    method : str
+        What made it: "search", "greedy", "ilp", or "schedule" where a plan came with addresses of its own.
+    runtime : float
+        Seconds that it took to find.
+    claimed : bool
+        Whether lower_bound was read from a file and is above the load: then a search is said to have proven it, and
+        nothing here has.
+    """
+
+    buffers: tuple[Buffer, ...]
+    offsets: tuple[int, ...]
+    height: int
+    lower_bound: int
+    method: str
+    runtime: float = field(compare=False)
+    claimed: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "buffers", _checked(self.buffers))
+        if not isinstance(self.offsets, Iterable):
+            raise InvalidInputError(f"offsets is {checks.shown(self.offsets)}; it must be a list of bytes")
+        put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
+        if len(self.offsets) != len(self.buffers):
+            raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
+        height = _height(self.buffers, self.offsets)
+        if isinstance(self.height, bool | np.ndarray) or self.height != height:
+            raise InvalidInputError(f"height is {checks.shown(self.height)}; by the offsets it must be {height}")
+        put(self, "height", height)
+        put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
+        if self.lower_bound > height:
+            raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {height}")
+        if self.method not in _MAKERS:
+            raise InvalidInputError(f"method is {self.method!r}; it must be one of {', '.join(_MAKERS)}")
+        put(self, "runtime", checks.non_negative("runtime", self.runtime, "seconds"))
+
+    @property
+    def optimal(self) -> bool:
+        """No placement is lower: that is proven, or `claimed`."""
+        return self.height == self.lower_bound
+
+    @property
+    def load(self) -> int:
+        """The most bytes that are alive at once."""
+        start, end = _ticks(self.buffers)
+        return _core.load(start, end, [buffer.size for buffer in self.buffers])
+
+    @property
+    def fragmentation(self) -> float:
+        """(height - load) / height, in 0..1: (MR - RS) / MR of Steiner et al. (2022), section 5.4."""
+        return (self.height - self.load) / self.height if self.height else 0.0
+
+    @property
+    def gap(self) -> float:
+        """(height - lower_bound) / height: by so much it may be lower still, at the most."""
+        return (self.height - self.lower_bound) / self.height if self.height else 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"Placement({len(self.buffers)} buffers, height={self.height}, lower_bound={self.lower_bound}, "
+            f"optimal={self.optimal}{', claimed' if self.claimed else ''})"
+        )
+
+    def to_json(self) -> Document:
+        """The form `memsched-placement/1`."""
+        return {
+            "format": _FORMAT,
+            "buffers": [
+                {
+                    "start": buffer.start,
+                    "end": buffer.end,
+                    "size": buffer.size,
+                    "alignment": buffer.alignment,
+                    "offset": buffer.offset,
+                    "name": buffer.name,
+                }
+                for buffer in self.buffers
+            ],
+            "offsets": list(self.offsets),
+            "height": self.height,
+            "lower_bound": self.lower_bound,
+            "optimal": self.optimal,
+            "method": self.method,
+            "runtime": self.runtime,
+        }
+
+    @classmethod
+    def from_json(cls, source: Source) -> Placement:
+        """Read `memsched-placement/1` from a dict, a JSON text or a file.
+
+        Raises
+        ------
+        InvalidInputError
+        ScheduleError
+            Two buffers share bytes, or one is not where it must be.
+        """
+        document = read_document(source, _FORMAT)
+        check_keys(document, "the placement", _KEYS)
+        for key in ("buffers", "offsets"):
+            if not isinstance(document[key], list):
+                raise InvalidInputError(f"{key} of the placement is {document[key]!r}; it must be a list")
+        buffers = []
+        for k, one in enumerate(document["buffers"]):
+            if not isinstance(one, dict):
+                raise InvalidInputError(f"buffers[{k}] of the placement is {one!r}; it must be an object")
+            check_keys(one, f"buffers[{k}] of the placement", ("start", "end", "size"), ("alignment", "offset", "name"))
+            buffers.append(Buffer(**{key: value for key, value in one.items() if key != "format"}))
+        values = {key: document[key] for key in ("height", "lower_bound", "method", "runtime")}
+        found = cls(buffers=tuple(buffers), offsets=tuple(document["offsets"]), **values)
+        if found.optimal is not document["optimal"]:
+            raise InvalidInputError(f"optimal of the placement is {document['optimal']!r}; its bound says otherwise")
+        validate_placement(found.buffers, found.offsets)
+        return replace(found, claimed=found.lower_bound > found.load)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a CSV file, as `write_placement` does."""
+        write_placement(path, self)
+
+
+def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
+    """Write a placement to a CSV file in MiniMalloc's format: id, lower, upper, size, offset, and alignment if need be.
+
+    `read_buffers` takes these offsets as fixed ones.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import memsched as ms, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "placed.csv"
+    >>> ms.write_placement(path, ms.place([ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]))
+    >>> [buffer.offset for buffer in ms.read_buffers(path)]
+    [0, 3]
+    """
+    if not isinstance(placement, Placement):
+        raise InvalidInputError(f"placement is {checks.shown(placement)}; it must be a Placement")
+    write_buffers(path, placement.buffers, placement.offsets)
+
+
+def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    if isinstance(buffers, str | dict) or not isinstance(buffers, Iterable):
+        raise InvalidInputError(f"buffers is {buffers!r}; it must be a list of Buffer")
+    found = tuple(buffers)
+    for k, buffer in enumerate(found):
+        if not isinstance(buffer, Buffer):
+            raise InvalidInputError(f"buffers[{k}] is {buffer!r}; it must be a Buffer")
+    return found
+
+
+Placed = tuple[list[int], int, int]  # offsets, height and lower bound
+
+
+def place_columns(
+    columns: Columns,
+    capacity: int | None,
+    *,
+    time_limit: float | None,
+    method: str = "search",
+    progress: Progress = None,
+) -> Placed:
+    """Offsets, height and lower bound of buffers that the caller has checked.
+
+    Raises
+    ------
+    InfeasibleError
+        As `memsched.place` says.
+    """
+
+    def run(capacity: int | None, seconds: float | None) -> Placed:
+        return _core.place(*columns, capacity, method == "search", seconds, progress)
+
+    return _within(run, capacity, time_limit, method == "search")
+
+
+def _within(
+    run: Callable[[int | None, float | None], Placed], capacity: int | None, time_limit: float | None, search: bool
+) -> Placed:
+    """What a method finds; where that is above the capacity, an error that says what would do."""
+    begin = time.perf_counter()
+    offsets, height, bound = run(capacity, time_limit)
+    if capacity is not None and height > capacity:
+        proven = bound > capacity
+        if proven and search:
+            spent = time.perf_counter() - begin
+            rest = _MORE_SECONDS if time_limit is None else max(0.0, min(_MORE_SECONDS, time_limit - spent))
+            if rest > 0:
+                height = min(height, run(None, rest)[1])
+        why = (
+            f"the buffers need at least {bound} bytes, more than capacity, which is {capacity}; they fit {height}"
+            if proven
+            else f"no placement within capacity, {capacity} bytes, was found in time, and none is ruled out either; "
+            f"give it {height}, which will do, or a longer time_limit"
+        )
+        raise InfeasibleError(why, height)
+    return offsets, height, bound
+
+
+def _by_program(buffers: tuple[Buffer, ...], capacity: int | None, time_limit: float | None) -> Placed:
+    from memsched.arena.ilp.place import place_ilp
+
+    offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
+    height = _height(buffers, offsets)
+    return offsets, height, height if optimal else bound
+
+
+def place_buffers(
+    buffers: Iterable[Buffer],
+    capacity: int | None = None,
+    *,
+    time_limit: float | None = 10.0,
+    method: str = "search",
+    progress: Progress = None,
+) -> Placement:
+    """Give every buffer an offset in one arena, so that no two share a byte while both are alive.
+
+    `memsched.place` says more.
+    """
+    found = _checked(buffers)
+    limit = checks.time_limit(time_limit)
+    most = None if capacity is None else checks.size("capacity", capacity)
+    checks.choice("method", method, _METHODS)
+    begin = time.perf_counter()
+    if method == "ilp":
+        offsets, height, bound = _within(partial(_by_program, found), most, limit, search=False)
+    else:
+        offsets, height, bound = place_columns(
+            _columns(found), most, time_limit=limit, method=method, progress=progress
+        )
+    return Placement(
+        buffers=found,
+        offsets=tuple(offsets),
+        height=height,
+        lower_bound=min(bound, height),
+        method=method,
+        runtime=time.perf_counter() - begin,
+    )

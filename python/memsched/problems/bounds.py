@@ -1,0 +1,158 @@
+"""Lower bounds on the makespan, each valid on the graph that is simulated, and the optimum of the paper's own model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memsched import _core
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.errors import InternalError
+from memsched.problems.family import GraphFamily
+from memsched.problems.fluid import fluid_chain, fluid_solve
+from memsched.problems.problem import Problem, graph_of, make_device
+from memsched.support import checks
+
+BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
+ROUNDING = 1e-9  # by how much, relative, a sum of up to a million times may differ from the same in another order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Lower bounds in seconds.
+
+    Attributes
+    ----------
+    compute : float
+        Sum of the fastest times of all ops.
+    transfer : float
+        What exceeds M at the peak must leave and come back (Euro-Par 2020, Proposition 3).
+    fractional : float
+        Optimum when any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, of schedules
+        that run each op once, in graph order. Tapes that no op reads need not be written.
+    recompute : float
+        What does not fit beside an op that runs once comes back over the link or is run again; holds for schedules that
+        recompute, too.
+    best : float
+        The largest bound that holds for every schedule of the decision space.
+    interruptible : float or None
+        Optimum of the interruptible model, among schedules in which no prefetch starts before the last offload has
+        ended; where `interruptible_proven` is false, the best lower bound on it. In its class: never part of `best`.
+    interruptible_proven : bool
+    """
+
+    compute: float
+    transfer: float
+    fractional: float
+    recompute: float
+    best: float
+    interruptible: float | None
+    interruptible_proven: bool
+
+
+def graph_bound(graph: Graph, device: Device) -> float:
+    """The largest bound on schedules that run each op once in graph order, in seconds."""
+    return _core.graph_bounds(graph, device, device.memory)[2]  # the fractional bound contains the others
+
+
+def recompute_bound(graph: Graph, device: Device) -> float:
+    """The largest bound on schedules that may also recompute, in seconds."""
+    return _core.recompute_bound(graph, device, device.memory)
+
+
+def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:
+    """The largest bound that can be derived, seconds, on schedules that work through the batch in the same rounds.
+
+    `on` is "once": on those that run each op once, in graph order; or "all". A chain is cut as the schedule cuts it.
+    """
+    bound = recompute_bound if on == "all" else graph_bound
+    if isinstance(problem, GraphFamily):
+        return float(sum(times * bound(problem.at(batch), device) for batch, times in schedule.rounds))
+    return bound(graph_of(problem, schedule.chunk), device)
+
+
+def certified(bound: float, makespan: float) -> float:
+    """A lower bound beside the makespan of a plan of its class: never above it.
+
+    Both are sums of the same times in different orders. What is above by rounding becomes the makespan; more would be a
+    false proof.
+
+    Raises
+    ------
+    InternalError
+        The bound is above the makespan by more than rounding.
+    """
+    if not bound <= makespan * (1 + ROUNDING):
+        raise InternalError(
+            f"the lower bound {bound!r} is above the makespan {makespan!r} of a plan that it speaks of; this is a "
+            "fault of memsched, please report it with the problem and the device"
+        )
+    return min(bound, makespan)
+
+
+def bounds(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    recompute: bool = False,
+    time_limit: float = 10.0,
+) -> Bounds:
+    """Lower bounds on the makespan of a problem.
+
+    Parameters
+    ----------
+    problem : Chain or Graph
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second in both directions.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    recompute : bool
+        Whether schedules may recompute; then `best` is `recompute`, which contains the compute bound.
+    time_limit : float
+        Seconds for the interruptible optimum.
+
+    Returns
+    -------
+    Bounds
+
+    Raises
+    ------
+    InvalidInputError
+        A bad M, beta or device.
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020: Proposition 3, Theorem 2, section 5. docs/algorithms.md proves
+    `fractional` and `recompute`.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.bounds(chain, M=20, beta=1).transfer
+    8.0
+    """
+    device = make_device(M, beta, device)
+    recompute = checks.flag("recompute", recompute)
+    time_limit = checks.non_negative("time_limit", time_limit, "seconds")
+    graph = graph_of(problem)
+    compute, transfer, fractional = _core.graph_bounds(graph, device, device.memory)
+    recomputing = recompute_bound(graph, device)
+    interruptible, proven = None, False
+    if isinstance(problem, Chain):
+        instance = fluid_chain(problem, device)
+        if instance.feasible:
+            solution = fluid_solve(instance, time_limit=time_limit)
+            interruptible, proven = solution.lower_bound, solution.optimal
+    return Bounds(
+        compute=compute,
+        transfer=transfer,
+        fractional=fractional,
+        recompute=recomputing,
+        best=recomputing if recompute else max(compute, transfer, fractional),
+        interruptible=interruptible,
+        interruptible_proven=proven,
+    )

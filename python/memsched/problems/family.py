@@ -1,0 +1,182 @@
+"""GraphFamily: the same training step at any batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from memsched._core import Graph
+from memsched.errors import InvalidInputError
+from memsched.support import checks
+from memsched.support.documents import Document, Source, check_keys, read_document, read_graph
+
+_FORMAT = "memsched-family/1"
+
+
+class GraphFamily:
+    """A function from batch sizes to graphs that have the same ops, tensors and algorithms; only numbers change.
+
+    Planners that split a batch into rounds take it in the place of a graph.
+
+    Parameters
+    ----------
+    make : callable
+        Takes a batch size and returns a Graph of that batch.
+    batch : int
+        The full batch, which a training step must work through.
+    name : str, optional
+        By default that of the graph at the full batch.
+
+    Raises
+    ------
+    InvalidInputError
+        `make` returns something else, or a graph that is not like the one at the full batch.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> def make(batch: int) -> ms.Graph:
+    ...     tensors = [{"name": "x", "size": 4 * batch, "role": "input"}]
+    ...     choices = [{"alg": "default", "time": 0.5 * batch, "workspace": 0}]
+    ...     ops = [{"name": "F", "phase": "fwd", "reads": ["x"], "writes": [], "choices": choices}]
+    ...     return ms.Graph(tensors, ops, name="one op", batch=batch)
+    >>> family = ms.GraphFamily(make, 32)
+    >>> family.at(8).tensors[0]["size"]
+    32
+    """
+
+    def __init__(self, make: Callable[[int], Graph], batch: int, *, name: str | None = None) -> None:
+        if not callable(make):
+            raise InvalidInputError(f"make is {make!r}; it must be a function from a batch size to a Graph")
+        self._make = make
+        self._batches: tuple[int, ...] | None = None
+        self._graphs: dict[int, Graph] = {}
+        self._batch = checks.count("batch", batch, 1, 2**63 - 1)
+        self._name = self.graph.name if name is None else checks.text("name", name)
+
+    @property
+    def batch(self) -> int:
+        """The full batch."""
+        return self._batch
+
+    @property
+    def name(self) -> str:
+        """By default that of the graph at the full batch."""
+        return self._name
+
+    @property
+    def batches(self) -> tuple[int, ...] | None:
+        """Which batches there are; None: all up to the full one."""
+        return self._batches
+
+    @property
+    def graph(self) -> Graph:
+        """At the full batch."""
+        return self.at(self.batch)
+
+    def at(self, batch: int) -> Graph:
+        """The graph at a batch size, from 1 to the full batch."""
+        batch = checks.count("batch", batch, 1, self.batch)
+        if batch not in self._graphs:
+            made = self._make(batch)
+            self._check(batch, made)
+            self._graphs[batch] = made
+        return self._graphs[batch]
+
+    def _has(self, batch: int) -> bool:
+        try:
+            self.at(batch)
+        except InvalidInputError:
+            return False
+        return True
+
+    def _check(self, batch: int, made: Graph) -> None:
+        if not isinstance(made, Graph) or made.batch != batch:
+            found = f"a graph of batch {made.batch}" if isinstance(made, Graph) else repr(made)
+            raise InvalidInputError(f"make({batch}) returned {found}; it must return a Graph of that batch")
+        if batch == self.batch:
+            return
+        full = self.graph
+        if _shape(made) != _shape(full):
+            raise InvalidInputError(
+                f"the graph of batch {batch} has other tensors, ops or algorithms than that of batch {self.batch}; "
+                "only sizes, times and workspaces may change with the batch"
+            )
+        # Other threads may add to the graphs meanwhile: hence the lists.
+        above = min(known for known in list(self._graphs) if known > batch)
+        below = max((known for known in list(self._graphs) if known < batch), default=0)
+        _check_growth(made, self._graphs[above])
+        if below:
+            _check_growth(self._graphs[below], made)
+
+    def __repr__(self) -> str:
+        return f"GraphFamily(name={self.name!r}, batch={self.batch}, ops={len(self.graph.ops)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GraphFamily):
+            return NotImplemented
+        return (self.name, self.batch, self.graph) == (other.name, other.batch, other.graph)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.batch))
+
+    def __reduce__(self) -> Any:
+        return GraphFamily.from_json, (self.to_json(self._graphs),)
+
+    def to_json(self, batches: Iterable[int] = ()) -> Document:
+        """The form `memsched-family/1`: the graphs at the full batch, at 1 if it can be had, and at some others."""
+        known = sorted({self.batch, *([1] if self._has(1) else []), *batches}, reverse=True)
+        graphs = [self.at(batch).to_json() for batch in known]
+        return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
+
+    @classmethod
+    def from_json(cls, source: Source) -> GraphFamily:
+        """Read `memsched-family/1` from a dict, a JSON text or the path of a file. It knows the stored graphs only."""
+        document = read_document(source, _FORMAT)
+        check_keys(document, "the family", ("name", "batch", "graphs"))
+        if not isinstance(document["graphs"], list) or not isinstance(document["name"], str):
+            raise InvalidInputError("the family must have a name and a list of graphs")
+        for k, one in enumerate(document["graphs"]):
+            if not isinstance(one, dict):  # a string would be the path of another file
+                raise InvalidInputError(f"graphs[{k}] of the family is {checks.shown(one)}; it must be an object")
+        graphs = {graph.batch: graph for graph in map(read_graph, document["graphs"])}
+
+        def stored(batch: int) -> Graph:
+            if batch not in graphs:
+                known = ", ".join(map(str, sorted(graphs)))
+                raise InvalidInputError(
+                    f"this family was saved with its graphs at batch {known}; {batch} is not there; "
+                    "to_json(batches) saves more"
+                )
+            return graphs[batch]
+
+        family = cls(stored, document["batch"], name=document["name"])
+        for batch in (family.batch, *graphs):  # all that is stored, so that it can be written again
+            family.at(batch)
+        family._batches = tuple(sorted(graphs))
+        return family
+
+
+def _check_growth(small: Graph, large: Graph) -> None:
+    larger = [a["name"] for a, b in zip(small.tensors, large.tensors, strict=True) if a["size"] > b["size"]]
+    larger += [
+        a["name"]
+        for a, b in zip(small.ops, large.ops, strict=True)
+        for x, y in zip(a["choices"], b["choices"], strict=True)
+        if x["workspace"] > y["workspace"]
+    ]
+    if larger or small.resident > large.resident:
+        raise InvalidInputError(
+            f"{larger[0] if larger else 'resident'!r} needs more bytes at batch {small.batch} than at {large.batch}; "
+            "sizes and workspaces must not fall as the batch grows"
+        )
+
+
+def _shape(graph: Graph) -> Any:
+    """All that must not change with the batch."""
+    tensors = [(tensor["name"], tensor["role"]) for tensor in graph.tensors]
+    ops = [
+        {**op, "choices": [choice["alg"] for choice in op["choices"]], "skip_workspace": "skip_workspace" in op}
+        for op in graph.ops
+    ]
+    return tensors, ops

@@ -1,0 +1,170 @@
+"""What every planner asks of its problem: the graph it is simulated on, its memory needs, the device."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from memsched import _core
+from memsched._core import Chain, Device, Graph, Schedule, Timeline
+from memsched.errors import InvalidInputError
+from memsched.problems.family import GraphFamily
+from memsched.support import checks
+from memsched.support.memo import once_an_object
+
+Problem: TypeAlias = Chain | Graph | GraphFamily
+ChunkLike: TypeAlias = int | str | None
+
+
+@once_an_object
+def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
+    return _core.to_graph(chain, chunk)
+
+
+def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
+    """The graph on which plans of the problem are simulated; a chain is cut as `chunk` says, a family is at full batch.
+
+    Raises
+    ------
+    InvalidInputError
+        The problem is of another kind, or a graph comes with a chunk.
+    """
+    if isinstance(problem, GraphFamily):
+        problem = problem.graph
+    if isinstance(problem, Chain):
+        known = chunk is None or isinstance(chunk, int | str)
+        return _chain_graph(problem, chunk) if known else _core.to_graph(problem, chunk)  # which refuses what is not
+    if isinstance(problem, Graph):
+        if chunk is not None:
+            raise InvalidInputError(f"chunk is {chunk!r}, but a graph is not cut; leave it out")
+        return problem
+    raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
+
+
+def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
+    """The graph whose bytes a plan's arena must hold: of a family that of the largest batch among the rounds."""
+    if isinstance(problem, GraphFamily):
+        return problem.at(max(batch for batch, _ in schedule.rounds))
+    return graph_of(problem, schedule.chunk)
+
+
+@once_an_object
+def least_of(graph: Graph) -> int:
+    """The least memory of any plan of a graph, bytes, resident included."""
+    return _core.graph_min_memory(graph)
+
+
+@once_an_object
+def peak_of(graph: Graph) -> int:
+    """The peak of a graph's plain run, bytes, resident included."""
+    return _core.graph_peak_memory(graph)
+
+
+def least_memory(problem: Problem) -> int:
+    """The least memory of any plan, in bytes, resident included; `min_memory` says where it suffices.
+
+    Of a family at batch 1, for a plan may split its batch into rounds of one.
+    """
+    return least_of(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
+
+
+def peak_memory(problem: Problem) -> int:
+    """Peak of the plain run (everything kept until its last use), bytes, resident included; of a family at full batch.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.peak_memory(ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4]))
+    20
+    """
+    return peak_of(graph_of(problem))
+
+
+def make_device(memory: float | None = None, bandwidth: float | None = None, device: Device | None = None) -> Device:
+    """The device of one call: M and beta, or a device whose memory and bandwidth they override.
+
+    Parameters
+    ----------
+    memory : int
+        M, bytes, resident included.
+    bandwidth : float
+        beta, bytes per second in both directions; 0 means no link, inf a free one.
+    device : Device, optional
+
+    Raises
+    ------
+    InvalidInputError
+        Neither `memory` nor `device` is given, or a value is out of its range.
+    """
+    speed = None if bandwidth is None else checks.bandwidth("beta", bandwidth)
+    if device is None:
+        if memory is None:
+            raise InvalidInputError("M is missing; give M (bytes) or device=")
+        return Device(checks.memory("M", memory), bandwidth=speed or 0.0)
+    if not isinstance(device, Device):
+        raise InvalidInputError(f"device is {device!r}; it must be a Device")
+    if memory is None and bandwidth is None:
+        return device
+    return Device(
+        device.memory if memory is None else checks.memory("M", memory),
+        d2h=device.d2h if speed is None else speed,
+        h2d=device.h2d if speed is None else speed,
+        duplex=device.duplex,
+        latency=device.latency,
+        host_memory=device.host_memory,
+        name=device.name,
+    )
+
+
+def check_kinds(problem: object, schedule: object, device: object) -> None:
+    """Refuse what is not a problem, a schedule and a device.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the argument and what it is.
+    """
+    if not isinstance(problem, Chain | Graph | GraphFamily):
+        raise InvalidInputError(f"problem is {problem!r}; it must be a Chain, a Graph or a GraphFamily")
+    if not isinstance(schedule, Schedule):
+        raise InvalidInputError(f"schedule is {schedule!r}; it must be a Schedule")
+    if not isinstance(device, Device):
+        raise InvalidInputError(f"device is {device!r}; it must be a Device")
+
+
+def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
+    """Time a schedule on a problem and a device.
+
+    The smaller of `schedule.budget` and `device.memory` is enforced. docs/schedule.md has the rules.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+        A chain is cut as `schedule.chunk` says. Of a family the list runs on the graph of each round's batch.
+    schedule : Schedule
+    device : Device
+
+    Returns
+    -------
+    Timeline
+        start and end of each step (seconds), makespan, peak_memory (bytes, resident included), ... Times and bytes
+        moved are sums over all rounds; steps, and the memory over time, are those of the first.
+
+    Raises
+    ------
+    ScheduleError
+        The schedule cannot run, and `.step` is the step to blame; or the rounds do not add up to a family's batch.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> result = ms.greedy(chain, M=20, beta=8)
+    >>> ms.simulate(chain, result.schedule, result.device).makespan
+    4.0
+    """
+    check_kinds(problem, schedule, device)
+    if isinstance(problem, GraphFamily):
+        graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds}
+        return _core.simulate_rounds(graphs, problem.batch, schedule, device)
+    graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
+    return _core.simulate_graph(graph, schedule, device)

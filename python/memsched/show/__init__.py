@@ -1,0 +1,1 @@
+"""What shows a plan: pictures, traces, reports."""

@@ -1,0 +1,299 @@
+"""Pictures of arenas: what lies at which address, and when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memsched.arena.placement import Placement
+from memsched.arena.residency import placement_of
+from memsched.problems.problem import largest_graph
+from memsched.result import Result
+from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
+from memsched.study.addresses import place
+from memsched.support import checks
+from memsched.support.units import format_bytes, format_percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Numbers = npt.NDArray[np.float64]
+
+# Okabe and Ito's palette, as in `plot`: what the forward makes is blue, what the backward makes is red.
+_COLOURS = {
+    "activation": "#56b4e9",
+    "gradient": "#d55e00",
+    "input": "#009e73",
+    "weight": "#999999",
+    "workspace": "#f0e442",
+    "buffer": "#56b4e9",
+}
+_LOAD: dict[str, Any] = {"color": "black", "linewidth": 1.0}
+_HEIGHT: dict[str, Any] = {"color": "0.25", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
+_CAPACITY: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
+_MOST = 6  # arenas that a page holds
+_LABELS = 12  # in one arena, at the most
+_LABEL_POINTS = 7.5
+_FAR = 1.8  # a capacity of more than so many times the height would flatten the picture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arena:
+    """What one panel shows: a rectangle a buffer that is ever alive."""
+
+    title: str
+    placement: Placement
+    left: Numbers  # in the unit of the panel
+    right: Numbers
+    low: Numbers  # bytes
+    high: Numbers
+    kinds: list[str]
+    names: list[str | None]
+    until: float
+    axis: str
+    capacity: int | None  # bytes
+
+
+def _arena_of(placement: Placement, left: Numbers, right: Numbers, kinds: list[str], **rest: Any) -> _Arena:
+    sizes = np.array([buffer.size for buffer in placement.buffers], float)
+    low = np.array(placement.offsets, float)
+    shown = np.flatnonzero((sizes > 0) & (right > left))
+    return _Arena(
+        placement=placement,
+        left=left[shown],
+        right=right[shown],
+        low=low[shown],
+        high=(low + sizes)[shown],
+        kinds=[kinds[k] for k in shown],
+        names=[placement.buffers[k].name for k in shown],
+        **rest,
+    )
+
+
+def _of_placement(placement: Placement) -> _Arena:
+    left = np.array([buffer.start for buffer in placement.buffers], float)
+    right = np.array([buffer.end for buffer in placement.buffers], float)
+    return _arena_of(
+        placement,
+        left,
+        right,
+        ["buffer"] * len(left),
+        title=f"placed by {placement.method}",
+        until=float(right.max()) if len(right) else 0.0,
+        axis="time, in the unit of the buffers",
+        capacity=None,
+    )
+
+
+def _of_result(result: Result) -> _Arena:
+    """In seconds if the plan itself has the addresses, since only then they are free in time; else by op."""
+    graph = largest_graph(result.problem, result.schedule)
+    placement = result.placement or placement_of(result.schedule, graph) or place(result)
+    ends = np.maximum.accumulate(result.timeline.end) if len(result.schedule) else np.zeros(0)
+    if result.schedule.memory == "contiguous" and ends[-1:].sum() > 0:
+        factor, unit = time_unit(float(ends[-1]))
+        begin = factor * np.append(result.timeline.start, ends[-1])
+        back = factor * np.append(0.0, np.asarray(result.timeline.end))
+        axis = f"time ({unit})"
+    else:
+        begin = back = np.array([*accumulate(("run" in step for step in result.schedule.steps), initial=0)], float)
+        axis = "ops, in the order of the plan"
+    last = len(begin) - 1
+    rounds = sum(times for _, times in result.schedule.rounds)
+    roles = {tensor["name"]: tensor["role"] for tensor in graph.tensors}
+    return _arena_of(
+        placement,
+        begin[[min(int(buffer.start), last) for buffer in placement.buffers]],
+        back[[min(int(buffer.end), last) for buffer in placement.buffers]],
+        ["workspace" if buffer.name is None else roles.get(buffer.name, "buffer") for buffer in placement.buffers],
+        title=result.planner + (f", the first of {rounds} rounds" if rounds > 1 else ""),
+        until=float(max(begin[-1], back[-1])),
+        axis=axis,
+        capacity=min(result.schedule.budget, result.device.memory) - graph.resident,
+    )
+
+
+def _load_curve(arena: _Arena) -> tuple[Numbers, Numbers]:
+    """Moments, and the bytes that are alive from there on."""
+    moments = np.concatenate([arena.left, arena.right])
+    changes = np.concatenate([arena.high - arena.low, arena.low - arena.high])
+    at, index = np.unique(moments, return_inverse=True)
+    return at, np.cumsum(np.bincount(index.ravel(), changes, len(at)))
+
+
+def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -> None:
+    """Names of the largest rectangles in which they fit; `points` wide and high are a unit and a byte."""
+    wide = (arena.right - arena.left) * points[0]
+    high = (arena.high - arena.low) * points[1]
+    fits = [
+        k
+        for k, name in enumerate(arena.names)
+        if name and wide[k] > 0.62 * _LABEL_POINTS * len(name) and high[k] > 1.4 * _LABEL_POINTS
+    ]
+    for k in sorted(fits, key=lambda k: -wide[k] * high[k])[:_LABELS]:
+        axes.text(
+            (arena.left[k] + arena.right[k]) / 2,
+            (arena.low[k] + arena.high[k]) / 2 / scale,
+            str(arena.names[k]),
+            ha="center",
+            va="center_baseline",
+            fontsize=_LABEL_POINTS,
+            parse_math=False,
+        )
+
+
+def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, float]) -> None:
+    from matplotlib.collections import PolyCollection
+
+    low, high = arena.low / scale, arena.high / scale
+    corners = np.stack([arena.left, low, arena.right, low, arena.right, high, arena.left, high], axis=1)
+    # A white edge tells neighbours apart; around a hair it would leave nothing to see.
+    seen = ((arena.right - arena.left) * points[0] > 3) & ((arena.high - arena.low) * points[1] > 3)
+    faces = [_COLOURS[kind] for kind in arena.kinds]
+    axes.add_collection(
+        PolyCollection(
+            list(corners.reshape(-1, 4, 2)),
+            facecolors=faces,
+            edgecolors=["white" if wide else face for wide, face in zip(seen, faces, strict=True)],
+            linewidths=np.where(seen, 0.4, 0.15),
+        ),
+        autolim=False,
+    )
+
+
+def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float, float]) -> None:
+    """One panel, of so many inches; `top` is in bytes."""
+    found = arena.placement
+    first = float(arena.left.min(initial=arena.until)) if "time, " in arena.axis else 0.0
+    until = arena.until if arena.until > first else first + 1.0
+    axes.set_xlim(first, until)
+    axes.set_ylim(0, top / scale)
+    points = (72 * inches[0] / (until - first), 72 * inches[1] / top)
+    _draw_buffers(axes, arena, scale, points)
+    at, counts = _load_curve(arena)
+    axes.step(at, counts / scale, where="post", **_LOAD)
+    if arena.capacity != found.height:
+        axes.axhline(found.height / scale, **_HEIGHT)
+    if arena.capacity is not None and arena.capacity <= top:
+        axes.axhline(arena.capacity / scale, **_CAPACITY)
+    _label(axes, arena, points, scale)
+    known = "claimed" if found.claimed else "proven"
+    bound = f"{'claimed ' * found.claimed}lower bound {format_bytes(found.lower_bound)}"
+    proven = f"{known} lowest" if found.optimal else bound
+    facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
+    axes.set_title(f"{arena.title}\n{facts}", loc="left", fontsize=9.5, color="0.25", parse_math=False)
+    axes.set_xlabel(arena.axis)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    present = {kind for arena in arenas for kind in arena.kinds}
+    handles: list[Any] = [Patch(facecolor=_COLOURS[kind], label=kind) for kind in _COLOURS if kind in present]
+    handles.append(Line2D([], [], label="load", **_LOAD))
+    if any(arena.capacity != arena.placement.height for arena in arenas):
+        handles.append(Line2D([], [], label="height", **_HEIGHT))
+    known = sorted({arena.capacity for arena in arenas if arena.capacity is not None})
+    if known:
+        said = format_bytes(known[0]) if len(known) == 1 else "of each"
+        off = " (off the scale)" if known[0] > top else ""
+        handles.append(Line2D([], [], label=f"capacity {said}{off}", **_CAPACITY))
+    figure.legend(
+        handles=handles,
+        loc="lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9.5,
+        handlelength=1.5,
+        columnspacing=1.6,
+    )
+
+
+def plot_addresses(
+    arenas: Result | Placement | Sequence[Result | Placement], path: str | os.PathLike[str] | None = None
+) -> Figure:
+    """Draw arenas: each buffer a rectangle, as wide as it is alive and as high as it is large, at its address.
+
+    Several are drawn beside each other on one scale of bytes. The line is the load, the bytes that are alive; it
+    touches the height where nothing is lost. Of a result the capacity is the budget without the resident bytes, and
+    of a plan in rounds the first round is drawn; where a plan has no addresses, `place` makes some. Needs matplotlib;
+    uses none of pyplot's global state.
+
+    Parameters
+    ----------
+    arenas : Result, Placement or sequence of them
+        Up to six. A result is drawn in seconds if its schedule has addresses and its ops take time, else by op.
+    path : str or path, optional
+        Where to save the picture: .png, .svg or .pdf.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InvalidInputError
+        No arenas or too many, or the path has another ending or cannot be written.
+    MemschedError
+        matplotlib is not installed.
+
+    References
+    ----------
+    Steiner et al., OLLA, 2022, Figure 4.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> graph = ms.profiles.load_graph("vgg16-224-b32")
+    >>> figure = ms.plot_addresses(ms.olla(graph, M=ms.peak_memory(graph)))
+    >>> figure.axes[0].get_ylabel()
+    'address (GiB)'
+    """
+    given: list[Result | Placement] = checks.one_or_more("arenas", arenas, (Result, Placement), _MOST)
+    figure = new_figure(path)
+    panels = [_of_result(one) if isinstance(one, Result) else _of_placement(one) for one in given]
+    height = max(panel.placement.height for panel in panels)
+    near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
+    top = 1.04 * max(height, *near, 1)
+    _draw_grid(figure, panels, top)
+    figure.text(0.012, 1 - 0.38 / figure.get_figheight(), _heading(given), fontsize=13, weight="bold", parse_math=False)
+    _legend(figure, panels, top)
+    save(figure, path)
+    return figure
+
+
+def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
+    """The panels beside each other, two in a row."""
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // columns)
+    figure.set_size_inches(10.0, 1.0 + 4.4 * rows)
+    inch = 1 / figure.get_figheight()
+    figure.subplots_adjust(left=0.08, right=0.985, top=1 - 0.95 * inch, bottom=0.9 * inch, hspace=0.33, wspace=0.06)
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    box = grid[0, 0].get_position()
+    inches = (figure.get_figwidth() * box.width, figure.get_figheight() * box.height)
+    scale, unit = byte_unit(int(top))
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        _draw(axes, panel, scale, top, inches)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(f"address ({unit})")
+
+
+def _heading(given: list[Result | Placement]) -> str:
+    names = {one.problem.name or "a problem without a name" for one in given if isinstance(one, Result)}
+    counts = {len(one.buffers) for one in given if isinstance(one, Placement)}
+    of = names or {f"{count} buffers" for count in counts}
+    return f"addresses of {next(iter(of))}" if len(of) == 1 else "addresses"

@@ -1,0 +1,272 @@
+"""Pictures of frontiers: what each planner pays for less memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memsched._core import Device
+from memsched.errors import InvalidInputError
+from memsched.planners.registry import PLANNERS, least_on
+from memsched.problems.problem import make_device, peak_memory
+from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
+from memsched.study.frontier import Frontier
+from memsched.support.units import format_bandwidth, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+# Okabe and Ito's palette, with grey and indigo for black and yellow. One marker less, so that no pair returns soon.
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#666666", "#332288")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_IDEAL: dict[str, Any] = {"color": "0.72", "linewidth": 1.8, "zorder": 2.0}
+_PEAK: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
+# By whether the bound holds for plans that recompute.
+_BOUNDS: dict[bool, tuple[str, dict[str, Any]]] = {
+    True: ("lower bound of all plans", {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1, "zorder": 5.0}),
+    False: (
+        "lower bound without recomputation",
+        {"color": "black", "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.1, "zorder": 5.0},
+    ),
+}
+_COLUMNS = 4  # of the legend
+_NEAR = 0.02  # of the width: marks that would hide each other
+_LEVEL = 0.036  # of the height: from mark to mark above it
+
+
+def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
+    """A list of frontiers of one problem on one link."""
+    listed = [frontiers] if isinstance(frontiers, Frontier) else frontiers
+    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Frontier) for one in listed):
+        raise InvalidInputError(f"frontiers is {frontiers!r}; give a Frontier or a list of them, not empty")
+    first = listed[0]
+    for other in listed[1:]:
+        if other.problem != first.problem:
+            names = f"'{first.problem.name}' and '{other.problem.name}'"
+            raise InvalidInputError(f"the frontiers are of different problems, {names}; draw one problem at a time")
+        if _link(other) != _link(first):
+            raise InvalidInputError(f"the links differ: {other.device} and {first.device}; draw one link at a time")
+    return list(listed)
+
+
+def _link(frontier: Frontier) -> Device:
+    """The device without its memory, which is that of the curve."""
+    return make_device(1, None, frontier.device)
+
+
+def least_memory(frontier: Frontier) -> int | None:
+    """The least memory of a planner, if the curve reaches that far; bytes."""
+    planned = np.isfinite(frontier.makespan)
+    known = least_on(frontier.problem, frontier.planner, frontier.device)
+    if not planned.any() or known > frontier.memory[-1]:
+        return None
+    if (frontier.memory[~planned] >= known).any():  # no link, or too little host memory
+        return int(frontier.memory[planned][0])
+    return known if known >= frontier.memory[0] else None
+
+
+def lower_bounds(frontiers: Sequence[Frontier]) -> dict[bool, list[tuple[int, float]]]:
+    """Points (bytes, seconds) of the bound that holds with (without) recomputation, where some planner has a plan."""
+    found: dict[bool, dict[int, float]] = {True: {}, False: {}}
+    for one in frontiers:
+        points = found[PLANNERS[one.planner].recomputes]
+        for memory, bound in zip(one.memory.tolist(), one.lower_bound.tolist(), strict=True):
+            if not np.isnan(bound):
+                points[memory] = min(bound, points.get(memory, bound))
+    return {kind: sorted(points.items()) for kind, points in found.items() if points}
+
+
+def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> list[Line2D]:
+    """The first one is on top, and the thinnest, so that curves which coincide are all seen."""
+    lines = []
+    for at, one in enumerate(frontiers):
+        below = min(at, 4)
+        planned = np.isfinite(one.makespan)
+        lines += axes.plot(
+            one.memory[planned] / scale,
+            factor * one.makespan[planned],
+            color=COLOURS[at % len(COLOURS)],
+            marker=MARKERS[at % len(MARKERS)],
+            markersize=5 + 1.5 * below,
+            markeredgecolor="white",
+            markeredgewidth=0.6,
+            linewidth=1.4 + 0.7 * below,
+            label=one.planner if planned.any() else f"{one.planner} (no plan)",
+            zorder=4 - at / len(frontiers),
+        )
+    return lines
+
+
+def _marks(frontiers: list[Frontier], width: float) -> list[tuple[int, int, int]]:
+    """Position in the list, least memory (bytes) and level, which rises where marks would hide each other."""
+    placed: list[tuple[int, int, int]] = []
+    for at, one in enumerate(frontiers):
+        least = least_memory(one)
+        if least is not None:
+            placed.append((at, least, sum(abs(least - other) < _NEAR * width for _, other, _ in placed)))
+    return placed
+
+
+def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> None:
+    """A triangle above the axis of memory for each planner's minimum."""
+    for at, least, level in marks:
+        axes.plot(
+            [least / scale],
+            [0.018 + _LEVEL * level],
+            transform=axes.get_xaxis_transform(),
+            marker=(3, 0, 0),
+            markersize=8.5,
+            color=COLOURS[at % len(COLOURS)],
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            linestyle="none",
+            zorder=6,
+        )
+
+
+def _memory_range(frontiers: list[Frontier]) -> tuple[float, float]:
+    """Bytes, with a margin: room for every point and, unless it is far away, the peak."""
+    memory = np.concatenate([one.memory for one in frontiers])
+    low, high, peak = int(memory.min()), int(memory.max()), peak_memory(frontiers[0].problem)
+    if high < peak <= 3 * high:
+        high = peak
+    margin = 0.04 * (high - low) or 0.5 * high
+    return low - margin, high + margin
+
+
+def _time_range(frontiers: list[Frontier], levels: int) -> tuple[float, float]:
+    """Seconds, with room under all curves for so many levels of marks."""
+    makespan = np.concatenate([one.makespan for one in frontiers])
+    ideal = frontiers[0].ideal
+    most = max([ideal, *makespan[np.isfinite(makespan)].tolist()])
+    least = min([ideal, *(seconds for points in lower_bounds(frontiers).values() for _, seconds in points)])
+    below = 0.06 + _LEVEL * levels  # of the height
+    height = 1.05 * (most - least or most or 1.0) / (1 - below)
+    return least - below * height, least + (1 - below) * height
+
+
+def _second_axis(axes: Axes, ideal: float) -> None:
+    """The same scale as the overhead over the ideal, which is in the unit of the axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    def over(makespan: Any) -> Any:
+        return 100 * (makespan / ideal - 1)
+
+    def back(percent: Any) -> Any:
+        return ideal * (1 + percent / 100)
+
+    second = axes.secondary_yaxis("right", functions=(over, back))
+    most = over(axes.get_ylim()[1])
+    second.set_yticks([tick for tick in MaxNLocator(8).tick_values(0, most) if 0 <= tick <= most])
+    second.set_ylabel("over the ideal (%)")
+    second.spines["right"].set_visible(False)
+    second.tick_params(length=0)
+
+
+def _draw_legend(figure: Figure, lines: list[Line2D], marked: bool) -> int:
+    """Under the axes, where it hides nothing; returns the number of rows."""
+    from matplotlib.lines import Line2D
+
+    if marked:
+        triangle: dict[str, Any] = {"marker": (3, 0, 0), "markersize": 8.0, "color": "0.45", "linestyle": "none"}
+        lines = [*lines, Line2D([], [], label="least memory of a planner", **triangle)]
+    rows = -(-len(lines) // _COLUMNS)
+    figure.legend(
+        handles=lines,
+        loc="lower center",
+        ncols=-(-len(lines) // rows),
+        frameon=False,
+        fontsize=9.5,
+        handlelength=2.4,
+        columnspacing=1.8,
+    )
+    return rows
+
+
+def _subtitle(first: Frontier) -> str:
+    device = first.device
+    link = "no link"
+    if device.d2h > 0 and device.h2d > 0:
+        speeds = dict.fromkeys((format_bandwidth(device.d2h), format_bandwidth(device.h2d)))
+        link = f"link {' and '.join(speeds)}"
+    return f"{first.problem.n} stages, {link}"
+
+
+def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathLike[str] | None = None) -> Figure:
+    """Draw makespan against memory: a curve for each planner, with the ideal, the lower bounds and the plain peak.
+
+    Each point is a plan; the lines between them only guide the eye. Memories without a plan are left out, and a
+    triangle above the axis marks the least memory of a planner. The second scale says how far above the ideal a plan
+    is. Needs matplotlib; uses none of pyplot's global state.
+
+    Parameters
+    ----------
+    frontiers : Frontier or sequence of Frontier
+        Of one problem on one link, such as those of several planners. The first one is drawn on top.
+    path : str or path, optional
+        Where to save the picture: .png, .svg or .pdf.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InvalidInputError
+        There is no frontier, they are of different problems or links, or the path has another ending or cannot be
+        written.
+    MemschedError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    >>> curves = [ms.frontier(chain, beta=1, planner=name, points=3) for name in ("pofo", "rotor")]
+    >>> figure = ms.plot_frontier(curves)
+    >>> [axes.get_xlabel() for axes in figure.axes]
+    ['memory (bytes)']
+    """
+    listed = _checked(frontiers)
+    figure = new_figure(path)
+    first = listed[0]
+    peak = peak_memory(first.problem)
+    makespans = [value for one in listed for value in one.makespan.tolist() if np.isfinite(value)]
+    factor, unit = time_unit(max([first.ideal, *makespans]))
+    scale, size = byte_unit(max(int(one.memory[-1]) for one in listed))
+    low, high = _memory_range(listed)
+    marks = _marks(listed, high - low)
+    axes = figure.subplots()
+    axes.set_xlim(low / scale, high / scale)
+    least, most = _time_range(listed, 1 + max((level for *_, level in marks), default=-1))
+    axes.set_ylim(factor * least, factor * most)
+    lines = _draw_curves(axes, listed, factor, scale)
+    lines.append(axes.axhline(factor * first.ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
+    for kind, points in lower_bounds(listed).items():
+        label, style = _BOUNDS[kind]
+        memory, seconds = zip(*points, strict=True)
+        marker = "_" if len(points) == 1 else None
+        lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), marker=marker, label=label, **style)
+    if low <= peak <= high:
+        lines.append(axes.axvline(peak / scale, label=f"peak of the plain run {format_bytes(peak)}", **_PEAK))
+    _draw_marks(axes, marks, scale)
+    rows = _draw_legend(figure, lines, bool(marks))
+    axes.set_xlabel(f"memory ({size})")
+    axes.set_ylabel(f"makespan ({unit})")
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if first.ideal > 0:
+        _second_axis(axes, factor * first.ideal)
+    figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
+    name = first.problem.name or "a problem without a name"
+    figure.text(0.012, 0.945, f"makespan against memory, {name}", fontsize=13, weight="bold", parse_math=False)
+    figure.text(0.012, 0.89, _subtitle(first), fontsize=10.5, color="0.25")
+    save(figure, path)
+    return figure

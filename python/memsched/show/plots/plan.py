@@ -1,0 +1,287 @@
+"""Pictures of plans: the three streams, and the memory under them."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.result import Result
+from memsched.show.trace import LANES, Interval, intervals
+from memsched.support import checks
+from memsched.support.files import path_of, write_bytes
+from memsched.support.units import format_bytes, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart; the lightness differs too.
+_COLOURS = {
+    "forward": "#56b4e9",
+    "backward": "#d55e00",
+    "recompute": "#f0e442",
+    "offload": "#009e73",
+    "prefetch": "#cc79a7",
+}
+_MEMORY = "#0072b2"
+_RESIDENT = "#999999"
+_BUDGET_LINE: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
+SIZE = (10.0, 5.2)  # inches
+_LABEL_POINTS = 8.0
+
+
+def time_unit(makespan: float) -> tuple[float, str]:
+    """How many of the unit there are in a second, and its name."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if makespan * factor >= 1:
+            return factor, unit
+    return (1.0, "s") if makespan == 0 else (1e9, "ns")
+
+
+def byte_unit(most: int) -> tuple[int, str]:
+    """How many bytes there are in the unit, and its name."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if most >= 1024**power:
+            return 1024**power, unit
+    return 1, "bytes"
+
+
+def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: float) -> None:
+    """Names inside the bars that are wide enough, unless those are few; a second is `points` points wide."""
+    wide = [bar for bar in bars if (bar.end - bar.start) * points > 0.65 * _LABEL_POINTS * len(bar.name) + 2]
+    if sum(bar.end - bar.start for bar in wide) < 0.3 * sum(bar.end - bar.start for bar in bars):
+        return
+    for bar in wide:
+        axes.text(
+            factor * (bar.start + bar.end) / 2,
+            row,
+            bar.name,
+            ha="center",
+            va="center_baseline",
+            fontsize=_LABEL_POINTS,
+            color="white" if bar.kind == "offload" else "black",
+            parse_math=False,
+        )
+
+
+def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -> None:
+    width = 72 * SIZE[0] * axes.get_position().width
+    points = width / until if until > 0 else 0.0
+    for kind, colour in _COLOURS.items():
+        chosen = [bar for bar in bars if bar.kind == kind]
+        if not chosen:
+            continue
+        row = LANES.index(chosen[0].lane)
+        # A white edge tells neighbours apart; around a hair it would leave nothing to see.
+        seen_as_bar = [(bar.end - bar.start) * points > 3 for bar in chosen]
+        axes.broken_barh(
+            [(factor * bar.start, factor * (bar.end - bar.start)) for bar in chosen],
+            (row - 0.38, 0.76),
+            facecolors=colour,
+            edgecolors=["white" if wide else colour for wide in seen_as_bar],
+            linewidths=[0.5 if wide else 0.2 for wide in seen_as_bar],
+        )
+        _labels(axes, chosen, row, factor, points)
+    axes.set_yticks(range(len(LANES)), LANES)
+    axes.set_ylim(len(LANES) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", length=0, labelbottom=False)
+    axes.grid(axis="x", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def memory_curve(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Times (seconds) and bytes to draw: of each instant its last value, after a peak if it has one.
+
+    A dip that is over at the instant it began (a free that makes room for the next step) is left out.
+    """
+    times, counts = (np.asarray(column) for column in result.timeline.memory)
+    kept: list[tuple[float, int]] = []
+    first = np.flatnonzero(np.diff(times, prepend=-1.0))
+    for start, end in zip(first, [*first[1:], len(times)], strict=True):
+        most, last = int(counts[start:end].max()), int(counts[end - 1])
+        if most > last and (not kept or most > kept[-1][1]):
+            kept.append((float(times[start]), most))
+        kept.append((float(times[start]), last))
+    return np.array([time for time, _ in kept]), np.array([count for _, count in kept], dtype=np.int64)
+
+
+def _is_far(result: Result) -> bool:
+    """Whether the budget is so large that a scale with it would flatten the curve."""
+    return min(result.schedule.budget, result.device.memory) > 4 * result.peak_memory
+
+
+def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> None:
+    budget = min(result.schedule.budget, result.device.memory)
+    resident = result.graph.resident
+    times, counts = memory_curve(result)
+    most = result.peak_memory if _is_far(result) else max(budget, result.peak_memory)
+    scale, unit = byte_unit(most)
+    x = factor * np.append(times, until)
+    y = np.append(counts, counts[-1]) / scale
+    if resident:
+        axes.fill_between([0, factor * until], 0, resident / scale, color=_RESIDENT, alpha=0.45, lw=0)
+    axes.fill_between(x, resident / scale, y, step="post", color=_MEMORY, alpha=0.18, lw=0)
+    axes.step(x, y, where="post", color=_MEMORY, linewidth=1.1)
+    if not _is_far(result):
+        axes.axhline(budget / scale, **_BUDGET_LINE)
+    axes.set_ylim(0, 1.08 * most / scale or 1.0)
+    axes.set_ylabel(f"memory ({unit})")
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=colour, label=kind) for kind, colour in _COLOURS.items() if kind in kinds
+    ]
+    if result.graph.resident:
+        handles.append(Patch(facecolor=_RESIDENT, alpha=0.45, label="resident"))
+    handles.append(Line2D([], [], color=_MEMORY, linewidth=1.1, label="memory"))
+    budget = format_bytes(min(result.schedule.budget, result.device.memory))
+    where = " (off the scale)" if _is_far(result) else ""
+    handles.append(Line2D([], [], label=f"budget {budget}{where}", **_BUDGET_LINE))
+    figure.legend(
+        handles=handles,
+        loc="lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9.5,
+        handlelength=1.5,
+        columnspacing=1.6,
+    )
+
+
+def _title(result: Result) -> str:
+    facts = [f"makespan {format_seconds(result.makespan)}"]
+    if result.lower_bound > 0:
+        facts += [f"lower bound {format_seconds(result.lower_bound)}", f"gap {format_percent(result.gap)}"]
+    if result.optimal:
+        facts.append("proven optimal")
+    if _rounds(result) > 1:
+        facts.append(f"the first of {_rounds(result)} rounds is shown")
+    return ", ".join(facts)
+
+
+def _rounds(result: Result) -> int:
+    return sum(times for _, times in result.schedule.rounds)
+
+
+def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
+    """Draw a result: what each stream does, and the memory in use under it, on one axis of time.
+
+    Of a plan in rounds the first round is drawn. Needs matplotlib; uses none of pyplot's global state.
+
+    Parameters
+    ----------
+    result : Result
+        Of any planner, simulated.
+    path : str or path, optional
+        Where to save the picture: .png, .svg or .pdf.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InvalidInputError
+        The path has another ending or cannot be written, or the timeline does not belong to the schedule.
+    MemschedError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> figure = ms.plot(ms.greedy(chain, M=20, beta=4))
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['', 'memory (bytes)']
+    """
+    checks.kind("result", result, Result)
+    figure = new_figure(path)
+    bars = intervals(result)
+    ends = [bar.end for bar in bars]
+    until = max(ends) if ends and _rounds(result) > 1 else max([result.timeline.makespan, *ends])
+    factor, unit = time_unit(until)
+    figure.subplots_adjust(left=0.115, right=0.985, top=0.86, bottom=0.19, hspace=0.06)
+    lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
+    _draw_lanes(lanes, bars, factor, until)
+    _draw_memory(memory, result, factor, until)
+    memory.set_xlim(0, 1.005 * factor * until or 1.0)
+    memory.set_xlabel(f"time ({unit})")
+    name = result.problem.name or "a problem without a name"
+    figure.text(0.012, 0.945, f"{result.planner} on {name}", fontsize=13, weight="bold", parse_math=False)
+    figure.text(0.012, 0.89, _title(result), fontsize=10.5, color="0.25")
+    _legend(figure, result, {bar.kind for bar in bars})
+    save(figure, path)
+    return figure
+
+
+def new_figure(path: str | os.PathLike[str] | None) -> Figure:
+    """An empty figure, for a picture that is to be saved there.
+
+    Raises
+    ------
+    InvalidInputError
+        Another ending than .png, .svg and .pdf.
+    MemschedError
+        matplotlib is not installed.
+    """
+    if path is not None:
+        check_suffix(path)
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MemschedError("plots need matplotlib; install memsched[cli]") from error
+    figure = Figure(figsize=SIZE, dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
+    """Write a figure in the format that the ending of the path asks for, the same bytes each time.
+
+    Raises
+    ------
+    InvalidInputError
+        Another ending than .png, .svg and .pdf, or nothing can be written there.
+    """
+    if path is None:
+        return
+    kind = check_suffix(path)
+    content = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    figure.savefig(content, format=kind, metadata=metadata)
+    write_bytes(path, content.getvalue())
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The format that the ending of a path asks for.
+
+    Raises
+    ------
+    InvalidInputError
+        Another ending than .png, .svg and .pdf.
+    """
+    name = path_of(path)
+    suffix = Path(name).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidInputError(f"'{name}' ends in {suffix!r}; a picture ends in {', '.join(SUFFIXES)}")
+    return suffix[1:]

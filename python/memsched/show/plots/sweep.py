@@ -1,0 +1,143 @@
+"""Pictures of sweeps: the price of memory, one panel a problem and link, one line a planner."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from memsched.errors import InvalidInputError
+from memsched.show.plots.frontier import COLOURS, MARKERS
+from memsched.show.plots.plan import byte_unit, new_figure, save
+from memsched.study.sweep.rows import ReadRow as Row
+from memsched.study.sweep.rows import checked
+from memsched.support.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_PANELS = 60
+_PANEL = (4.2, 3.1)  # inches
+_COLUMNS = 4
+
+
+def _panels(rows: Sequence[Row]) -> dict[tuple[str, str, float], list[Row]]:
+    """Planned rows by the problem's key and name and the bandwidth."""
+    found: dict[tuple[str, str, float], list[Row]] = {}
+    for row in rows:
+        if row["status"] == "planned":
+            found.setdefault((row.get("problem_key", ""), row["problem"], row["bandwidth"]), []).append(row)
+    return found
+
+
+def _series(rows: Sequence[Row]) -> list[str]:
+    """What is drawn as one line each: planners, with their options where a planner has several sets of them."""
+    options: dict[str, dict[str, None]] = {}
+    for row in rows:
+        options.setdefault(row["planner"], {})[_options(row)] = None
+    return [f"{planner} {text}" if len(texts) > 1 else planner for planner, texts in options.items() for text in texts]
+
+
+def _options(row: Row) -> str:
+    return json.dumps(row["options"], sort_keys=True)
+
+
+def _draw(axes: Axes, rows: list[Row], names: list[str]) -> None:
+    """The first line is on top, and the thinnest, so that lines which coincide are all seen."""
+    scale, unit = byte_unit(max(row["memory"] for row in rows))
+    for at, name in enumerate(names):
+        below = min(at, 4)
+        own = [row for row in rows if name in (row["planner"], f"{row['planner']} {_options(row)}")]
+        points = sorted((row["memory"] / scale, row["makespan"] / (row["ideal"] or 1.0)) for row in own)
+        if points:
+            axes.plot(
+                *zip(*points, strict=True),
+                color=COLOURS[at % len(COLOURS)],
+                marker=MARKERS[at % len(MARKERS)] if len(points) <= 30 else None,
+                markersize=4 + below,
+                markeredgecolor="white",
+                markeredgewidth=0.4,
+                linewidth=1.2 + 0.6 * below,
+                zorder=4 - at / len(names),
+            )
+    axes.axhline(1.0, color="0.72", linewidth=1.2, zorder=1)
+    axes.set_xlabel(f"memory ({unit})", fontsize=9)
+    axes.grid(color="0.92", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)], markersize=5, label=name)
+        for at, name in enumerate(names)
+    ]
+    figure.legend(handles=handles, loc="lower center", ncols=min(len(names), per_row), frameon=False, fontsize=9)
+
+
+def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
+    """Draw makespan over the ideal against memory: a panel for each problem and bandwidth, a line for each planner.
+
+    Each point is a plan; the lines between them only guide the eye. The ideal, 1, is the sum of all run times. Needs
+    matplotlib; uses none of pyplot's global state.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Those of a Sweep.
+    path : str or path, optional
+        Where to save the picture: .png, .svg or .pdf.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InvalidInputError
+        Nothing is planned, there are more than 60 panels, or the path has another ending or cannot be written.
+    MemschedError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> table = ms.sweep("resnet18-224-b32", ["greedy", "rotor"], memory=["20%", "60%"], beta=[6e9, 12e9])
+    >>> [axes.get_title(loc="left") for axes in ms.plot_sweep(table.rows).axes]
+    ['resnet18-224-b32, 6 GB/s', 'resnet18-224-b32, 12 GB/s']
+    """
+    panels = _panels(checked(rows))
+    if not panels:
+        raise InvalidInputError("the sweep has no planned point, so there is nothing to draw")
+    if len(panels) > MOST_PANELS:
+        raise InvalidInputError(
+            f"the sweep has {len(panels)} problems and links; a picture shows {MOST_PANELS} at most: "
+            "draw a part of its rows with memsched.plot_sweep, or make a report"
+        )
+    names = _series([row for own in panels.values() for row in own])
+    columns = min(_COLUMNS, len(panels))
+    height = math.ceil(len(panels) / columns)
+    per_row = max(1, int(columns * _PANEL[0] / 1.6))
+    legend = 0.15 + 0.24 * math.ceil(len(names) / per_row)  # inches
+    figure = new_figure(path)
+    width, total = columns * _PANEL[0], height * _PANEL[1] + legend
+    figure.set_size_inches(width, total)
+    grid = figure.subplots(height, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes, ((_, problem, bandwidth), own) in zip(grid.flat, panels.items(), strict=False):
+        _draw(axes, own, names)
+        axes.set_title(f"{problem}, {format_bandwidth(bandwidth)}", fontsize=9.5, loc="left", parse_math=False)
+    for line in grid:
+        line[0].set_ylabel("makespan / ideal", fontsize=9)
+    _draw_legend(figure, names, per_row)
+    figure.tight_layout(rect=(0, legend / total, 1, 1))
+    save(figure, path)
+    return figure

@@ -1,0 +1,104 @@
+"""Reports: a result, several, or a sweep as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from memsched.errors import InvalidInputError
+from memsched.result import Result
+from memsched.show.report.comparison import studies
+from memsched.show.report.page import check_plotly
+from memsched.show.report.results_page import results_page
+from memsched.show.report.sweep_page import sweep_page
+from memsched.support.files import write_bytes
+
+__all__ = ["write_report", "write_sweep_report"]
+
+
+def write_report(
+    results: Result | Sequence[Result],
+    path: str | os.PathLike[str],
+    *,
+    compare: bool | None = None,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Write a result, or several, as one HTML page that loads nothing from the network.
+
+    It shows what is proven about the plan, the three streams with the memory under them, what each tensor does, the
+    addresses if the plan has any, all planners on the same problem, and for a chain what less memory costs. Pictures
+    zoom, tables are searched and sorted, and every figure carries its exact value. Needs plotly.
+
+    Parameters
+    ----------
+    results : Result or sequence of Result
+        Of any planners and problems.
+    path : str or path
+        Where to save the page; it is written whole or not at all.
+    compare : bool, optional
+        Whether to run all planners that are listed for the problem of each result. By default for a single result only.
+    time_limit : float, optional
+        Seconds for each planner that takes a limit, where planners run.
+    progress : callable, optional
+        Called with what is being done, before it is.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no result, the time limit is bad, or the file cannot be written.
+    MemschedError
+        plotly is not installed.
+
+    Examples
+    --------
+    >>> import memsched as ms, pathlib, tempfile
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
+    >>> ms.write_report(ms.greedy(chain, M=20, beta=4), path, compare=False)
+    >>> path.read_text().startswith("<!DOCTYPE html>")
+    True
+    """
+    listed = [results] if isinstance(results, Result) else results
+    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Result) for one in listed):
+        raise InvalidInputError(f"results is {results!r}; give a Result or a list of them, not empty")
+    wanted = len(listed) == 1 if compare is None else compare
+    check_plotly()
+    found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
+    write_bytes(path, results_page(listed, found).encode("utf-8", "replace"))
+
+
+def write_sweep_report(
+    rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], *, title: str = "sweep"
+) -> None:
+    """Write the points of a sweep as one HTML page that loads nothing from the network.
+
+    It shows for each problem and bandwidth what less memory costs with each planner, compares the planners over all
+    points, and lists failures and points in tables that are searched and sorted. Needs plotly.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        One a point, as `memsched.read_store(path).rows` gives them.
+    path : str or path
+        Where to save the page; it is written whole or not at all.
+    title : str
+        What the page is called.
+
+    Raises
+    ------
+    InvalidInputError
+        A row lacks a key or has another type than it must, or the file cannot be written.
+    MemschedError
+        plotly is not installed.
+
+    Examples
+    --------
+    >>> import memsched as ms, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "sweep.html"
+    >>> ms.write_sweep_report([], path)
+    >>> path.read_text().startswith("<!DOCTYPE html>")
+    True
+    """
+    write_bytes(path, sweep_page(rows, title=title).encode("utf-8", "replace"))

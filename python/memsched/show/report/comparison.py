@@ -1,0 +1,197 @@
+"""What other planners do on the problem of a result: all of them at its memory, and some of them at others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from memsched._core import Chain
+from memsched.errors import InfeasibleError, MemschedError
+from memsched.planners.registry import PLANNERS, min_memory
+from memsched.problems.problem import make_device, peak_memory
+from memsched.result import Result
+from memsched.show.plots.frontier import lower_bounds
+from memsched.show.plots.plan import byte_unit, time_unit
+from memsched.show.report.figures import budget_of
+from memsched.show.report.summary import Summary
+from memsched.show.report.tables import Column, Table
+from memsched.study.compare import compare
+from memsched.study.frontier import Frontier, frontier
+
+CURVES = ("pofo", "rotor", "offload")
+POINTS = 12
+SECONDS = 0.2  # for each point of a curve, where no limit is given
+GRAPH_SECONDS = 1.0  # for each planner of a graph, where no limit is given: some simulate every pair of feature maps
+Outcomes = dict[str, Result | MemschedError]
+Progress = Callable[[str], None] | None
+
+_COLUMNS = (
+    Column(title="planner"),
+    Column(title="makespan", kind="seconds", bar=True),
+    Column(title="/ bound", kind="ratio", hint="makespan over the lower bound of what the planner may do"),
+    Column(title="over ideal", kind="percent", hint="over the time of the computation alone"),
+    Column(title="peak", kind="bytes"),
+    Column(title="moved", kind="bytes", hint="out and back in"),
+    Column(title="recomputed", kind="seconds", hint="spent on runs that repeat"),
+    Column(title="planned in", kind="seconds"),
+    Column(title="optimal", kind="yes", hint="proven: the makespan meets the lower bound"),
+    Column(title="needs", kind="bytes", hint="the least memory of a planner without a plan here"),
+    Column(title="note"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What other planners do on one problem.
+
+    Attributes
+    ----------
+    outcomes : dict
+        Of `compare`: planner -> Result or the error it ended with.
+    curves : tuple of Frontier
+        Of a chain; else empty.
+    """
+
+    outcomes: Outcomes
+    curves: tuple[Frontier, ...]
+
+    def frontier_json(self, result: Result) -> dict[str, Any] | None:
+        """The curves as exact figures, with the result's own point."""
+        if not self.curves:
+            return None
+        first = self.curves[0]
+        spans = [one.makespan[np.isfinite(one.makespan)].max(initial=0.0) for one in self.curves]
+        return {
+            "ideal": first.ideal,
+            "peak": peak_memory(first.problem),
+            "time_unit": list(time_unit(max(first.ideal, result.makespan, *map(float, spans)))),
+            "byte_unit": list(byte_unit(max(int(first.memory[-1]), budget_of(result)))),
+            "planners": [
+                {
+                    "name": one.planner,
+                    "memory": [int(memory) for memory, found in zip(one.memory, one.results, strict=True) if found],
+                    "makespan": [found.makespan for found in one.results if found],
+                    "lower_bound": [found.lower_bound for found in one.results if found],
+                }
+                for one in self.curves
+            ],
+            "bounds": {
+                "of all plans" if anything else "without recomputation": [
+                    list(column) for column in zip(*points, strict=True)
+                ]
+                for anything, points in lower_bounds(self.curves).items()
+            },
+            "own": {"name": result.planner, "memory": budget_of(result), "makespan": result.makespan},
+        }
+
+
+def study(result: Result, time_limit: float | None = None, progress: Progress = None) -> Study:
+    """Run the planners that are listed for the problem of a result on it, with its memory and its link.
+
+    Parameters
+    ----------
+    result : Result
+    time_limit : float, optional
+        Seconds for each planner that takes a limit, and for each point of a curve.
+    progress : callable, optional
+        Called with what is being done, before it is.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad time limit.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> found = study(ms.greedy(chain, M=20, beta=4), time_limit=0.1)
+    >>> len(found.outcomes), [curve.planner for curve in found.curves]
+    (8, ['pofo', 'rotor', 'offload', 'greedy'])
+    """
+    problem, chunk = result.problem, result.schedule.chunk
+    device = make_device(budget_of(result), None, result.device)
+
+    def say(text: str) -> None:
+        if progress is not None:
+            progress(text)
+
+    limit = GRAPH_SECONDS if time_limit is None and not isinstance(problem, Chain) else time_limit
+    outcomes = compare(
+        problem, device=device, chunk=chunk, time_limit=limit, progress=lambda name: say(f"planning: {name}")
+    )
+    curves = []
+    if isinstance(problem, Chain):
+        own = [result.planner] if "chain" in getattr(PLANNERS.get(result.planner), "problems", ()) else []
+        names = list(dict.fromkeys((*CURVES, *own)))
+        memories = _memories(problem, names, budget_of(result))
+        for name in names:
+            say(f"frontier: {name}")
+            limit = SECONDS if time_limit is None else time_limit
+            curves.append(
+                frontier(problem, planner=name, device=device, memory=memories, chunk=chunk, time_limit=limit)
+            )
+    return Study(outcomes=outcomes, curves=tuple(curves))
+
+
+def _memories(chain: Chain, planners: Sequence[str], budget: int) -> list[int]:
+    """Evenly from the least memory of all these planners to the peak of the plain run, and the budget."""
+    least = min(min_memory(chain, name) for name in planners)
+    return sorted({max(1, int(one)) for one in (*np.linspace(least, peak_memory(chain), POINTS), budget)})
+
+
+def studies(results: Sequence[Result], time_limit: float | None = None, progress: Progress = None) -> list[Study]:
+    """A study for each result; those with the same problem, device, budget and pieces share one."""
+    done: list[tuple[Result, Study]] = []
+    found = []
+    for result in results:
+        known = next((one for other, one in done if _same(result, other)), None)
+        if known is None:
+            known = study(result, time_limit, progress)
+            done.append((result, known))
+        found.append(known)
+    return found
+
+
+def _same(one: Result, other: Result) -> bool:
+    return (
+        type(one.problem) is type(other.problem)
+        and one.problem == other.problem
+        and one.device == other.device
+        and budget_of(one) == budget_of(other)
+        and one.schedule.chunk == other.schedule.chunk
+        and one.planner == other.planner
+    )
+
+
+def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
+    if isinstance(outcome, InfeasibleError):
+        return [*[None] * 7, None, outcome.min_memory, "no plan"]
+    if isinstance(outcome, MemschedError):
+        return [*[None] * 7, None, None, f"failed: {outcome}"]
+    timeline = outcome.timeline
+    return [
+        outcome.makespan,
+        1 + outcome.gap if outcome.lower_bound > 0 else None,
+        max(0.0, outcome.makespan / ideal - 1) if ideal > 0 else None,
+        outcome.peak_memory,
+        timeline.bytes_out + timeline.bytes_in,
+        timeline.recompute_time,
+        outcome.runtime,
+        outcome.optimal,
+        None,
+        "",
+    ]
+
+
+def comparison_table(name: str, result: Result, summary: Summary, outcomes: Outcomes) -> Table:
+    """The result first, then what each planner gave: the fastest first, those without a plan last."""
+    planned = [one for one in outcomes.items() if isinstance(one[1], Result)]
+    planned.sort(key=lambda one: one[1].makespan if isinstance(one[1], Result) else 0.0)
+    others = [one for one in outcomes.items() if not isinstance(one[1], Result)]
+    rows = [[result.planner, *_cells(result, summary.ideal)[:-1], "this plan"]]
+    rows += [[planner, *_cells(outcome, summary.ideal)] for planner, outcome in (*planned, *others)]
+    return Table(name=name, columns=_COLUMNS, rows=rows, marked=(0,))

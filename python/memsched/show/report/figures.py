@@ -1,0 +1,135 @@
+"""What the pictures of a report show, as columns of exact figures; page.js draws them."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from memsched.arena.residency import placement_of
+from memsched.problems.problem import largest_graph
+from memsched.result import Result
+from memsched.show.plots.plan import byte_unit, memory_curve, time_unit
+from memsched.show.report.tensors import TensorUse, round_end
+from memsched.show.trace import LANES, intervals
+
+Columns = dict[str, Any]
+
+
+def budget_of(result: Result) -> int:
+    """Bytes that the plan may use: the smaller of its budget and the device's memory."""
+    return min(result.schedule.budget, result.device.memory)
+
+
+def timeline(result: Result) -> Columns:
+    """One entry a run or transfer; of a plan in rounds, of the first.
+
+    Returns
+    -------
+    dict
+        step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device), kind ("forward",
+        "backward", "loss", "recompute", "offload" or "prefetch"), name, start and end (seconds), bytes (None: a run).
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
+    >>> timeline(ms.greedy(chain, M=20, beta=4))["kind"]
+    ['forward', 'forward', 'loss', 'backward', 'backward']
+    """
+    bars = intervals(result)
+    losses = {op["name"] for op in result.graph.ops if "loss" in op.get("kind", "")}
+    return {
+        "step": [bar.step for bar in bars],
+        "lane": [LANES.index(bar.lane) for bar in bars],
+        "kind": ["loss" if bar.name in losses and bar.kind in ("forward", "backward") else bar.kind for bar in bars],
+        "name": [bar.name for bar in bars],
+        "start": [bar.start for bar in bars],
+        "end": [bar.end for bar in bars],
+        "bytes": [bar.bytes for bar in bars],
+    }
+
+
+def memory(result: Result) -> Columns:
+    """The memory curve: time (seconds) and bytes held from then on, the budget, the peak and the resident bytes."""
+    times, counts = memory_curve(result)
+    at = np.flatnonzero(counts == result.peak_memory)
+    return {
+        "time": times.tolist(),
+        "bytes": counts.tolist(),
+        "budget": budget_of(result),
+        "peak": result.peak_memory,
+        "peak_time": float(times[at[0]]) if len(at) else None,  # None: it is in another round
+        "resident": result.graph.resident,
+    }
+
+
+def lifetimes(uses: list[TensorUse]) -> Columns:
+    """One entry a stay of a tensor that has bytes, by when tensors first appear: tensor (its index), place, start, end.
+
+    The rows of the picture are `order`, indices of tensors.
+    """
+    seen = [at for at, use in enumerate(uses) if use.bytes > 0 and use.stays]
+    order = sorted(seen, key=lambda at: (uses[at].stays[0].start, at))
+    stays = [(at, stay) for at in order for stay in uses[at].stays]
+    return {
+        "order": order,
+        "tensor": [at for at, _ in stays],
+        "place": [stay.place for _, stay in stays],
+        "start": [stay.start for _, stay in stays],
+        "end": [stay.end for _, stay in stays],
+    }
+
+
+def addresses(result: Result) -> Columns | None:
+    """One entry a buffer that is ever alive, where the plan has addresses; else None.
+
+    Times are seconds if the schedule itself has the addresses, since only then they are free in time; else positions in
+    the order of the ops.
+    """
+    problem, schedule = result.problem, result.schedule
+    graph = largest_graph(problem, schedule)
+    placement = result.placement or placement_of(schedule, graph)
+    if placement is None:
+        return None
+    in_time = schedule.memory == "contiguous"
+    if in_time:
+        ends = [round_end(result)]
+        begin, back = result.timeline.start.tolist() + ends, [0.0, *result.timeline.end.tolist()]
+    else:
+        begin = back = [*accumulate(("run" in step for step in schedule.steps), initial=0)]
+    last = len(begin) - 1
+    roles = {tensor["name"]: tensor["role"] for tensor in graph.tensors}
+    found: Columns = {key: [] for key in ("name", "kind", "start", "end", "low", "bytes")}
+    for buffer, offset in zip(placement.buffers, placement.offsets, strict=True):
+        start, end = begin[min(int(buffer.start), last)], back[min(int(buffer.end), last)]
+        if buffer.size > 0 and end > start:
+            kind = "workspace" if buffer.name is None else roles.get(buffer.name, "buffer")
+            for key, value in zip(found, (buffer.name, kind, start, end, offset, buffer.size), strict=True):
+                found[key].append(value)
+    return found | {
+        "in_time": in_time,
+        "until": max(begin[-1], back[-1]),
+        "height": placement.height,
+        "lower_bound": placement.lower_bound,
+        "claimed": placement.claimed,
+        "fragmentation": placement.fragmentation,
+        "capacity": budget_of(result) - graph.resident,
+        "unit": list(byte_unit(placement.height)),
+    }
+
+
+def figures(result: Result, uses: list[TensorUse]) -> Columns:
+    """All pictures of one result, with the units of their axes as (how many in a second or bytes in one, name)."""
+    until = round_end(result)
+    budget, peak = budget_of(result), result.peak_memory
+    return {
+        "until": until,
+        "time_unit": list(time_unit(until)),
+        "byte_unit": list(byte_unit(peak if budget > 4 * peak else max(budget, peak))),
+        "timeline": timeline(result),
+        "memory": memory(result),
+        "lifetimes": lifetimes(uses),
+        "addresses": addresses(result),
+    }

@@ -1,0 +1,160 @@
+"""The page of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import memsched
+from memsched.show.report.page import card, figure, frame, html_page
+from memsched.show.report.sweep_rows import Standing, labels, standings
+from memsched.show.report.tables import Column, Table, number
+from memsched.show.report.words import tile
+from memsched.study.sweep.rows import STATUSES, checked
+from memsched.study.sweep.rows import ReadRow as Row
+
+_PLANNERS = (
+    Column(title="planner"),
+    Column(title="planned", kind="count", hint="points for which it has a plan"),
+    Column(title="of", kind="count", hint="points on which it ran"),
+    Column(title="best on", kind="percent", hint="of the points that any planner planned: no other plan is faster"),
+    Column(title="mean / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
+    Column(title="worst / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
+    Column(title="mean gap", kind="percent", hint="to the lower bound of what the planner may do"),
+    Column(title="worst gap", kind="percent", hint="to the lower bound of what the planner may do"),
+    Column(title="optimal", kind="count", hint="points where its plan is said to be optimal in its class"),
+    Column(title="planned in", kind="seconds", hint="median over the points that it planned"),
+    Column(title="infeasible", kind="count"),
+    Column(title="failed", kind="count"),
+)
+_POINTS = (  # page.js finds the columns of the curves by these titles
+    (Column(title="problem"), "problem"),
+    (Column(title="bandwidth", kind="bandwidth"), "bandwidth"),
+    (Column(title="memory", kind="bytes"), "memory"),
+    (Column(title="status"), "status"),
+    (Column(title="makespan", kind="seconds"), "makespan"),
+    (Column(title="ideal", kind="seconds", hint="computation alone"), "ideal"),
+    (Column(title="lower bound", kind="seconds", hint="as claimed"), "lower_bound"),
+    (Column(title="gap", kind="percent"), "gap"),
+    (Column(title="optimal", kind="yes", hint="the makespan meets the claimed lower bound"), "optimal"),
+    (Column(title="peak", kind="bytes"), "peak_memory"),
+    (Column(title="out", kind="bytes"), "bytes_out"),
+    (Column(title="in", kind="bytes"), "bytes_in"),
+    (Column(title="idle", kind="seconds"), "idle"),
+    (Column(title="recomputed", kind="seconds", hint="spent on runs that repeat"), "recompute_time"),
+    (Column(title="tensors out", kind="count", hint="tensors that are offloaded"), "offloaded"),
+    (Column(title="ops again", kind="count", hint="ops that run more than once"), "recomputed"),
+    (Column(title="key", hint="for memsched report --point, and memsched.plan_again"), "key"),
+    (Column(title="estimate", kind="seconds", hint="in the model of the planner's paper"), "estimate"),
+    (Column(title="needs", kind="bytes", hint="the least memory of the planner"), "min_memory"),
+    (Column(title="planned in", kind="seconds"), "runtime"),
+)
+
+
+def _points(rows: Sequence[Row], names: Sequence[str]) -> Table:
+    return Table(
+        name="points",
+        columns=(Column(title="planner"), *(column for column, _ in _POINTS)),
+        rows=[[name, *(row[key] for _, key in _POINTS)] for name, row in zip(names, rows, strict=True)],
+    )
+
+
+def _planners(found: Sequence[Standing]) -> Table:
+    return Table(
+        name="planners",
+        columns=_PLANNERS,
+        rows=[
+            [
+                *(one.name, one.planned, one.points, one.best_share, one.mean_ratio, one.worst_ratio),
+                *(one.mean_gap, one.worst_gap, one.optimal, one.median_runtime, one.infeasible, one.failed),
+            ]
+            for one in found
+        ],
+    )
+
+
+def _failures(rows: Sequence[Row], names: Sequence[str]) -> Table:
+    columns = (
+        *(Column(title="planner"), Column(title="problem"), Column(title="memory", kind="bytes")),
+        *(Column(title="bandwidth", kind="bandwidth"), Column(title="error")),
+    )
+    failed: list[list[Any]] = [
+        [name, row["problem"], row["memory"], row["bandwidth"], row["error"] or "no message"]
+        for name, row in zip(names, rows, strict=True)
+        if row["status"] == "failed"
+    ]
+    return Table(name="failures", columns=columns, rows=failed)
+
+
+def _tiles(rows: Sequence[Row], planners: int) -> str:
+    counts = {status: sum(row["status"] == status for row in rows) for status in STATUSES}
+    problems = len({row["problem"] for row in rows})
+    bandwidths = len({row["bandwidth"] for row in rows})
+    parts = (
+        ("Planned", counts["planned"], f"of {number('count', len(rows))} points"),
+        ("Infeasible", counts["infeasible"], "no plan of the planner fits the memory"),
+        ("Failed", counts["failed"], "ended with another error"),
+        ("Problems", problems, f"on {number('count', bandwidths)} {'link' if bandwidths == 1 else 'links'}"),
+        ("Planners", planners, "with their options"),
+    )
+    return "".join(tile(title, number("count", count), note) for title, count, note in parts)
+
+
+def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
+    """The page as HTML.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        One a point, with the keys of `memsched.read_store(path).rows`.
+    title : str
+        Plain text.
+
+    Raises
+    ------
+    InvalidInputError
+        A row lacks a key or has another type than it must.
+    MemschedError
+        plotly is not installed.
+    """
+    rows = checked(rows)
+    names = labels(rows)
+    found = standings(rows)
+    points, planners, failures = _points(rows, names), _planners(found), _failures(rows, names)
+    count = f"{number('count', len(rows))} {'point' if len(rows) == 1 else 'points'}"
+    parts = [f'<div class="head"><h1>{escape(title)}</h1><p class="verdict sweep">{count}</p></div>']
+    parts.append(f'<div class="tiles">{_tiles(rows, len(found))}</div>')
+    if any(row["status"] == "planned" for row in rows):
+        choice = (
+            '<div class="choice"><label>problem <select id="problem"></select></label>'
+            '<label>link <select id="bandwidth"></select></label></div>'
+        )
+        parts.append(
+            card(
+                "What less memory costs",
+                choice + figure("sweep", "points"),
+                "Makespan over the time of computation alone, by memory. A point is a plan; click a name to hide it.",
+            )
+        )
+    if rows:
+        note = (
+            "A point is a problem with a memory and a bandwidth. All figures are claimed by the sweep: nothing was "
+            "planned or simulated for this page. memsched report --point plans a point again."
+        )
+        parts.append(card("The planners", planners.to_html(), note))
+    if failures.rows:
+        parts.append(card("What failed", failures.to_html()))
+    if rows:
+        parts.append(card("All points", points.to_html()))
+    data = {
+        "format": "memsched-report/1",
+        "memsched": memsched.__version__,
+        "sweep": {
+            "title": title,
+            "points": len(rows),
+            **{status: sum(row["status"] == status for row in rows) for status in STATUSES},
+        },
+        "tables": {table.name: table.to_json() for table in (planners, failures, points)},
+    }
+    return html_page(title, frame("".join(parts), memsched.__version__), data)

@@ -1,0 +1,114 @@
+"""The points of a sweep: checked, named and compared."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from memsched.study.sweep.rows import ReadRow as Row
+from memsched.support.units import format_bytes
+
+_EQUAL = 1 + 1e-9  # what sums in another order may differ by
+
+
+def labels(rows: Sequence[Row]) -> list[str]:
+    """What each row's planner is called: with its options where one planner has several sets of them."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        kinds[row["planner"]].add(_options(row))
+    return [
+        f"{row['planner']} ({_options(row) or 'defaults'})" if len(kinds[row["planner"]]) > 1 else row["planner"]
+        for row in rows
+    ]
+
+
+def _options(row: Row) -> str:
+    given = sorted((key, value) for key, value in row["options"].items() if value is not None)
+    sized = ((key, format_bytes(value) if key == "chunk" and isinstance(value, int) else value) for key, value in given)
+    return ", ".join(f"{key}={value}" for key, value in sized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How one planner did over a sweep.
+
+    Attributes
+    ----------
+    name : str
+    points, planned, infeasible, failed, optimal : int
+    best_share : float or None
+        Of the points for which this or another planner has a plan, those where no other one's is faster.
+    mean_gap, worst_gap : float or None
+        Over the points that it planned and that have a bound.
+    mean_ratio, worst_ratio : float or None
+        Makespan over that of the fastest planner on the same point.
+    median_runtime : float or None
+        Seconds.
+    """
+
+    name: str
+    points: int
+    planned: int
+    infeasible: int
+    failed: int
+    optimal: int
+    best_share: float | None
+    mean_gap: float | None
+    worst_gap: float | None
+    mean_ratio: float | None
+    worst_ratio: float | None
+    median_runtime: float | None
+
+
+def standings(rows: Sequence[Row]) -> list[Standing]:
+    """One a planner, in the order in which they first appear.
+
+    Examples
+    --------
+    >>> row = dict(problem="p", memory=1, bandwidth=1.0, options={}, status="planned", lower_bound=1.0, optimal=False)
+    >>> fast = row | dict(planner="fast", makespan=2.0, gap=1.0, runtime=0.1)
+    >>> slow = row | dict(planner="slow", makespan=3.0, gap=2.0, runtime=0.2)
+    >>> [(one.name, one.best_share, one.mean_ratio) for one in standings([fast, slow])]
+    [('fast', 1.0, 1.0), ('slow', 0.0, 1.5)]
+    """
+    best: dict[tuple[Any, ...], float] = {}
+    for row in rows:
+        if row["status"] == "planned":
+            best[_point(row)] = min(row["makespan"], best.get(_point(row), math.inf))
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for name, row in zip(labels(rows), rows, strict=True):
+        groups[name].append(row)
+    return [_standing(name, group, best) for name, group in groups.items()]
+
+
+def _point(row: Row) -> tuple[Any, ...]:
+    return row["problem"], row["bandwidth"], row["memory"]
+
+
+def _standing(name: str, rows: list[Row], best: dict[tuple[Any, ...], float]) -> Standing:
+    planned = [row for row in rows if row["status"] == "planned"]
+    gaps = [row["gap"] for row in planned if row["gap"] is not None]
+    ratios = [
+        row["makespan"] / best[_point(row)] if best[_point(row)] > 0 else 1.0 if row["makespan"] == 0 else math.inf
+        for row in planned
+    ]
+    contested = {_point(row) for row in rows} & best.keys()
+    won = {_point(row) for row in planned if row["makespan"] <= best[_point(row)] * _EQUAL}
+    return Standing(
+        name=name,
+        points=len(rows),
+        planned=len(planned),
+        infeasible=sum(row["status"] == "infeasible" for row in rows),
+        failed=sum(row["status"] == "failed" for row in rows),
+        optimal=sum(bool(row["optimal"]) for row in planned),
+        best_share=len(won) / len(contested) if contested else None,
+        mean_gap=fmean(gaps) if gaps else None,
+        worst_gap=max(gaps, default=None),
+        mean_ratio=fmean(ratios) if ratios else None,
+        worst_ratio=max(ratios, default=None),
+        median_runtime=median(row["runtime"] for row in planned) if planned else None,
+    )

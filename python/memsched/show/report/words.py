@@ -1,0 +1,97 @@
+"""A result in plain words, every number with its exact value; all of it is HTML."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from memsched._core import Device
+from memsched.problems.problem import Problem
+from memsched.result import Result
+from memsched.show.report.figures import budget_of
+from memsched.show.report.summary import Summary
+from memsched.show.report.tables import number
+
+
+def named(problem: Problem) -> str:
+    """The name of a problem."""
+    return escape(problem.name or "a problem without a name")
+
+
+def verdict(result: Result, summary: Summary) -> str:
+    """How good the plan is, as far as is proven."""
+    same = " in the same rounds" if summary.rounds > 1 else ""
+    if summary.standing == "optimal":
+        return f"proven optimal: no plan{same} within this budget is faster"
+    gap = summary.any_gap
+    words = (
+        f"within {number('percent', gap)} of any plan{same}" if gap is not None else "no bound on other plans is known"
+    )
+    if result.bound_on == "all" or result.lower_bound <= summary.any_bound:
+        return words
+    if summary.standing == "best":
+        return f"proven best among plans{same} that run each op once; {words} at all"
+    return f"{words}, and within {number('percent', result.gap)} of any that runs each op once"
+
+
+def described_link(device: Device) -> str:
+    """The link of a device."""
+    if device.d2h == device.h2d:
+        text = number("bandwidth", device.d2h)
+        if device.d2h > 0 and math.isfinite(device.d2h):
+            text += " in both directions at once" if device.duplex else ", one direction at a time"
+    else:
+        text = f"{number('bandwidth', device.d2h)} to the host, {number('bandwidth', device.h2d)} back"
+    if device.latency:
+        text += f", latency {number('seconds', device.latency)}"
+    if device.host_memory is not None:
+        text += f", host memory {number('bytes', device.host_memory)}"
+    return f"{text} (device {escape(device.name)})" if device.name else text
+
+
+def tile(title: str, value: str, note: str, share: float | None = None) -> str:
+    """A figure under its title, with what it means; `share` of a whole is drawn as a meter."""
+    meter = "" if share is None else f'<div class="meter"><i style="width:{100 * min(1.0, share):.2f}%"></i></div>'
+    return f'<div class="tile"><h4>{title}</h4><p class="value">{value}</p>{meter}<p class="sub">{note}</p></div>'
+
+
+def tiles(result: Result, summary: Summary) -> str:
+    """The figures that matter, each with what it means."""
+    timeline, budget = result.timeline, budget_of(result)
+    over = summary.over_ideal
+    ideal = f"{number('seconds', summary.ideal)} of computation"
+    found = [
+        tile(
+            "Makespan",
+            number("seconds", result.makespan),
+            ideal if over is None else f"{number('percent', over)} over {ideal}",
+        ),
+        tile(
+            "Lower bound",
+            number("seconds", result.lower_bound),
+            "the makespan meets it"
+            if result.optimal
+            else f"gap {number('percent', result.gap)}, "
+            + ("of all plans" if result.bound_on == "all" else "of plans that run each op once"),
+        ),
+        tile(
+            "Peak memory",
+            number("bytes", result.peak_memory),
+            f"of a budget of {number('bytes', budget)}",
+            result.peak_memory / budget,
+        ),
+        tile(
+            "Moved",
+            number("bytes", timeline.bytes_out + timeline.bytes_in),
+            f"{number('bytes', timeline.bytes_out)} out, {number('bytes', timeline.bytes_in)} in"
+            if timeline.bytes_out + timeline.bytes_in
+            else "nothing travels",
+        ),
+        tile(
+            "Recomputed",
+            number("seconds", timeline.recompute_time),
+            f"{number('count', len(result.recomputed))} ops run again" if result.recomputed else "every op runs once",
+        ),
+        tile("Idle", number("seconds", timeline.idle), "of the compute stream"),
+    ]
+    return "".join(found)

@@ -1,0 +1,178 @@
+"""Timelines as traces in Chrome's Trace Event Format, for Perfetto (ui.perfetto.dev) and chrome://tracing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from memsched.errors import InvalidInputError
+from memsched.result import Result
+from memsched.support import checks
+
+LANES = ("compute", "device to host", "host to device")
+KINDS = ("forward", "backward", "recompute", "offload", "prefetch")
+_PROCESS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A step that takes time: a run, an offload or a prefetch.
+
+    Attributes
+    ----------
+    step : int
+        Index in the schedule.
+    lane : str
+        One of LANES.
+    kind : str
+        One of KINDS.
+    name : str
+        Of the op or the tensor.
+    start, end : float
+        Seconds.
+    bytes : int or None
+        What a transfer moves; None for a run.
+    """
+
+    step: int
+    lane: str
+    kind: str
+    name: str
+    start: float
+    end: float
+    bytes: int | None
+
+
+def intervals(result: Result) -> list[Interval]:
+    """The runs and transfers of a result in the order of its schedule, with the times of its timeline.
+
+    Raises
+    ------
+    InvalidInputError
+        The timeline does not belong to the schedule, or the schedule not to the problem.
+    """
+    schedule, timeline = result.schedule, result.timeline
+    if len(timeline.start) != len(schedule.steps):
+        raise InvalidInputError(
+            f"the timeline has {len(timeline.start)} steps, the schedule {len(schedule.steps)}; simulate it"
+        )
+    graph = result.graph
+    phases = {op["name"]: op["phase"] for op in graph.ops}
+    sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    seen: set[str] = set()
+    found = []
+    for index, step in enumerate(schedule.steps):
+        verb = next((verb for verb in ("run", "offload", "prefetch") if verb in step), None)
+        if verb is None:
+            continue
+        name = step[verb]
+        if name not in (phases if verb == "run" else sizes):
+            raise InvalidInputError(f"step {index} names {name!r}, which the graph does not have")
+        if verb == "run":
+            lane = LANES[0]
+            kind = "recompute" if name in seen else "forward" if phases[name] == "fwd" else "backward"
+            seen.add(name)
+        else:
+            lane, kind = LANES[1 if verb == "offload" else 2], verb
+        found.append(
+            Interval(
+                step=index,
+                lane=lane,
+                kind=kind,
+                name=name,
+                start=float(timeline.start[index]),
+                end=float(timeline.end[index]),
+                bytes=None if verb == "run" else int(sizes[name]),
+            )
+        )
+    return found
+
+
+def _names() -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "memsched"}}]
+    for thread, lane in enumerate(LANES, start=1):
+        events.append({"ph": "M", "pid": _PROCESS, "tid": thread, "name": "thread_name", "args": {"name": lane}})
+        events.append(
+            {
+                "ph": "M",
+                "pid": _PROCESS,
+                "tid": thread,
+                "name": "thread_sort_index",
+                "args": {"sort_index": thread},
+            }
+        )
+    return events
+
+
+def _microseconds(seconds: float) -> float:
+    """As JSON can write it: no infinity."""
+    return min(seconds * 1e6, sys.float_info.max)
+
+
+def _complete(interval: Interval) -> dict[str, Any]:
+    args: dict[str, Any] = {"step": interval.step}
+    if interval.bytes is not None:
+        args["bytes"] = interval.bytes
+    return {
+        "ph": "X",
+        "pid": _PROCESS,
+        "tid": 1 + LANES.index(interval.lane),
+        "name": interval.name,
+        "cat": interval.kind,
+        "ts": _microseconds(interval.start),
+        "dur": _microseconds(interval.end - interval.start),
+        "args": args,
+    }
+
+
+def _counter(name: str, seconds: float, count: int) -> dict[str, Any]:
+    return {"ph": "C", "pid": _PROCESS, "name": name, "ts": _microseconds(seconds), "args": {"bytes": count}}
+
+
+def trace(result: Result) -> dict[str, Any]:
+    """A result as a trace: the three streams as threads, the memory and the budget as counters.
+
+    Parameters
+    ----------
+    result : Result
+        Of any planner, simulated.
+
+    Returns
+    -------
+    dict
+        In the Trace Event Format, ready for `json.dump`: times in microseconds, one complete event ("X") a
+        run or transfer, counter events ("C") in bytes, resident included.
+
+    Raises
+    ------
+    InvalidInputError
+        The result's timeline does not belong to its schedule.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> events = ms.trace(ms.greedy(chain, M=20, beta=4))["traceEvents"]
+    >>> [(event["name"], event["ts"], event["dur"]) for event in events if event.get("cat") == "prefetch"]
+    [('a0', 4000000.0, 1000000.0)]
+    """
+    timeline = checks.kind("result", result, Result).timeline
+    budget = min(result.schedule.budget, result.device.memory)
+    times, counts = timeline.memory
+    events = [_complete(interval) for interval in intervals(result)]
+    events += [_counter("memory", float(time), int(count)) for time, count in zip(times, counts, strict=True)]
+    events += [_counter("budget", time, budget) for time in (0.0, float(timeline.makespan))]
+    return {
+        "traceEvents": _names() + sorted(events, key=lambda event: float(event["ts"])),
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "problem": result.problem.name,
+            "planner": result.planner,
+            "makespan_seconds": timeline.makespan,
+            "lower_bound_seconds": result.lower_bound,
+            "peak_memory_bytes": timeline.peak_memory,
+            "budget_bytes": budget,
+            "resident_bytes": result.graph.resident,
+        },
+    }

@@ -1,0 +1,367 @@
+"""Running several planners on one problem: `compare` shows them all, `plan` returns the best."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from memsched._core import Chain, Device
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.planners.pebbles import pebbles, suits
+from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
+from memsched.problems.bounds import bound_of, certified, graph_bound
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory, make_device
+from memsched.result import Result
+from memsched.study.carry import Draft
+from memsched.study.ladder import below, size_of
+from memsched.support import checks
+from memsched.support.memo import once_an_object
+
+SEARCH = 1.0  # seconds in which auto improves PoocH's plan, which by default stops where its paper does
+MOVES = 300_000  # of auto's walks around the plans of a chain, times stages; about 0.1 s ..
+MOST_MOVES = 8192  # .. or less,
+MOVES_A_STAGE = 512  # on short chains
+SHORT = 24  # stages, or half the ops: here auto tries all rungs, or takes half of its time limit for them
+SEARCHES = ("offload", "pooch")  # go on for as long as they may
+LEAST_SHARE = 0.01  # seconds of a planner; 0 would be no limit
+AUTO: dict[str, dict[str, object]] = {"pooch": {"search": SEARCH}, "modnn": {"rounds": "search"}}
+
+
+def compare(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    planners: Sequence[str] | None = None,
+    chunk: ChunkLike = None,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Result | MemschedError]:
+    """Run several planners on one problem.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    planners : sequence of str, optional
+        Names; by default all that are listed for chains, or for graphs and families.
+    chunk : None, int or "storage"
+        Of a chain, how tensors travel: whole, or in pieces.
+    time_limit : float, optional
+        Seconds for each planner that takes a limit.
+    progress : callable, optional
+        Called with the name of each planner before it runs.
+
+    Returns
+    -------
+    dict
+        Planner name -> Result, or the MemschedError that it ended with (InfeasibleError has .min_memory), in the order
+        of `planners`. So an input that one planner refuses is its own outcome.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad problem, M, beta, device, chunk, time_limit or planner name, or an input that all of them refuse.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> list(ms.compare(chain, M=20, beta=8, planners=["greedy", "vdnn"]))
+    ['greedy', 'vdnn']
+    """
+    device = make_device(M, beta, device)
+    _check_common(problem, chunk, time_limit)
+    checks.progress(progress)
+    if planners is not None and (isinstance(planners, str) or not isinstance(planners, Iterable)):
+        raise InvalidInputError(f"planners is {checks.shown(planners)}; give a list of names")
+    names = planners_of(problem) if planners is None else list(planners)
+    entries = {name: planner_named(name) for name in names}
+    found: dict[str, Result | MemschedError] = {}
+    for name, entry in entries.items():
+        if progress is not None:
+            progress(name)
+        found[name] = _outcome(entry, problem, device, {"chunk": chunk, "time_limit": time_limit})
+    refused = [outcome for outcome in found.values() if isinstance(outcome, InvalidInputError)]
+    if refused and len(refused) == len(found):
+        raise refused[0]
+    return found
+
+
+def plan(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    planner: str = "auto",
+    chunk: ChunkLike = None,
+    time_limit: float | None = None,
+) -> Result:
+    """Run one planner by name, or all and return the plan with the least simulated makespan.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+    M : int
+        Bytes, resident included.
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    planner : str
+        A planner's name, or "auto": all that are listed for such a problem, with POFO's or PoocH's plan improved by a
+        search, for this device and for smaller ones, whose plans run here, too. On ties auto takes the one registered
+        first. params["planned_for"] is the smaller device, if it is one's plan.
+    chunk : None, int or "storage"
+        Of a chain, how tensors travel: whole, or in pieces.
+    time_limit : float, optional
+        Seconds in all. Of auto each planner has an equal share of what is left when its turn comes; of up to 24 stages
+        half of it is for smaller devices. Where no planner has a plan when the time is over, the rest are asked all the
+        same, each for 0.15 s. By default, and with 0, auto's searches on chains stop after a number of moves, so that
+        its plan does not depend on the machine, and PoocH's after one second.
+
+    Returns
+    -------
+    Result
+        With "auto" and no time_limit never worse than any listed planner's for this device with its default options,
+        but for offload's search of a second; with one, the best of what they find in their shares. `lower_bound` holds
+        for all plans, those that recompute included (of a family, in the same rounds); with a name for that planner's.
+
+    Raises
+    ------
+    InfeasibleError
+        No planner found a plan; `.min_memory` is the least that any needs. Of a graph, or of a chain's, with up to 64
+        ops and tensors all plans are searched too, within a number of steps; the message says where that proves that
+        there is none. Of larger ones a plan may exist all the same.
+    InvalidInputError
+
+    Notes
+    -----
+    On a ladder of devices more never gives a slower plan: of two devices with the same duplex and latency, the one
+    with at least the memory, the bandwidth and the host memory has a plan that is no slower, if each of the three
+    is on the ladder for the smaller device, or the same for both, and both have the memory that rotor needs.
+    docs/algorithms.md says which are on it, and why this is not promised in between. It holds for chains, without a
+    time_limit or with 0, and for graphs of up to 48 ops with 0.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.plan(chain, M=20, beta=8).planner
+    'offload'
+    """
+    check_planner(planner)
+    auto = planner == "auto"
+    device = make_device(M, beta, device)
+    given = {"chunk": chunk, "time_limit": time_limit}
+    if auto:
+        _check_common(problem, chunk, time_limit)
+        return _bounded(_best_of_ladder(problem, device, _set(given)))
+    found = compare(problem, device=device, planners=[planner], chunk=chunk, time_limit=time_limit)
+    return _best(found)
+
+
+def _best(found: Mapping[str, Result | MemschedError]) -> Result:
+    """The fastest plan; where there is none the error of the planner that needs least."""
+    results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
+    if results:
+        return min(results, key=lambda result: result.makespan)
+    infeasible = [outcome for outcome in found.values() if isinstance(outcome, InfeasibleError)]
+    errors = [outcome for outcome in found.values() if isinstance(outcome, MemschedError)]
+    raise min(infeasible, key=lambda error: error.min_memory) if infeasible else errors[0]
+
+
+def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) -> Result:
+    """The fastest of all planners' plans for the device, and for the rungs below it."""
+    names, began = planners_of(problem), time.perf_counter()
+    fixed = _walks(problem) | {name: value for name, value in given.items() if name != "time_limit"}
+    seconds, short = checks.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
+    if seconds:
+        found = _in_turns(problem, device, fixed, began + (seconds / 2 if short else seconds))
+    else:
+        found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
+    if all(isinstance(one, InvalidInputError) for one in found.values()):
+        raise _none_found(problem, device, found)
+    plans = [one for one in map(found.get, names) if isinstance(one, Result)]
+    until = None if seconds is None or (short and seconds == 0) else began + seconds
+    plans += _pebbles(problem, device, found, _left(until) if seconds else {})
+    for rung in _rungs(problem, device, plans, until):
+        same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
+        rest, none = graph_bound(graph_of(problem), rung), True
+        for name in names:
+            hopeful = PLANNERS[name].free or rest < _least_makespan(plans)
+            over = until is not None and time.perf_counter() > until
+            if hopeful and not over and (same_link or PLANNERS[name].uses_link):
+                own = _auto(name, fixed, timed=False) if until is None else _auto(name, fixed | _left(until))
+                one = _draft(problem, name, rung, own)
+                none = none and one is None
+                _carry(one, problem, device, plans)
+        if none or not isinstance(problem, Chain | GraphFamily):
+            _carry(_draft(problem, "pebbles", rung, _left(until)), problem, device, plans)
+    if plans:
+        return min(plans, key=_makespan)
+    raise _none_found(problem, device, found)
+
+
+def _in_turns(
+    problem: Problem, device: Device, options: dict[str, object], until: float
+) -> dict[str, Result | MemschedError]:
+    """What each planner says when time.perf_counter() shall be `until` at the end.
+
+    First those that take no limit. Then the others, each with an equal share of what time is left: what it leaves goes
+    to those behind it, last of all to the searches. When there is a plan, and less left than the quickest planner with
+    one has taken, the rest are not asked: to read a problem and simulate a plan takes each about as long.
+    """
+    timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
+    names = sorted(timed, key=lambda name: (timed[name], name in SEARCHES))
+    found: dict[str, Result | MemschedError] = {}
+    quickest = math.inf
+    for at, name in enumerate(names):
+        left = until - time.perf_counter()
+        if left <= quickest < math.inf:
+            break
+        share = {"time_limit": max(LEAST_SHARE, left / (len(names) - at))}
+        found[name] = one = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
+        if isinstance(one, Result):
+            quickest = min(quickest, one.runtime)
+    return found
+
+
+def _left(until: float | None) -> dict[str, object]:
+    """The option that gives a planner all the time until then; none where there is no limit."""
+    return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
+
+
+def _rungs(problem: Problem, device: Device, plans: list[Result], until: float | None) -> Iterator[Device]:
+    """Smaller devices, as long as there is time."""
+    rungs = below(problem, device, partial(_least_makespan, plans))
+    while until is None or time.perf_counter() < until:
+        rung = next(rungs, None)
+        if rung is None:
+            return
+        yield rung
+
+
+def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
+    """Keep the fastest of the plans so far and this one, for less, on the device."""
+    if one is not None:
+        plans[:] = [min((*plans, one.on(problem, device)), key=_makespan)]
+
+
+def _draft(problem: Problem, name: str, rung: Device, options: dict[str, object]) -> Draft | None:
+    """A planner's plan for a rung; the next call for the problem finds it ready, if it did not depend on time."""
+    ends = (rung.memory, rung.d2h, rung.h2d, rung.duplex, rung.latency, rung.host_memory, rung.name)
+    make = _drafted if "time_limit" in options else _kept_draft
+    return make(problem, name, ends, tuple(options.items()))
+
+
+def _drafted(
+    problem: Problem, name: str, rung: tuple[Any, ...], options: tuple[tuple[str, object], ...]
+) -> Draft | None:
+    memory, d2h, h2d, duplex, latency, host, title = rung
+    device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host, name=title)
+    if name == "pebbles":
+        found = _pebbles(problem, device, {}, dict(options))
+        return Draft.of(found[0]) if found else None
+    one = _outcome(PLANNERS[name], problem, device, dict(options))
+    return Draft.of(one) if isinstance(one, Result) else None
+
+
+_kept_draft = once_an_object(_drafted)
+
+
+def _pebbles(
+    problem: Problem, device: Device, found: dict[str, Result | MemschedError], limit: dict[str, Any]
+) -> list[Result]:
+    """What the search of all plans finds: of small graphs, or where the planners of chains or families have none."""
+    rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
+    if rare or not suits(problem):
+        return []
+    try:
+        return [pebbles(problem, device=device, **limit)]
+    except MemschedError as error:
+        found["pebbles"] = error
+        return []
+
+
+def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
+    """What to raise where no planner has a plan; only pebbles, or the need of one op, proves that there is none."""
+    infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
+    if not infeasible:
+        return next(one for one in found.values() if isinstance(one, MemschedError))
+    proof = infeasible.pop("pebbles", None)
+    nearest = min(infeasible.values(), key=lambda one: one.min_memory, default=proof)
+    assert nearest is not None
+    least = least_memory(problem)
+    said = f"that there is none is proven only below {least}, which one op alone needs"
+    if device.memory < least:
+        said = f"one op alone needs {least}"
+    elif proof is not None and not isinstance(problem, GraphFamily):
+        said = str(proof)
+    return InfeasibleError(
+        f"no planner found a plan for '{problem.name}' in {device.memory} bytes ({said}); the one that comes nearest: "
+        f"{nearest}",
+        nearest.min_memory,
+    )
+
+
+def _makespan(plan: Result) -> float:
+    return plan.makespan
+
+
+def _least_makespan(plans: list[Result]) -> float:
+    return min(map(_makespan, plans), default=math.inf)
+
+
+def _walks(problem: Problem) -> dict[str, object]:
+    """Limits of walks in moves: so what they find for a rung does not depend on the machine, nor on time_limit."""
+    if not isinstance(problem, Chain):
+        return {}
+    return {"moves": max(1, min(MOST_MOVES, MOVES // problem.n, MOVES_A_STAGE * problem.n))}
+
+
+def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
+    """The options of one planner; a time limit takes the place of the limit in moves."""
+    own = {**AUTO.get(name, {}), **options}
+    if not timed:
+        own.pop("time_limit", None)
+        own.pop("search", None)
+    if own.get("time_limit") is not None:
+        own.pop("moves", None)
+    return own
+
+
+def _check_common(problem: Problem, chunk: ChunkLike, time_limit: float | None) -> None:
+    """Refuse what no planner could take; then what one refuses is its own affair."""
+    graph_of(problem, chunk)
+    checks.time_limit(time_limit)
+
+
+def _set(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:
+    """What a planner returns, or the error that it ends with."""
+    try:
+        return entry.plan(problem, device=device, **takes(entry.plan, options))
+    except MemschedError as error:
+        return error
+
+
+def _bounded(best: Result) -> Result:
+    """With a bound on all plans of the same rounds, not only on those of the planner that won."""
+    bound = bound_of(best.problem, best.schedule, best.device, "all")
+    return dataclasses.replace(best, lower_bound=certified(bound, best.makespan), bound_on="all")

@@ -1,0 +1,211 @@
+"""The whole curve makespan against memory of one planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memsched import _core
+from memsched._core import Chain, Device
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.planners.recompute import make_table, most_slots
+from memsched.planners.registry import least_on, planner_named, takes
+from memsched.problems.problem import ChunkLike, graph_of, make_device, peak_memory
+from memsched.result import Result
+from memsched.study.carry import Draft
+from memsched.support import checks
+from memsched.support.types import Progress
+
+MOST_SLOTS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Frontier:
+    """Makespans of one planner over memories.
+
+    Attributes
+    ----------
+    planner : str
+    problem : Chain
+    device : Device
+        The link; its memory is the largest of the curve.
+    ideal : float
+        Seconds that the chain takes with enough memory: the sum of all run times.
+    memory : ndarray of int64
+        Bytes, resident included, rising.
+    results : tuple of Result or None
+        One for each memory; None where the planner has no plan.
+    """
+
+    planner: str
+    problem: Chain
+    device: Device
+    ideal: float
+    results: tuple[Result | None, ...]
+    memory: npt.NDArray[np.int64]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Frontier):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.planner, self.problem, self.device, self.ideal, self.results, self.memory.tolist()
+
+    @property
+    def makespan(self) -> npt.NDArray[np.float64]:
+        """Simulated, seconds; infinite where the planner has no plan."""
+        return np.array([np.inf if one is None else one.makespan for one in self.results])
+
+    @property
+    def estimate(self) -> npt.NDArray[np.float64]:
+        """The planner's own value, seconds; NaN where it has none."""
+        values = [None if one is None else one.estimate for one in self.results]
+        return np.array([np.nan if value is None else value for value in values])
+
+    @property
+    def lower_bound(self) -> npt.NDArray[np.float64]:
+        """Seconds; holds for the planner's decision space; NaN where there is no plan."""
+        return np.array([np.nan if one is None else one.lower_bound for one in self.results])
+
+    @property
+    def peak_memory(self) -> npt.NDArray[np.int64]:
+        """Simulated, bytes; 0 where there is no plan."""
+        return np.array([0 if one is None else one.peak_memory for one in self.results], dtype=np.int64)
+
+
+def frontier(
+    chain: Chain,
+    beta: float | None = None,
+    *,
+    planner: str = "pofo",
+    device: Device | None = None,
+    memory: Sequence[float] | None = None,
+    points: int = 20,
+    slots: int | None = None,
+    chunk: ChunkLike = None,
+    time_limit: float | None = None,
+    threads: int = 0,
+    progress: Progress = None,
+) -> Frontier:
+    """Plan for a range of memories: the curve from which a budget is chosen.
+
+    For rotor and pofo one table answers all memories, for it depends on a memory only through what is left of it; other
+    planners run once a point. More memory never gives a slower plan: where a planner's own would be, the point has the
+    best plan for less, and its params["planned_for"] says for which device.
+
+    Parameters
+    ----------
+    chain : Chain
+    beta : float
+        Bytes per second; 0 means no link, inf a free one.
+    planner : str
+        A planner's name.
+    device : Device, optional
+        Instead of beta, which overrides its bandwidth; its memory is not used.
+    memory : sequence of int, optional
+        Bytes, resident included. By default `points` of them, evenly from the planner's minimum to the plain peak.
+    points : int
+    slots : int, optional
+        Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000.
+    chunk : None, int or "storage"
+        How tensors travel: whole, or in pieces.
+    time_limit : float, optional
+        Seconds a point, for planners that take a limit; with one pofo improves its transfers on the simulator.
+    threads : int
+        0: one a core. The result does not depend on it.
+    progress : callable, optional
+        Called with a fraction from 0 to 1 after each point.
+
+    Returns
+    -------
+    Frontier
+
+    Raises
+    ------
+    InvalidInputError
+
+    References
+    ----------
+    Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021, section B.3: C_A(i, j, A, Delta) depends on M - A.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    >>> curve = ms.frontier(chain, beta=0, planner="rotor", memory=[16, 20, 24])
+    >>> curve.makespan.tolist()
+    [inf, 8.0, 6.0]
+    """
+    found = planner_named(planner)
+    if not isinstance(chain, Chain):
+        raise InvalidInputError(f"chain is a {type(chain).__name__}; frontier plans a Chain")
+    points = checks.count("points", points, 1, 100_000)
+    time_limit = checks.time_limit(time_limit)
+    checks.progress(progress)
+    link = make_device(None if device is not None else 1, beta, device)
+    memories = _memories(chain, planner, link, chunk, memory, points)
+    link = make_device(memories[-1], None, link)
+    if slots is not None:
+        slots = checks.count("slots", slots, 1, 1_000_000)
+    run = found.plan
+    if found.with_table is not None:
+        capacity = max(1, min(memories[-1], peak_memory(chain)) - chain.resident)
+        count = slots or min(MOST_SLOTS, most_slots(chain))
+        table = make_table(chain, capacity, count, threads=checks.count("threads", threads, 0, 1024))
+        run = partial(found.with_table, table=table)
+    options = takes(run, {"chunk": chunk, "time_limit": time_limit})
+    results: list[Result | None] = []
+    best: Result | None = None
+    for bytes_ in memories:
+        device = make_device(bytes_, None, link)
+        best = _no_worse(best, _planned(run, chain, device, options), device)
+        results.append(best)
+        if progress is not None:
+            progress(len(results) / len(memories))
+    return Frontier(
+        planner=planner,
+        problem=chain,
+        device=link,
+        ideal=_core.graph_bounds(graph_of(chain), link, link.memory)[0],
+        results=tuple(results),
+        memory=_frozen(memories),
+    )
+
+
+def _frozen(memories: list[int]) -> npt.NDArray[np.int64]:
+    found = np.array(memories, dtype=np.int64)
+    found.setflags(write=False)
+    return found
+
+
+def _planned(run: Callable[..., Result], chain: Chain, device: Device, options: dict[str, Any]) -> Result | None:
+    try:
+        return run(chain, device=device, **options)
+    except InfeasibleError:
+        return None
+
+
+def _no_worse(best: Result | None, found: Result | None, device: Device) -> Result | None:
+    """What was found, or the best plan for less memory where that is faster: it runs here, too."""
+    if best is None or (found is not None and found.makespan <= best.makespan):
+        return found
+    kept = Draft.of(best).on(best.problem, device)
+    return kept if found is None or kept.makespan < found.makespan else found
+
+
+def _memories(
+    chain: Chain, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[float] | None, points: int
+) -> list[int]:
+    """Rising and without repeats."""
+    if memory is not None:
+        if not isinstance(memory, Sequence | np.ndarray) or isinstance(memory, str) or not len(memory):
+            raise InvalidInputError(f"memory is {memory!r}; give a list of bytes, not empty")
+        return sorted({checks.memory(f"memory[{at}]", one) for at, one in enumerate(memory)})
+    low, high = least_on(chain, planner, link, chunk), peak_memory(chain)
+    return sorted({max(1, int(one)) for one in np.linspace(low, high, points)})

@@ -1,0 +1,122 @@
+"""The ladder of a problem: smaller devices whose plans `plan` tries too, since a plan for less also runs on more."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+
+from memsched import _core
+from memsched._core import Chain, Device, Graph
+from memsched.planners.registry import min_memory
+from memsched.problems.bounds import recompute_bound
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem, graph_of, peak_memory
+from memsched.support.memo import once_an_object
+
+FINE = 18  # memories from the least to the peak, and octaves between links: where a plan takes little time,
+COARSE = 9  # and of longer chains, of which the least memory and every other octave are left out, too
+QUICK = 30  # stages, or half the ops
+LONG = 48  # ops of a graph whose plans take no time to speak of; of longer ones only memories are tried,
+LONGEST = 100  # up to so many ops
+OCTAVES = 6  # links up to 2^6 times slower and faster than one that moves everything while everything runs
+HOST_PARTS = (2, 4, 8)  # of the bytes of all tensors
+
+
+def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterator[Device]:
+    """The rungs at or below a device, without itself, the nearest first; those that cannot matter are left out.
+
+    A rung has the memory of the device, or one of the ladder's that is no larger; so have its link and its host.
+    Where the bound on all plans on a rung reaches best(), seconds, neither it nor any rung below it can have a faster
+    plan. A device with what rotor needs has no rungs with less, one with less has rungs with its own link alone. Graphs
+    of more than LONG ops have memories alone, families and graphs of more than LONGEST no ladder.
+    """
+    if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or _core.op_count(problem) > LONGEST):
+        return
+    enough = device.memory >= _least_of_rotor(problem)
+    memories = [device.memory, *(one for one in _memories(problem) if one < device.memory)]
+    if enough:
+        memories = [one for one in memories if one >= _least_of_rotor(problem)]
+    slowest = min(device.d2h, device.h2d)
+    links = [(device.d2h, device.h2d)]
+    hosts: list[int | None] = [device.host_memory]
+    every = isinstance(problem, Chain) or _core.op_count(problem) <= LONG
+    if every and enough:
+        links += [(one, one) for one in _links(problem) if one <= slowest]
+    if every and device.host_memory is not None:
+        hosts += [one for one in _hosts(problem) if one < device.host_memory]
+    for d2h, h2d in dict.fromkeys(links):
+        for memory in memories:
+            rung = _on(device, memory, d2h, h2d, device.host_memory)
+            if best() <= recompute_bound(graph_of(problem), rung):
+                if memory == device.memory:
+                    return
+                break
+            for host in hosts:
+                if (memory, d2h, h2d, host) != (device.memory, device.d2h, device.h2d, device.host_memory):
+                    yield _on(device, memory, d2h, h2d, host)
+
+
+def _on(device: Device, memory: int, d2h: float, h2d: float, host: int | None) -> Device:
+    return Device(
+        memory,
+        d2h=d2h,
+        h2d=h2d,
+        duplex=device.duplex,
+        latency=device.latency,
+        host_memory=host,
+        name=device.name,
+    )
+
+
+@once_an_object
+def _memories(problem: Problem) -> list[int]:
+    """Falling: from the peak of the plain run to the least memory of POFO, or of one op of a graph."""
+    low = max(1, min_memory(problem, "pofo" if isinstance(problem, Chain) else None))
+    high = max(low, peak_memory(problem))
+    quick = size_of(problem) <= QUICK
+    steps = FINE if quick else COARSE
+    first = 0 if quick else 1
+    return sorted({low + (high - low) * step // steps for step in range(first, steps + 1)}, reverse=True)
+
+
+def size_of(problem: Problem) -> int:
+    """Stages, or half the ops of a graph."""
+    return problem.n if isinstance(problem, Chain) else _core.op_count(graph_of(problem)) // 2
+
+
+@once_an_object
+def _least_of_rotor(problem: Problem) -> int:
+    """With less, and a slow link, pofo has no first plan to prune by, and takes minutes."""
+    return min_memory(problem, "rotor") if isinstance(problem, Chain) else 0
+
+
+@once_an_object
+def _links(problem: Problem) -> list[float]:
+    """Falling: octaves of the profile's link, or of a byte a second, and no link."""
+    known = (problem.provenance or {}).get("link_bandwidth") if isinstance(problem, Chain) else None
+    unit = float(known) if isinstance(known, int | float) and 0 < known < math.inf else 1.0
+    graph = graph_of(problem)
+    moved = _bytes(graph)
+    peak = max(1, peak_memory(problem))
+    seconds = _core.graph_bounds(graph, Device(peak), peak)[0]
+    if moved == 0 or seconds == 0:
+        return [0.0]
+    middle = round(math.log2(moved) - math.log2(seconds) - math.log2(unit))
+    octaves = [octave for octave in range(middle + OCTAVES, middle - OCTAVES - 1, -1) if _is_a_double(unit, octave)]
+    return [*(math.ldexp(unit, octave) for octave in octaves if octave % 2 == 0 or size_of(problem) <= QUICK), 0.0]
+
+
+def _is_a_double(unit: float, octave: int) -> bool:
+    """Whether unit * 2^octave neither overflows nor loses digits, as it may where times are next to nothing."""
+    return sys.float_info.min_exp <= math.frexp(unit)[1] + octave <= sys.float_info.max_exp
+
+
+@once_an_object
+def _hosts(problem: Problem) -> list[int]:
+    """Falling: parts of the bytes of all tensors."""
+    return list(dict.fromkeys(_bytes(graph_of(problem)) // part for part in HOST_PARTS))
+
+
+def _bytes(graph: Graph) -> int:
+    return int(_core.tensor_bytes(graph).sum())

@@ -1,0 +1,70 @@
+"""Problems as they are named on command lines and in files, and the link that a profile was made with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from memsched import profiles
+from memsched.errors import InvalidInputError
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem
+from memsched.support.documents import Document, read_chain, read_document, read_graph
+from memsched.support.units import parse_bandwidth
+
+PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
+
+
+def named_problem(source: str) -> Problem | None:
+    """The graph of a shipped profile as graph:NAME, a network by formula as analytic:NETWORK:BATCH[:GPU]; else None."""
+    kind, _, rest = source.partition(":")
+    if kind == "graph" and rest:
+        return profiles.load_graph(rest)
+    if kind != "analytic" or not rest:
+        return None
+    network, *numbers = rest.split(":")
+    if len(numbers) not in (1, 2) or not numbers[0].isascii() or not numbers[0].isdigit() or len(numbers[0]) > 18:
+        raise InvalidInputError(
+            f"the problem is {source!r}; a network by formula is analytic:NETWORK:BATCH[:GPU], "
+            "such as analytic:resnet50:512 or analytic:vgg16:256:k40m"
+        )
+    return profiles.analytic(network, int(numbers[0]), *numbers[1:])
+
+
+def problem_from(document: Document) -> Problem:
+    """A chain, a graph or a family from its JSON form."""
+    readers: dict[str, Callable[[Document], Problem]] = {
+        "memsched-graph/1": read_graph,
+        "memsched-family/1": GraphFamily.from_json,
+    }
+    return readers.get(read_document(document, *PROBLEMS)["format"], read_chain)(document)
+
+
+def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:
+    """A problem by its name, or from a file; the paths of files start at `folder`."""
+    named = named_problem(source)
+    if named is not None:
+        return named
+    path = Path(folder, source)
+    if source in profiles.names() or (not path.suffix and not os.path.exists(path)):  # whatever the name is like
+        return profiles.load(source)  # an unknown name: the error says which are near
+    return problem_from(read_document(path, *PROBLEMS))
+
+
+def link_bandwidth(problem: Problem, remedy: str) -> float:
+    """The bandwidth that the problem's profile was made for, bytes per second.
+
+    Raises
+    ------
+    InvalidInputError
+        It has none; `remedy` says what to give instead.
+    """
+    provenance = getattr(problem, "provenance", None)
+    found = provenance.get("link_bandwidth") if isinstance(provenance, dict) else None
+    if found is None:
+        raise InvalidInputError(
+            f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
+            f"{remedy}, such as 12GB/s (inf: a free link, 0: no link)"
+        )
+    return parse_bandwidth(found, "provenance.link_bandwidth of the problem")

@@ -1,0 +1,9 @@
+"""Sweeps: many problems, planners, memories and links at once, into a table that survives interruptions."""
+
+from __future__ import annotations
+
+from memsched.study.sweep.api import plan_again, read_store, sweep
+from memsched.study.sweep.progress import SweepProgress
+from memsched.study.sweep.table import Sweep
+
+__all__ = ["Sweep", "SweepProgress", "plan_again", "read_store", "sweep"]

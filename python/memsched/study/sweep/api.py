@@ -1,0 +1,304 @@
+"""`sweep` and `read_store`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from memsched._core import Device
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem
+from memsched.result import Result
+from memsched.study.sources import find_problem, problem_from
+from memsched.study.sweep.arguments import (
+    listed_problems,
+    options_of,
+    read_devices,
+    read_list,
+    read_options,
+    read_planners,
+    read_problem,
+)
+from memsched.study.sweep.interrupt import Interrupts
+from memsched.study.sweep.points import MOST_POINTS, Group, SweptProblem, check_count, group, table_slots
+from memsched.study.sweep.progress import SweepProgress
+from memsched.study.sweep.table import Sweep
+from memsched.support import checks
+from memsched.support.documents import read_device
+from memsched.support.files import path_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+_GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
+
+
+def sweep(
+    problems: Sequence[Problem | str] | Problem | str,
+    planners: Sequence[str] | None = None,
+    *,
+    memory: Sequence[float | str],
+    beta: Sequence[float | str] | None = None,
+    device: Device | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    shared_tables: bool = True,
+    slots_of_tables: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    executor: Executor | str | None = None,
+    jobs: int | None = None,
+    retry_failed: bool = False,
+    progress: Callable[[SweepProgress], None] | None = None,
+) -> Sweep:
+    """Plan every problem with every planner for every memory and bandwidth.
+
+    A point that cannot be planned, or whose planner fails, is recorded with its error, and the others go on. With a
+    store nothing is planned twice: not after an interruption, not by two sweeps at once, not next month.
+
+    Parameters
+    ----------
+    problems : Chain, Graph, GraphFamily or str, or a sequence of them
+        A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file.
+    planners : sequence of str, optional
+        Names, "auto" included; by default all that are listed for each problem.
+    memory : sequence of int or str
+        Budgets: bytes, "8GiB", or "40%" of the way from min_memory to peak_memory of each problem.
+    beta : sequence of float or str, optional
+        Bandwidths: bytes per second, "12GB/s", "inf", or "profile": that of each profile, which is the default unless
+        there is a `device`.
+    device : Device, optional
+        What memory and beta override: duplex, latency, host_memory.
+    options : mapping, optional
+        Of planners: {"dynprog": {"slots": 200}}. Under "all", for all that take them.
+    shared_tables : bool
+        Whether rotor and pofo answer all memories of a chain from one table, as `frontier` does. Its slots are
+        shares of the peak of the plain run, so that a point does not depend on what else is swept.
+    slots_of_tables : int, optional
+        Slots of such tables; by default as many as fit in 240 MB, at most 2000.
+    store : path, optional
+        A SQLite file, which is made where there is none; points that are in it are not planned again.
+    executor : "threads", "processes" or concurrent.futures.Executor, optional
+        Where points are planned. By default on threads, which planners let run side by side. An executor of Dask
+        (client.get_executor()) or of MPI will do; it is not shut down.
+    jobs : int, optional
+        Threads or processes, or how many batches an executor of your own has in flight, by halves; by default one a
+        core.
+    retry_failed : bool
+        Whether points that failed before are planned again; those that are infeasible are not.
+    progress : callable, optional
+        Called with a SweepProgress about ten times a second.
+
+    Returns
+    -------
+    Sweep
+        One row a point, by problem, planner, memory and bandwidth as they were given.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad argument, before anything is planned.
+    LimitError
+        More than a million points.
+    StoreError
+        The store cannot be read or written; what is in it stays.
+    KeyboardInterrupt
+        After finished points are in the store.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> table = ms.sweep("resnet18-224-b32", ["greedy", "rotor"], memory=["20%", "60%"], beta=["12GB/s"])
+    >>> [(row["planner"], row["status"]) for row in table]
+    [('greedy', 'planned'), ('greedy', 'planned'), ('rotor', 'planned'), ('rotor', 'planned')]
+    """
+    import multiprocessing.process
+
+    from memsched import __version__  # here, and what follows, so that `import memsched` stays light
+    from memsched.study.sweep.drive import Drive
+    from memsched.study.sweep.store import Store
+
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):  # a worker reads its parent's script
+        raise MemschedError(_GUARD)
+    shared_tables = checks.flag("shared_tables", shared_tables)
+    retry_failed = checks.flag("retry_failed", retry_failed)
+    if slots_of_tables is not None:
+        slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
+    workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
+    if store is not None and path_of(store, "store") == ":memory:":
+        raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
+    memory = read_list("memory", memory)
+    beta = None if beta is None else read_list("beta", beta)
+    planners = planners if planners is None or isinstance(planners, str) else list(islice(planners, MOST_POINTS + 1))
+    given = listed_problems(problems)
+    links = 1 if beta is None else len(beta)
+    each = 1 if planners is None or isinstance(planners, str) else len(planners)
+    check_count(len(given) * max(1, each), len(memory), links)
+    loaded = [read_problem(one) for one in given]
+    wanted = read_options(options)
+    named = [read_planners(planners, one.problem, wanted) for one in loaded]
+    check_count(sum(map(len, named)), len(memory), links)
+    groups: list[Group] = []
+    for one, names in zip(loaded, named, strict=True):
+        devices = read_devices(one.problem, memory, beta, device)
+        for planner in names:
+            own = options_of(planner, wanted)
+            slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
+            groups.append(group(one, planner, own, slots, devices, __version__))
+    interrupts = Interrupts()
+    start, owned = _executor(executor, workers, loaded, interrupts)
+    with interrupts, closing(Store(store, retry_failed=retry_failed)) as opened:
+        for one in loaded:
+            opened.add_problem(one)
+        keys = list(dict.fromkeys(key for one in groups for key in one.keys))
+        drive = Drive(_once(groups), opened, start, workers, progress, owned, interrupts)
+        drive.run()
+        return Sweep(opened.rows(keys), claimed=drive.kept > 0)
+
+
+def read_store(path: str | os.PathLike[str]) -> Sweep:
+    """All points of a store, of whatever sweeps.
+
+    Parameters
+    ----------
+    path : path
+        The file that a sweep wrote, or is writing.
+
+    Returns
+    -------
+    Sweep
+        By problem, planner, options, memory and bandwidth. Its figures are `claimed`.
+
+    Raises
+    ------
+    StoreError
+        There is no such file, or it is no store, or it is one of another version.
+
+    Examples
+    --------
+    >>> import memsched as ms, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "sweep.sqlite")
+    >>> _ = ms.sweep("resnet18-224-b32", ["greedy"], memory=["50%"], store=path)
+    >>> ms.read_store(path)
+    Sweep(1 points: 1 planned, 0 infeasible, 0 failed)
+    """
+    from memsched.study.sweep.store import Store
+
+    opened = Store(path, read_only=True)
+    try:
+        return Sweep(opened.rows(), claimed=True)
+    finally:
+        opened.close()
+
+
+def plan_again(path: str | os.PathLike[str], key: str) -> Result:
+    """Plan a point of a store once more, to see the plan itself: a store keeps figures, not schedules.
+
+    Parameters
+    ----------
+    path : path
+        The store.
+    key : str
+        Of the point: `row["key"]`.
+
+    Returns
+    -------
+    Result
+        The same as in the sweep, unless the planner had a time limit.
+
+    Raises
+    ------
+    InvalidInputError
+        The store has no such point.
+    InfeasibleError
+        As in the sweep.
+    StoreError
+
+    Examples
+    --------
+    >>> import memsched as ms, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "sweep.sqlite")
+    >>> table = ms.sweep("resnet18-224-b32", ["rotor"], memory=["50%"], store=path)
+    >>> ms.plan_again(path, table.rows[0]["key"]).makespan == table.rows[0]["makespan"]
+    True
+    """
+    from memsched.study.sweep.store import Store
+    from memsched.study.sweep.work import Work, planning
+
+    opened = Store(path, read_only=True)
+    try:
+        row = next(iter(opened.rows([key])), None)
+        if row is None:
+            raise InvalidInputError(f"'{opened.path}' has no point {key!r}; rows have theirs under 'key'")
+        source, document = opened.problem(row["problem_key"])
+    finally:
+        opened.close()
+    problem = problem_from(document)
+    if isinstance(problem, GraphFamily) and source is not None:
+        problem = find_problem(source)  # which has all batches
+    work = Work(
+        problem=problem,
+        key=row["problem_key"],
+        planner=row["planner"],
+        options=row["options"],
+        table_slots=row["table_slots"],
+        devices=(),
+    )
+    return planning(work)(read_device(row["device"]))
+
+
+def _executor(
+    given: Executor | str | None, workers: int, problems: Sequence[SweptProblem], interrupts: Interrupts
+) -> tuple[Callable[[], Executor], bool]:
+    """What makes the executor, and whether it is ours to shut down."""
+    from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+
+    from memsched.study.sweep.processes import Processes
+
+    if given is None or given == "threads":
+        return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
+    if given != "processes" and not isinstance(given, Executor):
+        raise InvalidInputError(
+            f"executor is {given!r}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
+        )
+    if not isinstance(given, ThreadPoolExecutor):
+        for one in problems:
+            if isinstance(one.problem, GraphFamily) and one.source is None and one.problem.batches is None:
+                raise InvalidInputError(
+                    f"'{one.name}' is a family made by a function, which cannot travel to other processes; "
+                    "sweep it on threads, or save it with all its batches and give the file"
+                )
+    if given == "processes":
+
+        def start(again: bool = True) -> Executor:
+            pool = Processes(workers)
+            try:
+                begun = pool.submit(int)
+                with interrupts.allowed():
+                    begun.result()
+            except BrokenExecutor as error:
+                if again:  # perhaps somebody has killed a worker
+                    return start(again=False)
+                raise MemschedError(_GUARD) from error
+            except BaseException:
+                pool.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
+            return pool
+
+        return start, True
+    ready: Executor = given  # type: ignore[assignment]
+    return (lambda: ready), False
+
+
+def _once(groups: Sequence[Group]) -> list[Group]:
+    """Without points that are there already, in this or another group."""
+    seen: set[str] = set()
+    found: list[Group] = []
+    for one in groups:
+        first = {key: at for at, key in reversed(list(enumerate(one.keys))) if key not in seen}
+        found.append(one.only(sorted(first.values())))
+        seen.update(first)
+    return found

@@ -1,0 +1,138 @@
+"""What a sweep is asked for: its arguments, checked before anything is planned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from memsched import profiles
+from memsched._core import Chain, Device, Graph
+from memsched.errors import InvalidInputError
+from memsched.planners.registry import PLANNERS, check_planner, planners_of
+from memsched.problems.budget import parse_memory
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem
+from memsched.study.sources import find_problem, link_bandwidth
+from memsched.study.sweep.points import MOST_POINTS, SweptProblem, check_kind, check_options, swept_problem
+from memsched.support import checks
+from memsched.support.units import parse_bandwidth
+
+Options = Mapping[str, Any]
+
+
+def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[Problem | str]:
+    """One problem or several, as a list."""
+    if isinstance(problems, str | Chain | Graph | GraphFamily):
+        return [problems]
+    if not isinstance(problems, Iterable) or not (listed := list(islice(problems, MOST_POINTS + 1))):
+        raise InvalidInputError(f"problems is {problems!r}; give a problem, a name or a list of them, not empty")
+    return listed
+
+
+def read_problem(given: Problem | str) -> SweptProblem:
+    """A problem by itself, or by its name."""
+    if isinstance(given, str):
+        named = given in profiles.names() or given.startswith(("graph:", "analytic:"))
+        return swept_problem(find_problem(given), given if named else None)
+    if not isinstance(given, Chain | Graph | GraphFamily):
+        raise InvalidInputError(f"problems has {given!r}; each must be a Chain, a Graph, a GraphFamily or a name")
+    return swept_problem(given)
+
+
+def read_devices(
+    problem: Problem, memory: Sequence[float | str], beta: Sequence[float | str] | None, base: Device | None
+) -> list[Device]:
+    """A device for each memory and bandwidth."""
+    if base is not None and not isinstance(base, Device):
+        raise InvalidInputError(f"device is {base!r}; it must be a Device")
+    memories = [parse_memory(one, problem) for one in memory]
+    for wanted, one in zip(memory, memories, strict=True):
+        if one == 0:
+            raise InvalidInputError(f"memory has {wanted!r}; each must be more than 0 bytes")
+    links: list[tuple[float, float]]
+    if beta is not None:
+        links = [(speed, speed) for speed in (_speed(one, problem) for one in beta)]
+    elif base is not None:
+        links = [(base.d2h, base.h2d)]
+    else:
+        speed = link_bandwidth(problem, "give beta")
+        links = [(speed, speed)]
+    more: dict[str, Any] = {}
+    if base is not None:
+        more = {"duplex": base.duplex, "latency": base.latency, "host_memory": base.host_memory, "name": base.name}
+    return [Device(one, d2h=d2h, h2d=h2d, **more) for one in memories for d2h, h2d in links]
+
+
+def _speed(given: float | str, problem: Problem) -> float:
+    return link_bandwidth(problem, "give a bandwidth") if given == "profile" else parse_bandwidth(given)
+
+
+def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
+    """A list that is not empty."""
+    listed = [] if isinstance(given, str) or not isinstance(given, Iterable) else list(islice(given, MOST_POINTS + 1))
+    if not listed:
+        raise InvalidInputError(f"{what} is {given!r}; give a list, not empty")
+    return listed
+
+
+def read_planners(given: Sequence[str] | None, problem: Problem, options: Mapping[str, Options]) -> list[str]:
+    """The planners of one problem."""
+    if given is None:
+        return planners_of(problem)
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise InvalidInputError(f"planners is {checks.shown(given)}; give a list of names")
+    listed = list(given)
+    for name in listed:
+        check_planner(name)
+    names = list(dict.fromkeys(listed))
+    if not names:
+        raise InvalidInputError("planners is empty; name some, or leave it out to take all")
+    for name in names:
+        check_kind(problem, name)
+    for name in options:
+        if name != "all" and name not in names:
+            raise InvalidInputError(f"options has {name!r}, which is not among the planners {', '.join(names)}")
+    return names
+
+
+def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
+    """Options by planner, or by "all", checked as far as they can be before a planner runs."""
+    found: dict[str, dict[str, Any]] = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidInputError(f"options is {checks.shown(given)}; it must be a mapping: planner -> its options")
+    for planner, options in (given or {}).items():
+        if not isinstance(options, Mapping):
+            raise InvalidInputError(f"options of {planner!r} is {options!r}; it must be a mapping: option -> value")
+        if planner != "all":
+            check_options(planner, options)
+        for name, value in options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InvalidInputError(f"option {name!r} is {value!r}; it must be finite")
+            short = abs(value) < 2**63 if isinstance(value, int) else len(str(value)) < 1000
+            if not (value is None or isinstance(value, bool | int | float | str)) or not short:
+                raise InvalidInputError(
+                    f"option {name!r} is {checks.shown(value)}; it must be a number, a text, true or false, and short"
+                )
+        found[planner] = dict(options)
+    for name in found.get("all", {}):
+        if not any(_takes(planner, name) for planner in PLANNERS):
+            raise InvalidInputError(f"no planner has the option {name!r}")
+    return found
+
+
+def _takes(planner: str, option: str) -> bool:
+    try:
+        check_options(planner, {option: None})
+    except InvalidInputError:
+        return False
+    return True
+
+
+def options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
+    """The options of a planner, those of "all" that it takes included."""
+    common = {name: value for name, value in options.get("all", {}).items() if _takes(planner, name)}
+    return {**common, **options.get(planner, {})}

@@ -1,0 +1,265 @@
+"""Handing the points of a sweep to an executor, and their measures to the store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass, replace
+from itertools import groupby, zip_longest
+
+from memsched.errors import MemschedError, StoreError
+from memsched.study.sweep.interrupt import Interrupts
+from memsched.study.sweep.points import Group
+from memsched.study.sweep.processes import Processes
+from memsched.study.sweep.progress import SweepProgress
+from memsched.study.sweep.rows import Row, unplanned
+from memsched.study.sweep.store import Store
+from memsched.study.sweep.work import Work, run
+
+BATCH_SECONDS = 0.25  # of work between two returns of a worker
+MOST_IN_BATCH = 64
+BEAT = 1.0  # seconds between two signs of life
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some points of a group, by their places in it."""
+
+    group: Group
+    places: tuple[int, ...]
+    deaths: int = 0  # of workers that had only this point
+
+    @property
+    def keys(self) -> list[str]:
+        """Of the points."""
+        return [self.group.keys[at] for at in self.places]
+
+    def work(self, here: bool) -> Work:
+        """What a worker gets: in this process the problem itself, elsewhere its name where it has one."""
+        group = self.group
+        named = None if here else group.problem.source
+        return Work(
+            problem=group.problem.problem if named is None else named,
+            key=group.problem.key,
+            planner=group.planner,
+            options=group.options,
+            table_slots=group.table_slots,
+            devices=tuple(group.devices[at] for at in self.places),
+        )
+
+
+class Drive:
+    """One sweep under way.
+
+    Points go out in batches, of which a few are always in flight, and come back after a fraction of a second, so that
+    a kill loses little. A batch whose worker raised or died is tried again point by point, and a point that does it
+    alone is recorded with its error.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        store: Store,
+        start: Callable[[], Executor],
+        jobs: int,
+        progress: Callable[[SweepProgress], None] | None,
+        owned: bool,
+        interrupts: Interrupts,
+    ) -> None:
+        self._store, self._start, self._jobs, self._owned = store, start, jobs, owned
+        self._say, self._interrupts = progress, interrupts
+        self._began = time.perf_counter()
+        self._spoken = 0.0
+        self._counts = {"planned": 0, "infeasible": 0, "failed": 0}
+        self._stop = threading.Event()
+        known = store.finished()
+        self._points = sum(len(group.keys) for group in groups)
+        left = [Batch(group, tuple(at for at, key in enumerate(group.keys) if key not in known)) for group in groups]
+        self._kept = self._points - sum(len(batch.places) for batch in left)
+        most = max(1, min(MOST_IN_BATCH, (self._points - self._kept) // (4 * jobs)))
+        self._waiting = deque(_mixed(left, most))
+        self._suspects: deque[Batch] = deque()  # of one point each, one of which may kill its worker
+        self._elsewhere: list[Batch] = []  # claimed by other sweeps
+        self._flying: dict[Future[list[Row]], Batch] = {}
+
+    def run(self) -> None:
+        """Until every point is in the store."""
+        self._executor = self._started()
+        self._here = isinstance(self._executor, ThreadPoolExecutor)
+        try:
+            while not self._finished:
+                self._send()
+                self._receive()
+                self._report()
+        except BaseException as error:
+            self._stop.set()
+            if isinstance(self._executor, Processes):
+                self._executor.stop()
+            for future in self._flying:
+                future.cancel()
+            self._end(wait=True)
+            if not isinstance(error, StoreError):
+                self._keep({one for one in self._flying if one.done() and not one.cancelled()}, again=False)
+            raise
+        self._end(wait=True)
+        self._report()
+
+    @property
+    def kept(self) -> int:
+        """How many points were in the store already, or came there by another sweep."""
+        return self._kept
+
+    @property
+    def _finished(self) -> bool:
+        return not (self._waiting or self._suspects or self._flying or self._elsewhere)
+
+    def _end(self, *, wait: bool) -> None:
+        if self._owned:
+            self._executor.shutdown(wait=wait, cancel_futures=True)
+
+    def _send(self) -> None:
+        room = 1 if self._suspects else 2 * self._jobs
+        while len(self._flying) < room and (self._suspects or self._waiting):
+            batch = self._suspects.popleft() if self._suspects else self._waiting.popleft()
+            mine = self._store.claim(batch.keys)
+            ours = tuple(at for at in batch.places if batch.group.keys[at] in mine)
+            if len(ours) < len(batch.places):
+                self._elsewhere.append(Batch(batch.group, tuple(at for at in batch.places if at not in ours)))
+            if ours:
+                self._submit(replace(batch, places=ours))
+
+    def _submit(self, batch: Batch) -> None:
+        stop = (self._stop,) if self._here else ()  # others have their own
+        try:
+            future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, *stop)
+        except BrokenExecutor as error:
+            self._record(self._after_a_death([(batch, error)]))
+        except (RuntimeError, OSError) as error:  # it was shut down, or can start no worker
+            raise self._broken(error) from error
+        else:
+            self._flying[future] = batch
+
+    def _receive(self) -> None:
+        if self._flying:
+            with self._interrupts.allowed():
+                done = wait(self._flying, timeout=BEAT, return_when=FIRST_COMPLETED).done
+            done |= {future for future in self._flying if future.cancelled()}  # of which wait is not told
+            self._keep(done)
+            if not done:
+                self._store.alive()
+        elif not (self._waiting or self._suspects):
+            self._look_elsewhere()
+
+    def _look_elsewhere(self) -> None:
+        """Other sweeps have the rest: what they have finished is done, and what they have left is ours."""
+        known = self._store.finished()
+        left = [
+            Batch(one.group, tuple(at for at in one.places if one.group.keys[at] not in known))
+            for one in self._elsewhere
+        ]
+        had = sum(len(one.places) for one in self._elsewhere)
+        self._elsewhere = [one for one in left if one.places]
+        self._kept += had - sum(len(one.places) for one in self._elsewhere)
+        free = [one for one in self._elsewhere if self._store.claim(one.keys)]
+        self._elsewhere = [one for one in self._elsewhere if one not in free]
+        self._waiting.extend(free)
+        if self._elsewhere and not free:
+            with self._interrupts.allowed():
+                time.sleep(BEAT / 4)
+
+    def _keep(self, done: set[Future[list[Row]]], again: bool = True) -> None:
+        """Put what came back into the store; send what did not once more."""
+        finished: list[tuple[Group, int, Row]] = []
+        raised: list[tuple[Batch, BaseException]] = []
+        dead: list[tuple[Batch, BaseException]] = []
+        for future in done:
+            batch = self._flying.pop(future)
+            error = CancelledError("its work was cancelled") if future.cancelled() else future.exception()
+            if error is not None:
+                (dead if isinstance(error, BrokenExecutor | CancelledError) else raised).append((batch, error))
+                continue
+            rows = future.result()
+            finished += [(batch.group, at, row) for at, row in zip(batch.places, rows, strict=False)]
+            if len(rows) < len(batch.places):
+                self._waiting.appendleft(Batch(batch.group, batch.places[len(rows) :]))
+        self._record(finished)
+        if again:
+            for batch, error in raised:
+                self._record(self._blame([batch], error))
+            self._record(self._after_a_death(dead))
+
+    def _record(self, finished: list[tuple[Group, int, Row]]) -> None:
+        if finished:
+            self._store.add(finished)
+        for _, _, row in finished:
+            self._counts[row["status"]] += 1
+
+    def _blame(self, batches: list[Batch], error: BaseException) -> list[tuple[Group, int, Row]]:
+        """The row of a point that was alone when its worker raised or died; of several each is tried again, alone."""
+        if sum(len(batch.places) for batch in batches) == 1:
+            return [(batches[0].group, batches[0].places[0], unplanned(error))]
+        self._suspects.extend(Batch(batch.group, (at,)) for batch in batches for at in batch.places)
+        return []
+
+    def _after_a_death(self, dead: list[tuple[Batch, BaseException]]) -> list[tuple[Group, int, Row]]:
+        """A worker of ours died, and took all that was in flight with it."""
+        if not dead:
+            return []
+        error = dead[0][1]
+        if not self._owned:
+            raise self._broken(error) from error
+        batches = [batch for batch, _ in dead] + list(self._flying.values())
+        self._flying.clear()
+        self._end(wait=False)
+        self._executor = self._started()
+        if len(batches) == 1 and len(batches[0].places) == 1 and not batches[0].deaths:
+            self._suspects.append(replace(batches[0], deaths=1))  # perhaps somebody else killed the worker
+            return []
+        return self._blame(batches, error)
+
+    def _started(self) -> Executor:
+        try:
+            return self._start()
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: BaseException) -> MemschedError:
+        if self._owned:
+            told = f"no worker can be started ({error}); end other programs or take fewer jobs"
+        else:
+            told = f"the executor broke ({error}); give a new one"
+        return MemschedError(f"{told}, and run the same sweep again: what it has finished is in its store")
+
+    def _report(self) -> None:
+        now = time.perf_counter()
+        if self._say is None or (now - self._spoken < 0.1 and not self._finished):
+            return
+        self._spoken = now
+        said = SweepProgress(points=self._points, kept=self._kept, seconds=now - self._began, **self._counts)
+        with self._interrupts.allowed():
+            self._say(said)
+
+
+def _mixed(batches: Sequence[Batch], most: int) -> Iterator[Batch]:
+    """Parts of at most so many points, problem by problem, and of each the planners in turn.
+
+    So planners that are quick, whose time is Python's, run beside those that compute for long without it.
+    """
+    for _, own in groupby(batches, key=lambda batch: batch.group.problem.key):
+        turns = zip_longest(*(_cut(batch, most) for batch in own))
+        yield from (part for turn in turns for part in turn if part is not None)
+
+
+def _cut(batch: Batch, most: int) -> list[Batch]:
+    return [Batch(batch.group, batch.places[at : at + most]) for at in range(0, len(batch.places), most)]

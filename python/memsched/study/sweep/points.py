@@ -1,0 +1,202 @@
+"""The points of a sweep: problems x devices x planners, each with a key that names all that its result depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from memsched._core import Chain, Device
+from memsched.errors import InvalidInputError, LimitError
+from memsched.planners.recompute import most_slots
+from memsched.planners.registry import PLANNERS, check_planner, planners_of
+from memsched.problems.family import GraphFamily
+from memsched.problems.problem import Problem, graph_of, peak_memory
+from memsched.result import Result
+from memsched.study.compare import plan
+from memsched.support.documents import Document, write_device
+
+MOST_TABLE_SLOTS = 2000  # over the peak: as fine as a planner's own 500 for all memories above a quarter of it
+MOST_POINTS = 1_000_000  # of one sweep, whose rows take some gigabytes
+_OURS = ("problem", "chain", "M", "beta", "device", "progress", "threads")  # a sweep sets these itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptProblem:
+    """A problem and what identifies it.
+
+    Attributes
+    ----------
+    problem : Chain, Graph or GraphFamily
+    source : str or None
+        A name by which any process can load it; None where the problem itself must travel.
+    key : str
+        Hash of its content, without its name.
+    document : bytes
+        Its JSON form, compressed.
+    ideal : float
+        Seconds of all runs, with the fastest algorithms and enough memory.
+    """
+
+    problem: Problem
+    source: str | None
+    key: str
+    document: bytes = field(repr=False)
+    ideal: float
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.problem.name or "a problem without a name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The points that differ in the device only.
+
+    Attributes
+    ----------
+    problem : SweptProblem
+    planner : str
+    options : dict
+        Of the planner, as they were given.
+    table_slots : int or None
+        Slots of the table that answers all memories, over the peak of the plain run; None where each point has its own.
+    version : str
+        Of memsched.
+    devices : tuple of Device
+    keys : tuple of str
+        One a device.
+    """
+
+    problem: SweptProblem
+    planner: str
+    options: dict[str, Any]
+    table_slots: int | None
+    version: str
+    devices: tuple[Device, ...]
+    keys: tuple[str, ...]
+
+    def only(self, places: Sequence[int]) -> Group:
+        """Some of its points."""
+        devices = tuple(self.devices[at] for at in places)
+        return replace(self, devices=devices, keys=tuple(self.keys[at] for at in places))
+
+
+def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
+    """Identify a problem by its content; a family that is made by a function by its graphs at powers of two."""
+    document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
+    graph = graph_of(problem)
+    return SweptProblem(
+        problem=problem,
+        source=source,
+        key=content_key(document),
+        document=zlib.compress(json.dumps(document).encode()),
+        ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
+    )
+
+
+def _batches(family: GraphFamily) -> list[int]:
+    """All that are stored, or a sample of those that can be made."""
+    if family.batches is not None:
+        return list(family.batches)
+    return [2**power for power in range(family.batch.bit_length()) if 2**power <= family.batch]
+
+
+def content_key(document: Document) -> str:
+    """The key of a problem: a hash of its JSON form without its name and where it comes from."""
+    return _digest({key: value for key, value in document.items() if key not in ("name", "provenance")})
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def plan_of(planner: str) -> Callable[..., Result]:
+    """What plans: a registered planner, or for "auto" the best of all."""
+    check_planner(planner)
+    return plan if planner == "auto" else PLANNERS[planner].plan
+
+
+def check_options(planner: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the planner does not take.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and those that there are.
+    """
+    known = [name for name in inspect.signature(plan_of(planner)).parameters if name not in (*_OURS, "planner")]
+    for name in options:
+        if name not in known:
+            raise InvalidInputError(
+                f"{planner} has no option {name!r}; it takes {', '.join(known) if known else 'no options'}"
+            )
+
+
+def table_slots(problem: Problem, planner: str, options: Mapping[str, Any], wanted: int | None) -> int | None:
+    """Slots of the shared table, where the planner can answer from one with these options."""
+    with_table = None if planner == "auto" else PLANNERS[planner].with_table
+    if with_table is None or not isinstance(problem, Chain):
+        return None
+    if any(name not in inspect.signature(with_table).parameters for name in options):
+        return None
+    return wanted or min(MOST_TABLE_SLOTS, most_slots(problem))
+
+
+def group(
+    problem: SweptProblem,
+    planner: str,
+    options: Mapping[str, Any],
+    slots: int | None,
+    devices: Sequence[Device],
+    version: str,
+) -> Group:
+    """Give each point its key."""
+    table = None if slots is None else {"slots": slots, "memory": peak_memory(problem.problem)}
+    shared = {"problem": problem.key, "planner": planner, "options": dict(options), "version": version, "table": table}
+    keys = tuple(_digest({**shared, "device": {**write_device(device), "name": None}}) for device in devices)
+    return Group(
+        problem=problem,
+        planner=planner,
+        options=dict(options),
+        table_slots=slots,
+        version=version,
+        devices=tuple(devices),
+        keys=keys,
+    )
+
+
+def check_count(pairs: int, memories: int, links: int) -> None:
+    """Refuse more points than a sweep may have, before any of them is made.
+
+    Raises
+    ------
+    LimitError
+    """
+    points = pairs * memories * links
+    if points > MOST_POINTS:
+        raise LimitError(
+            f"{pairs} pairs of problem and planner x {memories} memories x {links} bandwidths are {points} points "
+            f"or more, and a sweep has at most {MOST_POINTS}; give shorter lists, the rest into the same store"
+        )
+
+
+def check_kind(problem: Problem, planner: str) -> None:
+    """Refuse a planner of chains for anything else.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if planner == "auto" or isinstance(problem, Chain) or planner in planners_of(problem):
+        return
+    kind = "family of graphs" if isinstance(problem, GraphFamily) else "graph"
+    raise InvalidInputError(
+        f"{planner} plans chains, and '{problem.name}' is a {kind}; "
+        "sweep it on its own, with planners of graphs, or leave planners out to take those of each problem"
+    )

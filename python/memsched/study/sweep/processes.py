@@ -1,0 +1,80 @@
+"""The processes of a sweep: they stop when they are told, and end when their parent does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any
+
+from memsched.study.sweep import work
+
+_GRACE = 5.0  # seconds in which workers end when they are told to
+
+
+class Processes(ProcessPoolExecutor):
+    """Workers that leave Ctrl-C to their parent."""
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
+        theirs, self._ours = context.Pipe(duplex=False)
+        super().__init__(workers, mp_context=context, initializer=_begin, initargs=(theirs,))
+        self._theirs = theirs
+
+    def submit(self, what: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Hand out some work; this starts the processes, which hear no SIGINT from their birth on."""
+        if not hasattr(signal, "pthread_sigmask"):
+            return super().submit(what, *arguments, **named)
+        resource_tracker.ensure_running()  # which would let signals through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return super().submit(what, *arguments, **named)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the workers; those that have not ended after a while are killed.
+
+        One that is killed by somebody else while it waits for work takes the lock of the queue with it, and the others
+        would wait for that, and we for them, without end.
+        """
+        workers = list((self._processes or {}).values())
+        manager: Any = self._executor_manager_thread
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+        if wait and manager is not None:
+            left, until = {worker.sentinel: worker for worker in workers}, time.monotonic() + _GRACE
+            while left and (rest := until - time.monotonic()) > 0:
+                ended = multiprocessing.connection.wait(list(left), rest)
+                left = {sentinel: worker for sentinel, worker in left.items() if sentinel not in ended}
+            for worker in left.values():
+                with suppress(OSError):
+                    worker.kill()
+            manager.join()
+
+    def stop(self) -> None:
+        """Ask the workers to drop the point that they plan; those they have finished come back."""
+        self._ours.close()
+
+
+def _begin(parent: Connection) -> None:
+    """In a new worker: watch the line to the parent, which goes dead when that says stop, or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: Connection) -> None:
+    with suppress(OSError, EOFError):
+        parent.poll(None)
+    work.STOP.set()
+    begun = multiprocessing.parent_process()
+    if begun is not None:
+        begun.join()
+    os._exit(1)  # nobody is there to take what it plans

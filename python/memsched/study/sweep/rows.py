@@ -1,0 +1,152 @@
+"""One point of a sweep, measured: a flat row of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.result import Result, gap_above
+from memsched.support import checks
+
+Row: TypeAlias = dict[str, Any]
+ReadRow: TypeAlias = Mapping[str, Any]  # from wherever users have it
+
+# Column -> its type in SQLite. None where a point has no plan, or where its planner has no such number.
+MEASURES: dict[str, str] = {
+    "makespan": "REAL",
+    "lower_bound": "REAL",
+    "gap": "REAL",
+    "optimal": "INTEGER",
+    "peak_memory": "INTEGER",
+    "estimate": "REAL",
+    "bytes_out": "INTEGER",
+    "bytes_in": "INTEGER",
+    "idle": "REAL",
+    "recompute_time": "REAL",
+    "offloaded": "INTEGER",
+    "recomputed": "INTEGER",
+    "runtime": "REAL",
+    "min_memory": "INTEGER",
+    "error": "TEXT",
+}
+
+_PLANNED = ("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle", "runtime")
+# Status -> the measures that such a point has in any case.
+STATUSES: dict[str, tuple[str, ...]] = {
+    "planned": (*_PLANNED, "recompute_time", "offloaded", "recomputed"),
+    "infeasible": ("min_memory", "error"),
+    "failed": ("error",),
+}
+
+
+_TEXTS = ("problem", "planner", "status")
+_NUMBERS = ("memory", "bandwidth")
+_MEASURES = (
+    *("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle", "recompute_time"),
+    *("offloaded", "recomputed", "runtime", "ideal"),
+)
+_OPTIONAL = ("estimate", "min_memory", "error")
+_KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, *_OPTIONAL)
+
+
+def planned(result: Result) -> Row:
+    """The measures of a plan."""
+    timeline = result.timeline
+    return {
+        "status": "planned",
+        "makespan": timeline.makespan,
+        "lower_bound": result.lower_bound,
+        "gap": result.gap,
+        "optimal": result.optimal,
+        "peak_memory": timeline.peak_memory,
+        "estimate": result.estimate,
+        "bytes_out": timeline.bytes_out,
+        "bytes_in": timeline.bytes_in,
+        "idle": timeline.idle,
+        "recompute_time": timeline.recompute_time,
+        "offloaded": len(result.offloaded),
+        "recomputed": len(result.recomputed),
+        "runtime": result.runtime,
+    }
+
+
+def unplanned(error: BaseException) -> Row:
+    """The measures of a point without a plan: nothing fits, or the planner failed."""
+    if isinstance(error, InfeasibleError):
+        return {"status": "infeasible", "min_memory": error.min_memory, "error": str(error)}
+    return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+
+
+def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A figure of a planned row that others of the row contradict, and what it must be; None where none does.
+
+    That is all that a row can prove: its makespan and its bound are what the sweep claims.
+    """
+    makespan, bound = row["makespan"], row["lower_bound"]
+    if not 0 <= makespan < math.inf:
+        return "makespan", "a number of seconds >= 0"
+    if not 0 <= bound <= makespan * (1 + 1e-9):
+        return "lower_bound", f"at least 0 and at most the makespan, {makespan!r}"
+    meets = makespan <= bound * (1 + 1e-12)
+    if bool(row["optimal"]) is not meets:
+        return "optimal", f"{meets}, by makespan and lower_bound"
+    gap = gap_above(bound, makespan)
+    if row["gap"] is None or not math.isclose(row["gap"], gap, rel_tol=1e-9, abs_tol=1e-9):
+        return "gap", f"{gap!r}, by makespan and lower_bound"
+    if row["peak_memory"] is not None and not 0 <= row["peak_memory"] <= row["memory"]:
+        return "peak_memory", f"at least 0 and at most the memory, {row['memory']!r}"
+    for key in ("bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed", "runtime"):
+        if row[key] is not None and not row[key] >= 0:
+            return key, "a number >= 0"
+    return None
+
+
+def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
+    """The rows, each with all that pages and pictures ask of it.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the row, the key and the value.
+    """
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
+        raise InvalidInputError(f"rows is {checks.shown(rows)}; give a list, as the rows of a Sweep are")
+    for at, row in enumerate(rows):
+        where = f"row {at} of the sweep"
+        if not isinstance(row, Mapping):
+            raise InvalidInputError(f"{where} is {row!r}; it must be a mapping")
+        missing = next((key for key in _KEYS if key not in row), None)
+        if missing is not None:
+            raise InvalidInputError(f"{where} lacks '{missing}'; write it, or give what memsched.read_store reads")
+        for key in _TEXTS:
+            _check(where, key, row[key], isinstance(row[key], str), "a string")
+        _check(where, "status", row["status"], row["status"] in STATUSES, f"one of {', '.join(STATUSES)}")
+        _check(where, "options", row["options"], isinstance(row["options"], Mapping), "a mapping")
+        for key in _NUMBERS:
+            _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
+        if row["status"] == "planned":
+            for key in ("makespan", "lower_bound", "runtime"):
+                _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
+        for key in (*_MEASURES, "estimate", "min_memory"):
+            _check(where, key, row[key], row[key] is None or _is_number(row[key]), "a number >= 0 or None")
+        if row["status"] == "planned":
+            _check_proof(where, row)
+    return list(rows)
+
+
+def _check_proof(where: str, row: ReadRow) -> None:
+    """Refuse what other figures of the row contradict."""
+    wrong = contradiction(row)
+    if wrong is not None:
+        _check(where, wrong[0], row[wrong[0]], False, wrong[1])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and value >= 0
+
+
+def _check(where: str, key: str, value: object, fine: bool, what: str) -> None:
+    if not fine:
+        raise InvalidInputError(f"{key} of {where} is {value!r}; it must be {what}")

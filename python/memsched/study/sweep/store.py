@@ -1,0 +1,319 @@
+"""The store: one SQLite file, one row a point. It survives a kill at any moment, and serves several sweeps at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+from memsched.errors import StoreError
+from memsched.study.sweep.points import Group, SweptProblem, content_key
+from memsched.study.sweep.rows import MEASURES, Row, contradiction
+from memsched.study.sweep.store_file import (
+    PATIENCE,
+    POINT,
+    as_kept,
+    check_content,
+    check_header,
+    check_point,
+    connect_to_read,
+    damaged,
+    make,
+    seal,
+    unpacked,
+)
+from memsched.support.documents import Document, write_device
+from memsched.support.files import MOST_BYTES, path_of
+
+_LEASE = 10.0  # seconds without a sign of life after which others take over what a sweep has claimed
+_AT_ONCE = 32  # rows in one statement, which may have 999 values
+_COLUMNS = (*POINT, "seal")
+
+
+class Store:
+    """An open store, for one thread.
+
+    Parameters
+    ----------
+    path : path or None
+        The file, which is made where there is none; None keeps all in memory.
+    read_only : bool
+        The file must be there, and is not changed.
+    retry_failed : bool
+        Points whose planner failed count as not finished.
+
+    Raises
+    ------
+    StoreError
+        It cannot be opened, is no store, or is one of another version.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, *, read_only: bool = False, retry_failed: bool = False
+    ) -> None:
+        self._read_only = read_only
+        self._there = "status <> 'failed'" if retry_failed else "TRUE"
+        self.path = "the store in memory" if path is None else path_of(path, "the store")
+        self._name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._beats = 0
+        self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and since when
+        with self._told("opened"):
+            if path is not None and (read_only or os.path.exists(self.path)):
+                check_header(self.path)
+            if read_only:
+                self._database = connect_to_read(self.path)
+            else:
+                where = ":memory:" if path is None else os.path.abspath(self.path)
+                self._database = sqlite3.connect(where, timeout=PATIENCE)
+        try:
+            with self._told("opened"):
+                self._begin(read_only)
+        except StoreError:
+            self._database.close()
+            raise
+
+    def _begin(self, read_only: bool) -> None:
+        self._database.isolation_level = None  # transactions are begun where they are needed
+        self._database.execute("PRAGMA trusted_schema = OFF")
+        if not read_only:
+            with self._transaction():
+                make(self._database)
+        check_content(self._database, self.path)
+        if not read_only:
+            self._write_ahead()
+            self._database.execute("PRAGMA synchronous = NORMAL")
+
+    def _write_ahead(self) -> None:
+        """SQLite does not wait by itself for others that do the same at this moment."""
+        patience = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > patience:
+                    raise
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Give up what is claimed and not finished, and close."""
+        if self._read_only:
+            self._database.close()
+            return
+        try:
+            with self._told("written"), self._transaction():
+                self._database.execute("DELETE FROM claims WHERE sweep = ?", (self._name,))
+                self._database.execute("DELETE FROM sweeps WHERE name = ?", (self._name,))
+        except StoreError:
+            pass  # a store that cannot be written now: others take over in time
+        self._database.close()
+
+    def add_problem(self, problem: SweptProblem) -> None:
+        """Keep a problem, so that its points can be planned again."""
+        facts = (problem.key, problem.name, problem.source, float(problem.ideal))
+        with self._told("written"), self._transaction():
+            self._database.execute(
+                "INSERT OR IGNORE INTO problems VALUES (?, ?, ?, ?, ?, ?)",
+                (*facts, seal(facts), problem.document),
+            )
+
+    def problem(self, key: str) -> tuple[str | None, Document]:
+        """The name by which a problem can be loaded, if it has one, and its JSON form."""
+        with self._told("read"):
+            found = self._database.execute(
+                "SELECT source, CASE WHEN length(document) <= ? THEN document END FROM problems WHERE key = ?",
+                (MOST_BYTES, key),
+            ).fetchone()
+            try:
+                source, packed = found
+                document: Document = json.loads(unpacked(packed))
+                if key != content_key(document):
+                    raise ValueError("its content is that of another")
+            except (TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
+                raise damaged(self.path, f"its problem {key!r:.100} cannot be read ({error})") from error
+            return source, document
+
+    def finished(self) -> set[str]:
+        """The keys of all points that are there, planned or not."""
+        with self._told("read"):
+            return {key for (key,) in self._database.execute(f"SELECT key FROM points WHERE {self._there}")}
+
+    def claim(self, keys: Sequence[str]) -> set[str]:
+        """Those of the points that nobody has finished, nor another living sweep claimed: now they are ours."""
+        listed = json.dumps(list(keys))
+        with self._told("written"), self._transaction():
+            self._sign_of_life()
+            self._database.execute(
+                "INSERT OR IGNORE INTO claims SELECT value, ? FROM json_each(?) "
+                f"WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value AND {self._there})",
+                (self._name, listed),
+            )
+            mine = self._database.execute(
+                "SELECT claims.key FROM json_each(?) JOIN claims ON claims.key = value WHERE sweep = ?",
+                (listed, self._name),
+            )
+            return {key for (key,) in mine.fetchall()}
+
+    def alive(self) -> None:
+        """Say that this sweep goes on; to be said every few seconds."""
+        with self._told("written"), self._transaction():
+            self._sign_of_life()
+
+    def _sign_of_life(self) -> None:
+        """Count on, and forget sweeps whose count has stood still for the lease, by our own clock and no other."""
+        self._beats += 1
+        self._database.execute("INSERT OR REPLACE INTO sweeps VALUES (?, ?)", (self._name, self._beats))
+        now = time.monotonic()
+        others = self._database.execute("SELECT name, beats FROM sweeps WHERE name <> ?", (self._name,)).fetchall()
+        before, self._heard = self._heard, {}
+        for name, beats in others:
+            last, since = before.get(name, (None, now))
+            self._heard[name] = (beats, since if beats == last else now)
+        silent = [(name,) for name, (_, since) in self._heard.items() if now - since >= _LEASE]
+        self._database.executemany("DELETE FROM sweeps WHERE name = ?", silent)
+        self._database.execute("DELETE FROM claims WHERE sweep NOT IN (SELECT name FROM sweeps)")
+
+    def add(self, points: Sequence[tuple[Group, int, Row]]) -> None:
+        """Finished points: their group, their place in it, and their measures. Only failures are replaced."""
+        finished = time.time()
+        values = [_values(group, at, row, finished) for group, at, row in points]
+        keys = [group.keys[at] for group, at, _ in points]
+        listed = json.dumps(keys)
+        with self._told("written"), self._transaction():
+            self._database.execute(
+                "UPDATE totals SET points = points + (SELECT count(DISTINCT value) FROM json_each(?) "
+                "WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value))",
+                (listed,),
+            )
+            for first in range(0, len(values), _AT_ONCE):  # one statement for many: each lets go of the interpreter
+                some = values[first : first + _AT_ONCE]
+                marks = ", ".join([f"({', '.join('?' * len(_COLUMNS))})"] * len(some))
+                self._database.execute(
+                    f"INSERT INTO points ({', '.join(_COLUMNS)}) VALUES {marks} ON CONFLICT (key) DO UPDATE SET "
+                    f"{', '.join(f'{name} = excluded.{name}' for name in _COLUMNS)} WHERE points.status = 'failed'",
+                    list(chain(*some)),
+                )
+            self._database.execute("DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (listed,))
+
+    def rows(self, keys: Sequence[str] | None = None) -> list[Row]:
+        """The given points that are there, in that order; by default all, by problem, planner, memory and bandwidth."""
+        query = f"SELECT {', '.join(f'points.{name}' for name in _COLUMNS)} FROM points"
+        if keys is None:
+            query += " LEFT JOIN problems ON problem = problems.key"
+            query += " ORDER BY problems.name, planner, options, memory, bandwidth, points.key"
+        with self._told("read"):
+            self._database.execute("BEGIN")
+            try:
+                problems = self._problems()
+                found = [self._row(values, problems) for values in self._database.execute(query)]
+            finally:
+                self._database.execute("COMMIT")
+        if keys is None:
+            return found
+        by_key = {row["key"]: row for row in found}
+        return [by_key[key] for key in keys if key in by_key]
+
+    def _problems(self) -> dict[str, tuple[str, float]]:
+        """Name and ideal time of each problem."""
+        found = {}
+        for *facts, sealed in self._database.execute("SELECT key, name, source, ideal, seal FROM problems"):
+            if seal(facts) != sealed:
+                raise damaged(self.path, f"its problem {facts[0]!r:.100} is not as it was written")
+            _, name, source, ideal = facts
+            known = isinstance(name, str) and isinstance(source, str | None)
+            if not known or not isinstance(ideal, float) or not 0 <= ideal < math.inf:
+                raise damaged(self.path, f"its problem {facts[0]!r:.100} has values where none belong")
+            found[facts[0]] = (name, ideal)
+        return found
+
+    def _row(self, values: tuple[Any, ...], problems: dict[str, tuple[str, float]]) -> Row:
+        check_point(values, self.path)
+        row: Row = dict(zip(POINT, values, strict=False))
+        row["problem_key"] = row["problem"]
+        try:
+            row["problem"], row["ideal"] = problems[row["problem"]]
+            row["options"], row["device"] = dict(_object(row["options"])), dict(_object(row["device"]))
+        except KeyError as error:
+            raise damaged(self.path, f"the problem of its point {row['key']} is missing") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise damaged(self.path, f"its point {row['key']} cannot be read ({error})") from error
+        if row["optimal"] is not None:
+            row["optimal"] = bool(row["optimal"])
+        wrong = contradiction(row) if row["status"] == "planned" else None
+        if wrong is not None:
+            key, what = wrong
+            raise damaged(self.path, f"{key} of its point {row['key']} is {row[key]!r}; it must be {what}")
+        return row
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, and alone among those that write."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:  # a full disk may have ended it already
+                self._database.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError, MemoryError) as error:
+            told = str(error) or "out of memory"  # UnicodeError: SQLite's messages may be damaged, too
+            raise StoreError(f"'{self.path}' cannot be {what}: {told}{_remedy(told)}") from error
+
+
+def _values(group: Group, at: int, row: Row, finished: float) -> tuple[Any, ...]:
+    device = group.devices[at]
+    values = (
+        *(group.keys[at], group.problem.key, group.planner, device.memory, device.d2h),
+        *(json.dumps(group.options, sort_keys=True), row["status"]),
+        *map(row.get, MEASURES),
+        *(json.dumps(write_device(device)), group.table_slots, group.version, finished),
+    )
+    kept = as_kept(values)
+    return (*kept, seal(kept))
+
+
+_decode = json.JSONDecoder().raw_decode  # of all of `json.loads` half the time
+
+
+@lru_cache(maxsize=1024)
+def _object(text: str) -> Document:
+    """The same options and devices come many times."""
+    read: Document
+    read, end = _decode(text)
+    if end != len(text):
+        raise ValueError("something follows it")
+    return read
+
+
+def _remedy(error: str) -> str:
+    """What to do about an error of SQLite."""
+    if "full" in error:
+        return "; free some space and run the same sweep again: what it has finished is kept"
+    if "not a database" in error or "malformed" in error:
+        return "; it is not a store, or it is damaged: give another file"
+    if any(words in error for words in ("unable to open", "No such file", "File name too long")):
+        return "; give a file in a folder that is there, with a name of at most 240 letters"
+    if "readonly" in error:
+        return "; give a file and a folder that can be written"
+    if "out of memory" in error or "too big" in error:
+        return "; it is damaged, or too large for this machine: give another file"
+    if "I/O" in error:
+        return "; look after the disk and run the same sweep again: what it has finished is kept"
+    if "locked" in error:
+        return "; another program holds it: end that, or give another file"
+    return ""

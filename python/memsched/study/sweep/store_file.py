@@ -1,0 +1,227 @@
+"""The file of a store: its tables, and whether a file that is opened has these and is whole."""
+
+from __future__ import annotations
+
+import marshal
+import math
+import operator
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from memsched.errors import StoreError
+from memsched.study.sweep.rows import MEASURES, STATUSES
+from memsched.support.files import MOST_BYTES, check_regular
+
+PATIENCE = 60.0  # seconds to wait for another writer
+
+_APPLICATION = 0x6D656D73  # "mems", in the file's header
+_VERSION = 2
+_MARSHAL = 2  # its form of plain values, which has stayed the same since Python 2.5
+_MAGIC = b"SQLite format 3\0"
+_HEADER = 100  # bytes
+
+# Column -> its type in SQLite, in the order of the table; a question mark where there may be no value.
+POINT = {
+    **{"key": "TEXT", "problem": "TEXT", "planner": "TEXT", "memory": "INTEGER", "bandwidth": "REAL"},
+    **{"options": "TEXT", "status": "TEXT"},
+    **{name: f"{kind}?" for name, kind in MEASURES.items()},
+    **{"device": "TEXT", "table_slots": "INTEGER?", "version": "TEXT", "finished": "REAL"},
+}
+
+
+def _declared(columns: dict[str, str]) -> str:
+    return ", ".join(
+        f"{name} {kind[:-1]}" if kind[-1] == "?" else f"{name} {kind} NOT NULL" for name, kind in columns.items()
+    )
+
+
+_SCHEMA = f"""
+CREATE TABLE problems (
+    key TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL, source TEXT, ideal REAL NOT NULL, seal INTEGER NOT NULL,
+    document BLOB NOT NULL
+);
+CREATE TABLE points ({_declared(POINT)}, seal INTEGER NOT NULL, PRIMARY KEY (key)) WITHOUT ROWID;
+CREATE TABLE sweeps (name TEXT NOT NULL PRIMARY KEY, beats INTEGER NOT NULL);
+CREATE TABLE claims (key TEXT NOT NULL PRIMARY KEY, sweep TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE totals (points INTEGER NOT NULL);
+INSERT INTO totals VALUES (0);
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+"""
+
+_PYTHON = {"TEXT": str, "INTEGER": int, "REAL": float}
+_REAL = [at for at, (name, kind) in enumerate(POINT.items()) if kind[:4] == "REAL" and name != "bandwidth"]
+_STATUS = list(POINT).index("status")
+_measured = operator.itemgetter(*_REAL)
+
+
+def check_header(path: str) -> None:
+    """Refuse a file that is no store before SQLite touches it, for it would tidy up after another program.
+
+    Raises
+    ------
+    OSError
+        There is no regular file.
+    StoreError
+        It is a database of something else, or a store of another version.
+    """
+    check_regular(path)
+    with open(path, "rb") as file:
+        head = file.read(_HEADER)
+    if len(head) < _HEADER or not head.startswith(_MAGIC):
+        return  # empty, or being made; of anything else SQLite says that it is no database
+    version, application = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    if application != _APPLICATION:
+        raise StoreError(f"'{path}' is a database, but no store of a sweep; give another file")
+    if version != _VERSION:
+        raise StoreError(
+            f"'{path}' is a store of version {version}, and this memsched reads version {_VERSION}; "
+            "sweep into a new file, or use the memsched that made it"
+        )
+
+
+def connect_to_read(path: str) -> sqlite3.Connection:
+    """A connection that changes no content and leaves no file behind.
+
+    SQLite lays two files beside a store that is written by several, also when it only reads. Who may write takes them
+    away at the end; who may not reads the file alone if nobody has laid them there.
+    """
+    absolute = Path(path).absolute()
+    if os.access(absolute, os.W_OK) and os.access(absolute.parent, os.W_OK):
+        how = "mode=rw"
+    else:
+        how = "mode=ro" if Path(f"{absolute}-wal").exists() else "mode=ro&immutable=1"
+    database = sqlite3.connect(f"{absolute.as_uri()}?{how}", uri=True, timeout=PATIENCE)
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
+def make(database: sqlite3.Connection) -> None:
+    """Lay out the tables, if nothing is there; inside a transaction."""
+    (version,), (tables,) = (
+        database.execute(query).fetchone() for query in ("PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if version == 0 and tables == 0:
+        for statement in _SCHEMA.split(";")[:-1]:
+            database.execute(statement)
+
+
+def check_content(database: sqlite3.Connection, path: str) -> None:
+    """Refuse what has other tables than a store, or is damaged.
+
+    Raises
+    ------
+    StoreError
+    sqlite3.Error
+        It cannot be read at all.
+    """
+    wanted, found = _of_a_store(), _schema(database)
+    for kind, name in found:
+        if (kind, name) not in wanted:
+            raise StoreError(f"'{path}' has the {kind} {name!r}, which no store has; give another file")
+    for kind, name in wanted:
+        if (kind, name) not in found:
+            raise StoreError(f"'{path}' lacks the {kind} {name!r} of a store; give another file")
+    for (_, name), declared in wanted.items():
+        if found[_, name] != declared:
+            listed = ", ".join(column[1] for column in database.execute(f"PRAGMA table_xinfo({name})"))
+            raise StoreError(
+                f"'{path}' has a table {name!r} that is not a store's, with the columns {listed}; give another file"
+            )
+    problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise damaged(path, str(problem))
+    counts = database.execute("SELECT points, (SELECT count(*) FROM points) FROM totals").fetchall()
+    if len(counts) != 1 or counts[0][0] != counts[0][1]:  # a page of the file was lost, or another stands in its place
+        raise damaged(path, "its points are not as many as were written")
+
+
+def damaged(path: str, what: str) -> StoreError:
+    """The error of a store that is not as it was written."""
+    return StoreError(f"'{path}' is damaged: {what}; take a copy of before, or sweep into a new file")
+
+
+def _schema(database: sqlite3.Connection) -> dict[tuple[str, str], str]:
+    """What is declared, without what SQLite keeps for itself."""
+    query = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite@_%' ESCAPE '@'"
+    return {(kind, name): sql for kind, name, sql in database.execute(query)}
+
+
+@lru_cache(maxsize=1)
+def _of_a_store() -> dict[tuple[str, str], str]:
+    database = sqlite3.connect(":memory:")
+    try:
+        make(database)
+        return _schema(database)
+    finally:
+        database.close()
+
+
+def seal(values: Iterable[Any]) -> int:
+    """A sum of a row, which tells when a bit of it has turned; SQLite has none."""
+    return zlib.crc32(marshal.dumps(tuple(values), _MARSHAL))
+
+
+def as_kept(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values of a point as SQLite gives them back."""
+    return tuple([one if one is None or made is str else made(one) for made, one in zip(_MADE, values, strict=True)])
+
+
+def _real(value: float) -> float | None:
+    return None if value != value else float(value)
+
+
+def check_point(values: Sequence[Any], path: str) -> None:
+    """Refuse a point that no sweep writes: values without its seal.
+
+    Raises
+    ------
+    StoreError
+    """
+    if seal(values[:-1]) != values[-1]:
+        raise damaged(path, f"its point {values[0]!r:.100} is not as it was written")
+    status = values[_STATUS]
+    measures = _measured(values)
+    if not _of_a_point(status, tuple(map(type, values))) or math.inf in measures or -math.inf in measures:
+        raise damaged(path, f"its point {values[0]!r:.100} has values where none belong")
+
+
+_MADE: list[Callable[[Any], Any]] = [
+    _real if kind[:4] == "REAL" else _PYTHON[kind.rstrip("?")] for kind in POINT.values()
+]
+
+
+@lru_cache(maxsize=256)
+def _of_a_point(status: object, types: tuple[type, ...]) -> bool:
+    """Whether a point with this status may have values of these types."""
+    needed = STATUSES.get(status) if isinstance(status, str) else None
+    if needed is None:
+        return False
+    for (name, kind), found in zip(POINT.items(), types, strict=False):
+        missing = found is type(None) and kind[-1] == "?" and name not in needed
+        if not missing and found is not _PYTHON[kind.rstrip("?")]:
+            return False
+    return True
+
+
+def unpacked(document: bytes) -> bytes:
+    """What was compressed, under the cap of an input file.
+
+    Raises
+    ------
+    ValueError
+        It is more, or cut short.
+    zlib.error
+    """
+    reader = zlib.decompressobj()
+    text = reader.decompress(document, MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes, which is the most")
+    if not reader.eof:
+        raise ValueError("its end is missing")
+    return text

@@ -1,0 +1,148 @@
+"""What a sweep returns: a tidy table, one row a point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from memsched.errors import InvalidInputError
+from memsched.study.sweep.rows import Row
+from memsched.support.files import plain_cell, write_bytes
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+# In the order of a tidy table: what a point is, what came out, what else is known.
+COLUMNS = (
+    *("problem", "planner", "memory", "bandwidth", "options", "status", "makespan", "lower_bound", "gap", "optimal"),
+    *("peak_memory", "estimate", "bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed"),
+    *("runtime", "min_memory", "error", "ideal", "device", "table_slots", "version", "finished", "problem_key", "key"),
+)
+_WHOLE = ("memory", "peak_memory", "bytes_out", "bytes_in", "offloaded", "recomputed", "min_memory", "table_slots")
+_REAL = (
+    "makespan",
+    "lower_bound",
+    "gap",
+    "estimate",
+    "idle",
+    "recompute_time",
+    "runtime",
+    "bandwidth",
+    "ideal",
+    "finished",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The table of a sweep.
+
+    Attributes
+    ----------
+    rows : list of dict
+        One a point: problem (its name), planner, memory (bytes), bandwidth (bytes per second, to the host), options,
+        status ("planned", "infeasible" or "failed"); makespan, lower_bound, estimate, idle, recompute_time, runtime
+        (seconds), gap, optimal, peak_memory, bytes_out, bytes_in (bytes), offloaded and recomputed (how many tensors
+        and ops); min_memory (bytes, of the infeasible), error (a sentence, of the infeasible and the failed); ideal
+        (seconds of all runs), device, table_slots, version, finished (a Unix time), problem_key, key. None where a
+        point has no such number.
+    claimed : bool
+        Whether rows were read from a file: then their figures, bounds among them, are what it claims. Only what the
+        figures of a row say about each other is checked; `plan_again` plans a point anew.
+    """
+
+    rows: list[Row] = field(repr=False)
+    claimed: bool = field(default=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.count(status)} {status}" for status in ("planned", "infeasible", "failed"))
+        return f"Sweep({len(self)} points: {counts})"
+
+    def count(self, status: str) -> int:
+        """How many points are "planned", "infeasible" or "failed"."""
+        return sum(row["status"] == status for row in self.rows)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame with the columns of `rows`; needs pandas (memsched[sweep]).
+
+        Whole numbers stay whole where some are missing (Int64), and `options` and `device` are their JSON texts.
+
+        Raises
+        ------
+        InvalidInputError
+            pandas is not installed.
+        """
+        import json
+
+        made = _needed("pandas")
+        kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64") | {"optimal": "boolean"}
+        columns = {}
+        for name in COLUMNS:
+            values = [row[name] for row in self.rows]
+            if name in ("options", "device"):
+                values = [json.dumps(value, sort_keys=True) for value in values]
+            columns[name] = made.Series(values, dtype=kinds.get(name, "object" if not values else None))
+        tidy: pandas.DataFrame = made.DataFrame(columns)
+        return tidy
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the data frame as a Parquet file; needs pandas and pyarrow (memsched[sweep]).
+
+        Raises
+        ------
+        InvalidInputError
+            A package is missing, or the file cannot be written.
+        """
+        _needed("pyarrow")
+        write_bytes(path, self.to_pandas().to_parquet(index=False))
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the data frame as a CSV file; needs pandas (memsched[sweep]).
+
+        A text that begins with =, +, - or @ gets an apostrophe before it, for else a spreadsheet takes it for a
+        formula. Numbers stay as they are.
+
+        Raises
+        ------
+        InvalidInputError
+            pandas is missing, or the file cannot be written.
+        """
+        frame = self.to_pandas()
+        for name in frame.columns:
+            if name not in (*_WHOLE, *_REAL, "optimal"):
+                frame[name] = frame[name].map(plain_cell, na_action="ignore")
+        write_bytes(path, frame.to_csv(index=False).encode())
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw makespan over memory, one line a planner and one panel a problem and link: .png, .svg or .pdf.
+
+        Raises
+        ------
+        InvalidInputError
+                Nothing is planned, there are more than 60 panels, or the file cannot be written.
+        MemschedError
+            matplotlib is not installed.
+        """
+        from memsched.show.plots.sweep import plot_sweep
+
+        return plot_sweep(self.rows, path)
+
+
+def _needed(package: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise InvalidInputError(
+            f"the table needs {package}, which is not installed; install memsched[sweep]"
+        ) from error

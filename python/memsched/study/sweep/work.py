@@ -1,0 +1,141 @@
+"""What a worker does: plan some points of one group, in this process or in another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from memsched import _core
+from memsched._core import Chain, Device, RematTable
+from memsched.errors import MemschedError
+from memsched.planners.base import measured
+from memsched.planners.recompute import make_table
+from memsched.planners.registry import PLANNERS, takes
+from memsched.problems.problem import Problem, peak_memory
+from memsched.result import Result
+from memsched.study.sources import find_problem
+from memsched.study.sweep.points import plan_of
+from memsched.study.sweep.rows import Row, planned, unplanned
+
+KEPT_TABLES = 2
+
+
+STOP = threading.Event()  # in a process of a sweep: the sweep was interrupted
+
+
+class StoppedError(Exception):
+    """The sweep was interrupted while this point was planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Points of one group, in a form that travels.
+
+    Attributes
+    ----------
+    problem : str, Chain, Graph or GraphFamily
+        A name where it has one.
+    key : str
+        The problem's.
+    planner : str
+    options : dict
+    table_slots : int or None
+    devices : tuple of Device
+    """
+
+    problem: str | Problem
+    key: str
+    planner: str
+    options: dict[str, Any]
+    table_slots: int | None
+    devices: tuple[Device, ...]
+
+
+def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
+    """The measures of the first points, as many as are planned in so many seconds, but at least one.
+
+    What is left is for the caller to ask for again; so finished points are handed over early. When `stop` is set there
+    may be none.
+    """
+    deadline = time.perf_counter() + seconds
+    rows: list[Row] = []
+    _core.listen(partial(_check, stop))
+    try:
+        plan = planning(work)
+        for device in work.devices:
+            if rows and time.perf_counter() > deadline:
+                break
+            _check(stop)
+            try:
+                rows.append(planned(plan(device)))
+            except MemschedError as error:
+                rows.append(unplanned(error))
+    except StoppedError:
+        pass
+    finally:
+        _core.listen(None)
+    return rows
+
+
+def planning(work: Work) -> Callable[[Device], Result]:
+    """The planner with all but the device."""
+    problem = _named(work.problem) if isinstance(work.problem, str) else work.problem
+    plan: Callable[..., Result] = plan_of(work.planner)
+    if work.table_slots is not None:
+        assert isinstance(problem, Chain)
+        with_table = PLANNERS[work.planner].with_table
+        assert with_table is not None
+        plan = partial(with_table, table=_table(work.key, problem, work.table_slots))
+    ours = takes(plan, {"threads": 1})
+
+    def plan_on(device: Device) -> Result:
+        return plan(problem, device=device, **work.options, **ours)
+
+    known = PLANNERS.get(work.planner)
+    return plan_on if known is None or known.uses_link else _once_a_memory(plan_on, known.recomputes)
+
+
+def _once_a_memory(plan: Callable[[Device], Result], recomputes: bool) -> Callable[[Device], Result]:
+    """For a planner that does not use the link: the last plan again, measured, while the memory is the same."""
+    last: list[Result] = []
+
+    def plan_on(device: Device) -> Result:
+        began = time.perf_counter()
+        if not last or last[0].device.memory != device.memory:
+            last[:] = [plan(device)]
+            return last[0]
+        one = last[0]
+        return measured(
+            *(one.planner, one.params, one.problem, one.schedule, device, began),
+            estimate=one.estimate,
+            recomputes=recomputes,
+        )
+
+    return plan_on
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise StoppedError
+
+
+_named = lru_cache(maxsize=4)(find_problem)
+_tables: OrderedDict[tuple[str, int], RematTable] = OrderedDict()
+_making = threading.Lock()
+
+
+def _table(key: str, chain: Chain, slots: int) -> RematTable:
+    """The table for all memories up to the peak of the plain run; the threads of a process share it."""
+    with _making:
+        if (key, slots) not in _tables:
+            while len(_tables) >= KEPT_TABLES:
+                _tables.popitem(last=False)
+            capacity = max(1, peak_memory(chain) - chain.resident)
+            _tables[key, slots] = make_table(chain, capacity, slots, threads=1)
+        _tables.move_to_end((key, slots))
+        return _tables[key, slots]

@@ -1,0 +1,1 @@
+"""What everything else stands on: checked arguments, JSON documents, files, units."""

@@ -1,0 +1,239 @@
+"""The JSON forms: reading with every key checked, and writing. The schemas are in `memsched/support/schemas`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+from memsched._core import Chain, Device, Graph, Schedule
+from memsched.errors import InvalidInputError
+from memsched.support.files import read_text, write_bytes
+
+_DEEPEST = 100  # levels of lists and objects in a document
+
+Document = dict[str, Any]
+Source = Document | str | os.PathLike[str]
+
+_CHAIN_REQUIRED = ("forward_time", "backward_time", "activation", "gradient")
+_CHAIN_COLUMNS = ("saved", "forward_overhead", "transient_overhead", "backward_overhead", "names", "pieces")
+_CHAIN_OPTIONAL = (*_CHAIN_COLUMNS, "n", "name", "parameters", "provenance", "resident")
+_GRAPH_REQUIRED = ("name", "batch", "resident", "tensors", "ops")
+_DEVICE_OPTIONAL = ("d2h", "h2d", "duplex", "latency", "host_memory", "name")
+_PLAN_REQUIRED = ("planner", "graph", "chunk", "rounds", "budget", "memory", "steps")
+
+
+def read_document(source: Source, *formats: str) -> Document:
+    """Read a JSON object from a dict, a JSON text or a file, and check its `format`.
+
+    Parameters
+    ----------
+    source : dict, str or path
+        A string that starts with "{" is JSON text; any other is the path of a file.
+    formats : str
+        The formats that are welcome, such as "memsched-chain/1".
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be read, is not JSON, is not an object, or has another format.
+    """
+    where = "the document"
+    if isinstance(source, dict):
+        document: Any = source
+    elif not isinstance(source, str | os.PathLike):
+        raise InvalidInputError(f"{where} is {source!r}; give a dict, a JSON text or the path of a file")
+    else:
+        text = source
+        if not (isinstance(source, str) and source.lstrip().startswith("{")):
+            where, text = f"'{os.fspath(source)}'", read_text(source)
+        document = _parse(str(text), where)
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{where} is not a JSON object")
+    if document.get("format") not in formats:
+        wanted = " or ".join(f"'{name}'" for name in formats)
+        raise InvalidInputError(f"{where} has the format {document.get('format')!r}; expected {wanted}")
+    return document
+
+
+def _parse(text: str, where: str) -> Any:
+    """The value of a JSON text; without NaN, lone surrogates and what nests so deep that Python gives up on it."""
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
+    except MemoryError as error:
+        raise InvalidInputError(f"{where} does not fit in memory ({len(text)} letters); split it") from error
+    level = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise InvalidInputError(f"{where} nests deeper than {_DEEPEST} levels, which no format of memsched does")
+    try:
+        text.encode()
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{where} has a string that UTF-8 cannot write: {error.reason}") from error
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def write_document(path: str | os.PathLike[str], document: Document) -> None:
+    """Write a JSON object to a file, or nothing at all: a reader never sees half of it.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    try:
+        text = json.dumps(document, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"the document for '{path}' cannot be written as JSON: {error}") from error
+    write_bytes(path, text.encode())
+
+
+def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    """Refuse missing and unknown keys; `format` is always welcome."""
+    for key in required:
+        if key not in document:
+            raise InvalidInputError(f"{what} lacks '{key}'")
+    for key in document:
+        if key != "format" and key not in required and key not in optional:
+            raise InvalidInputError(f"{what} has the unknown key {key!r}; remove it or fix its spelling")
+
+
+def check_plain(what: str, value: Any) -> None:
+    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{what} cannot be written as JSON: {error}") from error
+
+
+def bandwidth_from_json(value: Any) -> Any:
+    """Numbers as they are; "inf" is the number it spells."""
+    return math.inf if value == "inf" else value
+
+
+def bandwidth_to_json(value: float) -> float | str:
+    """JSON has no infinity: "inf" stands for it."""
+    return "inf" if math.isinf(value) else value
+
+
+def read_chain(source: Source) -> Chain:
+    """Read `memsched-chain/1`. Without `resident`, it is 2 x `parameters`: weights and their gradients."""
+    document = read_document(source, "memsched-chain/1")
+    check_keys(document, "the chain", _CHAIN_REQUIRED, _CHAIN_OPTIONAL)
+    parameters = document.get("parameters", 0)
+    if isinstance(parameters, bool) or not isinstance(parameters, int) or parameters < 0:
+        raise InvalidInputError(f"parameters is {parameters!r}; it must be a number of bytes >= 0")
+    arguments: Document = {key: document.get(key) for key in (*_CHAIN_REQUIRED, *_CHAIN_COLUMNS)}
+    arguments |= {key: document.get(key) for key in ("name", "provenance")}
+    chain = Chain(**arguments, resident=document.get("resident", 2 * parameters))
+    if isinstance(document.get("n"), bool) or document.get("n", chain.n) != chain.n:
+        raise InvalidInputError(f"n is {document['n']!r}, but the columns have {chain.n} stages")
+    return chain
+
+
+def write_chain(chain: Chain) -> Document:
+    """The form `memsched-chain/1`, with every default spelled out."""
+    document: Document = {"format": "memsched-chain/1", "name": chain.name, "n": chain.n}
+    document["names"] = list(chain.names)
+    for key in (*_CHAIN_REQUIRED, "saved", "forward_overhead", "transient_overhead", "backward_overhead"):
+        document[key] = getattr(chain, key).tolist()
+    document["resident"] = chain.resident
+    if chain.pieces is not None:
+        document["pieces"] = chain.pieces
+    if chain.provenance is not None:
+        document["provenance"] = chain.provenance
+    return document
+
+
+def read_graph(source: Source) -> Graph:
+    """Read `memsched-graph/1`."""
+    document = read_document(source, "memsched-graph/1")
+    check_keys(document, "the graph", _GRAPH_REQUIRED)
+    for key in ("tensors", "ops"):
+        if not isinstance(document[key], list):
+            raise InvalidInputError(f"{key} of the graph is not a list")
+    if not isinstance(document["name"], str):
+        raise InvalidInputError(f"name of the graph is {document['name']!r}; it must be a string")
+    return Graph(**{key: document[key] for key in _GRAPH_REQUIRED})
+
+
+def write_graph(graph: Graph) -> Document:
+    """The form `memsched-graph/1`."""
+    return {"format": "memsched-graph/1", **{key: getattr(graph, key) for key in _GRAPH_REQUIRED}}
+
+
+def read_device(source: Source) -> Device:
+    """Read `memsched-device/1`."""
+    document = read_document(source, "memsched-device/1")
+    check_keys(document, "the device", ("memory",), _DEVICE_OPTIONAL)
+    duplex = document.get("duplex", False)
+    if not isinstance(duplex, bool):
+        raise InvalidInputError(f"duplex is {duplex!r}; it must be true or false")
+    return Device(
+        document["memory"],
+        d2h=bandwidth_from_json(document.get("d2h", 0.0)),
+        h2d=bandwidth_from_json(document.get("h2d", 0.0)),
+        duplex=duplex,
+        latency=document.get("latency", 0.0),
+        host_memory=document.get("host_memory"),
+        name=document.get("name"),
+    )
+
+
+def write_device(device: Device) -> Document:
+    """The form `memsched-device/1`."""
+    return {
+        "format": "memsched-device/1",
+        "memory": device.memory,
+        "d2h": bandwidth_to_json(device.d2h),
+        "h2d": bandwidth_to_json(device.h2d),
+        "duplex": device.duplex,
+        "latency": device.latency,
+        "host_memory": device.host_memory,
+        "name": device.name,
+    }
+
+
+def read_plan(source: Source) -> Schedule:
+    """Read `memsched-plan/1`."""
+    document = read_document(source, "memsched-plan/1")
+    check_keys(document, "the plan", _PLAN_REQUIRED)
+    for key, kind in (("planner", dict), ("graph", str), ("rounds", list), ("steps", list), ("memory", str)):
+        if not isinstance(document[key], kind):
+            raise InvalidInputError(f"{key} of the plan is {document[key]!r}; it must be a {kind.__name__}")
+    return Schedule(**{key: document[key] for key in _PLAN_REQUIRED})
+
+
+def write_plan(schedule: Schedule) -> Document:
+    """The form `memsched-plan/1`."""
+    return {
+        "format": "memsched-plan/1",
+        "planner": schedule.planner,
+        "graph": schedule.graph,
+        "chunk": schedule.chunk,
+        "rounds": [list(pair) for pair in schedule.rounds],
+        "budget": schedule.budget,
+        "memory": schedule.memory,
+        "steps": list(schedule.steps),
+    }

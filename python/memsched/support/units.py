@@ -1,0 +1,285 @@
+"""Sizes, bandwidths and durations as people write them: "8GiB", "40%", "12GB/s", "10us"; and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from numbers import Integral, Real
+
+from memsched.errors import InvalidInputError
+from memsched.support.checks import EXACT_BYTES, shown
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
+_NUMBER = re.compile(
+    r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-zµ/%]*)\s*", re.IGNORECASE | re.ASCII
+)
+_LONGEST = 100  # letters of a number with its unit
+
+_UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+BYTES_FORMS = "8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes"
+MEMORY_FORMS = f"{BYTES_FORMS}, or 40% (0%: min_memory, 100%: peak_memory of the plain run)"
+_BANDWIDTH_FORMS = "12GB/s, 12.2e9 (bytes per second), inf (a free link) or 0 (no link)"
+_SECONDS_FORMS = "1, 0.5, 10ms or 10us"
+_CHUNK_FORMS = f"16MiB (or another size: {BYTES_FORMS}), storage or none"
+
+
+def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError:
+    return InvalidInputError(f"{what} is {shown(value)}, {why}; write {forms}")
+
+
+def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
+    """The number and the unit of a text."""
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # it takes the square of the length
+    if match is None:
+        raise _refuse(what, text, "which is not a number with a unit", forms)
+    try:
+        return Fraction(Decimal(match[1].replace("_", ""))), match[2]
+    except (InvalidOperation, ValueError) as error:
+        raise _refuse(what, text, "which is not a number with a unit", forms) from error
+
+
+def _scale(unit: str) -> int | None:
+    """Bytes in one B, kB, KiB, MB, ...; None for anything else."""
+    match = re.fullmatch(r"(?:([kmgtp])(i?))?b", unit, re.IGNORECASE) if unit else None
+    if match is None:
+        return None if unit else 1
+    base: int = 1024 if match[2] else 1000
+    scale: int = base ** _POWERS[(match[1] or "").lower()]
+    return scale
+
+
+def whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
+    count = math.floor(amount)
+    if amount < 0:
+        raise _refuse(what, value, "which is negative", forms)
+    if count > EXACT_BYTES:
+        raise _refuse(what, value, "which is more than 2^53", forms)
+    return count
+
+
+def _number_of_bytes(value: float, what: str, forms: str) -> int:
+    """Bytes given as a number, not as a text."""
+    whole = isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value) and not value % 1)
+    if isinstance(value, bool) or not whole:
+        raise _refuse(what, value, "which is not a whole number of bytes", forms)
+    return whole_bytes(Fraction(int(value)), what, value, forms)
+
+
+def _bytes_of(text: str, what: str, forms: str) -> int:
+    amount, unit = _split(text, what, forms)
+    scale = _scale(unit)
+    if scale is None:
+        raise _refuse(what, text, f"whose unit {unit!r} is not one of {_UNITS}", forms)
+    if scale == 1 and amount.denominator != 1:
+        raise _refuse(what, text, "which is not a whole number of bytes", forms)
+    return whole_bytes(amount * scale, what, text, forms)
+
+
+def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> int:
+    """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are cut off.
+
+    Parameters
+    ----------
+    value : str, int or float
+        kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; upper and lower case are the same.
+    what : str
+        What an error calls it.
+    forms : str
+        What an error says that it may be.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the value and the forms that are accepted.
+
+    Examples
+    --------
+    >>> parse_bytes("8GiB"), parse_bytes("1.5 kB"), parse_bytes("1e9"), parse_bytes(4096)
+    (8589934592, 1500, 1000000000, 4096)
+    >>> parse_bytes("1.5")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    memsched.errors.InvalidInputError: the size is '1.5', which is not a whole number of bytes; write 8GiB ...
+    """
+    if isinstance(value, str):
+        return _bytes_of(value, what, forms)
+    return _number_of_bytes(value, what, forms)
+
+
+def parse_share(value: str, what: str = "the memory") -> Fraction:
+    """A share >= 0 of a memory, from a text such as "40%".
+
+    Examples
+    --------
+    >>> parse_share("40%")
+    Fraction(2, 5)
+    """
+    percent, unit = _split(value, what, MEMORY_FORMS)
+    if unit != "%":
+        raise _refuse(what, value, "which is not a number with a unit", MEMORY_FORMS)
+    if percent < 0:
+        raise _refuse(what, value, "which is negative", MEMORY_FORMS)
+    return percent / 100
+
+
+def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
+    """Bytes per second, from a text such as "12GB/s" or a number.
+
+    Parameters
+    ----------
+    value : str or float
+        A size as in `parse_bytes` and "/s", a number of bytes per second, "inf" (a free link) or 0 (no link).
+    what : str
+        What an error calls it.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the value and the forms that are accepted.
+
+    Examples
+    --------
+    >>> parse_bandwidth("12GB/s"), parse_bandwidth("12.2e9"), parse_bandwidth("inf"), parse_bandwidth("0")
+    (12000000000.0, 12200000000.0, inf, 0.0)
+    """
+    if not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
+            raise _refuse(what, value, "which is not a number >= 0", _BANDWIDTH_FORMS)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise _refuse(what, value, "which is too large", _BANDWIDTH_FORMS) from error
+    if value.strip().lower() in ("inf", "infinity"):
+        return math.inf
+    amount, unit = _split(value, what, _BANDWIDTH_FORMS)
+    per_second = unit[-2:].lower() == "/s"
+    scale = _scale(unit[:-2] if per_second else unit)
+    if scale is None or unit == "/s" or (unit and not per_second):
+        raise _refuse(what, value, f"whose unit {unit!r} is not bytes per second", _BANDWIDTH_FORMS)
+    if per_second and re.fullmatch(r"[KMGTP]i?b", unit[:-2]):
+        raise _refuse(what, value, "which reads as bits per second", _BANDWIDTH_FORMS)
+    if amount < 0:
+        raise _refuse(what, value, "which is negative", _BANDWIDTH_FORMS)
+    try:
+        return float(amount * scale)
+    except OverflowError as error:
+        raise _refuse(what, value, "which is too large", _BANDWIDTH_FORMS) from error
+
+
+def parse_seconds(value: str, what: str = "the duration") -> float:
+    """Seconds >= 0, from a text such as "0.5" or "10us".
+
+    Examples
+    --------
+    >>> parse_seconds("0.5"), parse_seconds("10 us")
+    (0.5, 1e-05)
+    """
+    amount, unit = _split(value, what, _SECONDS_FORMS)
+    if unit.lower() not in _SECONDS:
+        raise _refuse(what, value, f"whose unit {unit!r} is not one of s, ms, us, ns", _SECONDS_FORMS)
+    if amount < 0:
+        raise _refuse(what, value, "which is negative", _SECONDS_FORMS)
+    try:
+        return float(amount * Fraction(10) ** _SECONDS[unit.lower()])
+    except OverflowError as error:
+        raise _refuse(what, value, "which is too large", _SECONDS_FORMS) from error
+
+
+def parse_chunk(value: str) -> int | str | None:
+    """How tensors travel: the largest piece in bytes, "storage", or None for whole tensors.
+
+    Examples
+    --------
+    >>> parse_chunk("16MiB"), parse_chunk("storage"), parse_chunk("none")
+    (16777216, 'storage', None)
+    """
+    word = value.strip().lower()
+    if word in ("storage", "none"):
+        return "storage" if word == "storage" else None
+    size = _bytes_of(value, "the chunk", _CHUNK_FORMS)
+    if size == 0:
+        raise _refuse("the chunk", value, "but a piece has at least one byte", _CHUNK_FORMS)
+    return size
+
+
+def _rounded(value: float, digits: int) -> str:
+    """A number >= 0 with so many digits and no exponent; fewer where that is exact."""
+    if value == 0:
+        return "0"
+    nearest = Decimal(f"{value:.{digits - 1}e}")  # no float: next to the largest one there is none above
+    text = f"{nearest:.{max(0, digits - 1 - nearest.adjusted())}f}"
+    exact = "." in text and math.isclose(float(text), value, rel_tol=1e-12)
+    return text.rstrip("0").rstrip(".") if exact else text
+
+
+def format_bytes(count: float, digits: int = 3) -> str:
+    """A size with the unit that suits it, in powers of 1024.
+
+    Examples
+    --------
+    >>> format_bytes(512), format_bytes(8589934592), format_bytes(2495698035), format_bytes(1024**3 - 1)
+    ('512 B', '8 GiB', '2.32 GiB', '1.00 GiB')
+    """
+    sign, count = ("-", -count) if count < 0 else ("", count)
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    power = 0
+    while power + 1 < len(units) and float(_rounded(count / 1024**power, max(digits, 4))) >= 1024:
+        power += 1
+    amount = count / 1024**power
+    return f"{sign}{_rounded(amount, max(digits, 4) if amount >= 1000 else digits)} {units[power]}"
+
+
+def format_bandwidth(bandwidth: float) -> str:
+    """A bandwidth in powers of 1000, as links are sold.
+
+    Examples
+    --------
+    >>> format_bandwidth(12.2e9), format_bandwidth(2), format_bandwidth(0), format_bandwidth(float("inf"))
+    ('12.2 GB/s', '2 B/s', 'no link', 'a free link')
+    """
+    if bandwidth == 0:
+        return "no link"
+    if math.isinf(bandwidth):
+        return "a free link"
+    units = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
+    power = 0
+    while power + 1 < len(units) and float(_rounded(bandwidth / 1000**power, 4)) >= 1000:
+        power += 1
+    return f"{_rounded(bandwidth / 1000**power, 4)} {units[power]}"
+
+
+def format_seconds(seconds: float, digits: int = 4) -> str:
+    """A duration with the unit that suits it.
+
+    Examples
+    --------
+    >>> format_seconds(0.3352384), format_seconds(18.0), format_seconds(4e-6), format_seconds(0)
+    ('335.2 ms', '18 s', '4 us', '0 s')
+    """
+    if math.isinf(seconds):
+        return "inf"
+    if seconds < 0:
+        return f"-{format_seconds(-seconds, digits)}"
+    if seconds == 0:
+        return "0 s"
+    for power, unit in ((0, "s"), (3, "ms"), (6, "us")):
+        amount = seconds * 10.0**power
+        if float(_rounded(amount, digits)) >= 1:
+            return f"{_rounded(amount, digits)} {unit}"
+    return f"{_rounded(seconds * 1e9, digits)} ns"
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction as a percentage.
+
+    Examples
+    --------
+    >>> format_percent(0.0080123), format_percent(0.0), format_percent(1e-6), format_percent(float("inf"))
+    ('0.80 %', '0.00 %', '< 0.01 %', 'inf %')
+    """
+    if 0 < fraction < 0.00005:
+        return "< 0.01 %"
+    return f"{100 * fraction:.2f} %"

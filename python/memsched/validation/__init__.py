@@ -1,0 +1,1 @@
+"""The independent validator: it shares no code with what it checks."""
