@@ -15,6 +15,8 @@ import pytest
 import memsched as ms
 from memsched import _core
 from memsched.errors import InternalError
+from memsched.planners import base
+from memsched.planners.base import plans_of
 from memsched.planners.registry import PLANNERS, planners_of
 from memsched.problems.bounds import certified
 from memsched.problems.budget import parse_memory
@@ -197,10 +199,24 @@ def test_a_bound_above_its_makespan_is_a_fault() -> None:
             certified(wrong, 3.0)
 
 
-@pytest.mark.parametrize("planner", ["greedy", "rotor"])
+class FalsePlans:
+    """What plans of a chain share, with bounds that are too high."""
+
+    def __init__(self, plans: _core.ChainPlans) -> None:
+        self.plans = plans
+
+    def choose(self, *arguments: Any) -> Any:
+        return self.plans.choose(*arguments)
+
+    def plan(self, *arguments: Any) -> Any:
+        return (*self.plans.plan(*arguments)[:2], 1e9)
+
+
+@pytest.mark.parametrize("planner", ["greedy", "vdnn", "rotor"])
 def test_no_planner_returns_a_false_proof(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "graph_bounds", lambda *_: (1e9, 1e9, 1e9))
     monkeypatch.setattr(_core, "recompute_bound", lambda *_: 1e9)
+    monkeypatch.setattr(base, "plans_of", lambda *arguments: FalsePlans(plans_of(*arguments)))
     for call in (ms.plan, ms.compare):
         options: dict[str, Any] = {"planner": planner} if call is ms.plan else {"planners": [planner]}
         with pytest.raises(InternalError, match="report it"):

@@ -23,7 +23,7 @@ double best_completion(const FluidModel& model, const FluidState& state, std::ve
     FluidState kept{}, offloaded{};
     if (i == model.stages()) {
         best = model.compute() + state.idle + model.turn_idle(state);
-    } else if (model.advance(i, state, kept, offloaded)) {
+    } else if (model.stage(i).advance(state, kept, offloaded)) {
         decided.push_back(0);
         best = best_completion(model, kept, decided, visit);
         decided.back() = 1;
@@ -81,7 +81,7 @@ TEST_CASE("no completion of a state is better than its lower bound") {
         best_completion(model, model.initial(), decided,
                         [&](int i, const FluidState& state, const std::vector<std::uint8_t>&, double best) {
                             if (i < model.stages()) {
-                                CHECK(model.lower_bound(i, state) <= best);
+                                CHECK(model.bound(i).of(state) <= best);
                             }
                         });
     }

@@ -1,79 +1,70 @@
 #include "memsched/planners/offload/dynprog.h"
 
+#include "memsched/planners/offload/dynprog_stage.h"
 #include "memsched/planners/offload/fluid_walk.h"
 #include "memsched/support/errors.h"
-#include "memsched/support/simd.h"
 
 #include <algorithm>
 #include <cmath>
-#include <compare>
 #include <optional>
 #include <stdexcept>
-#include <tuple>
 
 namespace memsched {
 namespace {
 
 constexpr std::size_t first_width = 64;
 constexpr std::size_t width_growth = 8;
-constexpr std::size_t walk_per_width = 32;     // sets that the local search tries after a pass, per state of its width
-constexpr std::size_t few_states = 56;         // not worth sorting for dominance
-constexpr std::size_t dominance_window = 2048; // how many kept states a new one is compared with
+constexpr std::size_t walk_per_width = 32; // sets that the local search tries after a pass, per state of its width
+constexpr std::size_t few_states = 56;     // not worth sorting for dominance
+constexpr std::uint32_t nowhere = ~0U;
+constexpr std::size_t asked_after = 256; // states between two questions whether to stop
 
-// A state on its way through a stage, with the decision that made it.
+// A child of a state of the stage, and the bound by which the most promising are chosen.
 struct Node {
-    FluidState state;
     double bound;
-    std::uint32_t origin; // parent << 1 | offloaded
+    std::uint32_t child; // parent << 1 | offloaded
 };
 
 // The order in which nodes are compared: what dominates comes first.
 struct Rank {
     double held, idle;
-    std::uint32_t node;
+    std::uint32_t place, child;
 
-    auto operator<=>(const Rank&) const = default;
+    bool operator<(const Rank& other) const {
+        const bool first = (idle < other.idle) | ((idle == other.idle) & (place < other.place)); // without branches
+        return (held < other.held) | ((held == other.held) & first);
+    }
 };
 
-MEMSCHED_CLONES bool any_dominates(const double* out, const double* in, const double* idle, std::size_t count,
-                                   const FluidState& s) {
-    constexpr std::size_t block = 64;
-    for (std::size_t first = 0; first < count; first += block) {
-        const std::size_t end = std::min(first + block, count);
-        unsigned found = 0;
-        for (std::size_t j = first; j < end; ++j) {
-            const double wait = std::max(out[j] - s.out_queue, 0.0) + std::max(in[j] - s.in_queue, 0.0);
-            found += idle[j] + wait <= s.idle ? 1U : 0U;
-        }
-        if (found != 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// Which of the kept states make a new one superfluous: it holds no less and is idle no less, even if the kept state
-// first waits until its queues are as short. Columns, so that the comparison runs on vector units.
-class DominanceFilter {
+// Ranks that come nearly in order: as long as they do, each goes to its place.
+class RankList {
   public:
     void clear() {
-        out_.clear();
-        in_.clear();
-        idle_.clear();
+        ranks_.clear();
+        moved_ = 0;
     }
-    // States come in ascending order of held bytes.
-    bool dominated(const FluidState& s) const {
-        const std::size_t n = out_.size(), first = n > dominance_window ? n - dominance_window : 0;
-        return any_dominates(out_.data() + first, in_.data() + first, idle_.data() + first, n - first, s);
+    void add(const Rank& rank) {
+        std::size_t at = ranks_.size();
+        ranks_.push_back(rank);
+        for (; at > 0 && moved_ < most_moved && rank < ranks_[at - 1]; --at) {
+            ranks_[at] = ranks_[at - 1];
+            ++moved_;
+        }
+        ranks_[at] = rank;
     }
-    void keep(const FluidState& s) {
-        out_.push_back(s.out_queue);
-        in_.push_back(s.in_queue);
-        idle_.push_back(s.idle);
+    void sort() {
+        if (moved_ >= most_moved) {
+            std::sort(ranks_.begin(), ranks_.end());
+        }
     }
+    const Rank* begin() const { return ranks_.data(); }
+    const Rank* end() const { return ranks_.data() + ranks_.size(); }
 
   private:
-    std::vector<double> out_, in_, idle_;
+    static constexpr std::size_t most_moved = 512;
+
+    std::vector<Rank> ranks_;
+    std::size_t moved_ = 0;
 };
 
 class Search {
@@ -158,53 +149,56 @@ class Search {
     double pass(std::size_t width) {
         const int stages = model_.stages();
         origins_.assign(static_cast<std::size_t>(stages), {});
-        std::vector<FluidState> current{model_.initial()};
+        current_.assign(model_.initial());
         std::size_t kept_states = 0;
         double dropped = infinity;
         for (int i = 0; i < stages; ++i) {
-            expand(i, current);
-            if (stopped_ || (!first_pass_ && too_many(kept_states))) {
+            if (told_to_stop(i)) {
+                return std::min({dropped, least_bound_of_states(i), best_.makespan});
+            }
+            expand(i);
+            if (!first_pass_ && too_many(kept_states)) {
                 stopped_ = true;
                 return std::min({dropped, least_bound(), best_.makespan});
             }
             dropped = std::min(dropped, narrow(width));
-            dropped = std::min(dropped, filter(i, current, origins_[static_cast<std::size_t>(i)]));
-            kept_states += current.size();
+            dropped = std::min(dropped, filter(i, origins_[static_cast<std::size_t>(i)]));
+            kept_states += current_.size();
             if (stopped_) {
                 return std::min(dropped, best_.makespan);
             }
         }
-        finish(current);
+        finish();
         return dropped;
     }
 
-    void expand(int i, const std::vector<FluidState>& current) {
-        nodes_.clear();
-        nodes_.reserve(2 * current.size());
-        for (std::size_t p = 0; p < current.size(); ++p) {
-            if ((p & 1023U) == 0 && progress_.tick(static_cast<double>(i) / model_.stages()) && !first_pass_) {
-                stopped_ = true;
-                for (; p < current.size(); ++p) { // their bounds still count
-                    nodes_.push_back({current[p], model_.lower_bound(i, current[p]), 0});
-                }
-                return;
-            }
-            FluidState kept{}, offloaded{};
-            if (!model_.advance(i, current[p], kept, offloaded)) {
-                continue;
-            }
-            add(i + 1, kept, static_cast<std::uint32_t>(p << 1U));
-            add(i + 1, offloaded, static_cast<std::uint32_t>(p << 1U | 1U));
-        }
+    bool told_to_stop(int i) {
+        stopped_ |= progress_.tick(static_cast<double>(i) / model_.stages()) && !first_pass_;
+        return stopped_;
     }
 
-    void add(int stage, const FluidState& state, std::uint32_t origin) {
-        const double bound = stage < model_.stages() ? model_.lower_bound(stage, state)
-                                                     : model_.compute() + state.idle + model_.turn_idle(state);
-        ++best_.states;
-        if (bound < best_.makespan) {
-            nodes_.push_back({state, bound, origin});
+    double least_bound_of_states(int i) const {
+        double least = infinity;
+        for (std::size_t p = 0; p < current_.size(); ++p) {
+            least = std::min(least, model_.bound(i).of(current_[p]));
         }
+        return least;
+    }
+
+    void expand(int i) {
+        const bool last = i + 1 == model_.stages();
+        best_.states += advance_all(model_.stage(i), last ? nullptr : &model_.bound(i + 1), current_, children_);
+        nodes_.resize(2 * current_.size());
+        std::size_t count = 0;
+        for (std::uint32_t child = 0; child < 2 * current_.size(); ++child) {
+            double bound = children_.bound[child & 1U][child >> 1U];
+            if (last && bound < infinity) {
+                bound = model_.makespan(children_[child]);
+            }
+            nodes_[count] = {bound, child};
+            count += bound < best_.makespan ? 1 : 0;
+        }
+        nodes_.resize(count);
     }
 
     // Keeps the `width` most promising nodes; returns the least bound of the others.
@@ -212,8 +206,12 @@ class Search {
         if (nodes_.size() <= width) {
             return infinity;
         }
-        const auto promise = [](const Node& a, const Node& b) {
-            return std::tuple(a.bound, a.state.held, a.origin) < std::tuple(b.bound, b.state.held, b.origin);
+        const auto promise = [&](const Node& a, const Node& b) {
+            if (a.bound != b.bound) {
+                return a.bound < b.bound;
+            }
+            const double one = held(a.child), other = held(b.child);
+            return one != other ? one < other : a.child < b.child;
         };
         const auto cut = nodes_.begin() + static_cast<std::ptrdiff_t>(width);
         std::nth_element(nodes_.begin(), cut, nodes_.end(), promise);
@@ -222,53 +220,72 @@ class Search {
         return dropped;
     }
 
+    double held(std::uint32_t child) const { return children_.of[child & 1U].held[child >> 1U]; }
+    double idle(std::uint32_t child) const { return children_.of[child & 1U].idle[child >> 1U]; }
+
     // Drops dominated nodes; the rest becomes the next stage's states. Returns infinity, or, when told to stop, the
     // least bound among all nodes.
-    double filter(int i, std::vector<FluidState>& next, std::vector<std::uint32_t>& origins) {
-        next.clear();
-        next.reserve(nodes_.size());
-        origins.reserve(nodes_.size());
+    double filter(int i, std::vector<std::uint32_t>& kept) {
+        kept.reserve(nodes_.size());
+        chosen_.resize(nodes_.size());
+        for (std::size_t k = 0; k < nodes_.size(); ++k) {
+            chosen_[k] = nodes_[k].child;
+        }
         if (nodes_.size() <= few_states) {
-            for (const Node& node : nodes_) {
-                next.push_back(node.state);
-                origins.push_back(node.origin);
-            }
-            return infinity;
-        }
-        order_.clear();
-        for (const Node& node : nodes_) {
-            order_.push_back({node.state.held, node.state.idle, static_cast<std::uint32_t>(order_.size())});
-        }
-        std::sort(order_.begin(), order_.end());
-        filter_.clear();
-        for (const Rank& rank : order_) {
-            const Node& node = nodes_[rank.node];
-            if ((++compared_ & 255U) == 0 && progress_.tick(static_cast<double>(i) / model_.stages()) && !first_pass_) {
-                stopped_ = true;
-                return least_bound();
-            }
-            if (!filter_.dominated(node.state)) {
-                filter_.keep(node.state);
-                next.push_back(node.state);
-                origins.push_back(node.origin);
+            kept = chosen_;
+        } else {
+            sort();
+            filter_.restart(chosen_.size());
+            for (std::size_t k = 0; k < chosen_.size(); k += asked_after) {
+                if (k > 0 && told_to_stop(i)) {
+                    return least_bound();
+                }
+                filter_.run(&chosen_[k], std::min(asked_after, chosen_.size() - k), children_, kept);
             }
         }
+        children_.gather(kept, current_);
         return infinity;
     }
 
-    void finish(const std::vector<FluidState>& last) {
-        std::size_t winner = last.size();
+    // Puts the chosen children in the order of their ranks. States are mostly in that order, and so are the children
+    // that keep x_i, and those that offload it.
+    void sort() {
+        place_.assign(2 * current_.size(), nowhere);
+        for (std::size_t k = 0; k < chosen_.size(); ++k) {
+            place_[chosen_[k]] = static_cast<std::uint32_t>(k);
+        }
+        for (const std::uint32_t side : {0U, 1U}) {
+            RankList& ranks = ranks_[side];
+            ranks.clear();
+            for (std::uint32_t child = side; child < place_.size(); child += 2) {
+                if (place_[child] != nowhere) {
+                    ranks.add({held(child), idle(child), place_[child], child});
+                }
+            }
+            ranks.sort();
+        }
+        const Rank *a = ranks_[0].begin(), *b = ranks_[1].begin();
+        for (std::uint32_t& child : chosen_) {
+            const bool second = a == ranks_[0].end() || (b != ranks_[1].end() && *b < *a);
+            child = (second ? b : a)->child;
+            a += second ? 0 : 1;
+            b += second ? 1 : 0;
+        }
+    }
+
+    void finish() {
+        std::size_t winner = current_.size();
         double moved = infinity;
-        for (std::size_t s = 0; s < last.size(); ++s) { // on ties the set that moves less
-            const double makespan = model_.compute() + last[s].idle + model_.turn_idle(last[s]);
+        for (std::size_t s = 0; s < current_.size(); ++s) { // on ties the set that moves less
+            const double makespan = model_.makespan(current_[s]);
             if (makespan < best_.makespan ||
-                (winner < last.size() && makespan == best_.makespan && last[s].moved < moved)) {
+                (winner < current_.size() && makespan == best_.makespan && current_.moved[s] < moved)) {
                 best_.makespan = makespan;
-                moved = last[s].moved;
+                moved = current_.moved[s];
                 winner = s;
             }
         }
-        if (winner == last.size()) {
+        if (winner == current_.size()) {
             return;
         }
         best_.offloaded.assign(origins_.size(), 0);
@@ -287,9 +304,12 @@ class Search {
     double proven_ = 0;
     bool stopped_ = false, first_pass_ = true;
     DynprogSolution best_;
+    FluidStates current_;
+    FluidChildren children_;
     std::vector<Node> nodes_;
-    std::vector<Rank> order_;
-    std::size_t compared_ = 0;
+    std::vector<std::uint32_t> chosen_; // of the nodes, and then in the order of their ranks
+    std::vector<std::uint32_t> place_;  // of a child among the nodes
+    RankList ranks_[2];
     std::vector<std::vector<std::uint32_t>> origins_; // per stage, of the kept states
     DominanceFilter filter_;
 };

@@ -80,7 +80,7 @@ DynprogSolution dynprog_hash(const FluidChain& chain, const DynprogOptions& opti
                 progress.tick(static_cast<double>(i) / model.stages());
             }
             FluidState kept{}, offloaded{};
-            if (!model.advance(i, current[p], kept, offloaded)) {
+            if (!model.stage(i).advance(current[p], kept, offloaded)) {
                 continue;
             }
             table.insert(offloaded, static_cast<std::uint32_t>(p << 1U | 1U));
@@ -97,7 +97,7 @@ DynprogSolution dynprog_hash(const FluidChain& chain, const DynprogOptions& opti
     best.makespan = infinity;
     std::size_t winner = 0;
     for (std::size_t s = 0; s < current.size(); ++s) {
-        const double makespan = model.compute() + current[s].idle + model.turn_idle(current[s]);
+        const double makespan = model.makespan(current[s]);
         if (makespan < best.makespan) {
             best.makespan = makespan;
             winner = s;

@@ -9,8 +9,6 @@
 namespace memsched {
 namespace {
 
-double positive(double value) { return std::max(value, 0.0); }
-
 void check_column(const char* field, const std::vector<double>& column, std::size_t length) {
     if (column.size() != length) {
         throw std::invalid_argument(std::string(field) + " has " + std::to_string(column.size()) +
@@ -79,19 +77,23 @@ double FluidModel::Turn::within(double window) const {
 
 FluidModel::FluidModel(const FluidChain& chain) : chain_(chain) {
     const std::size_t n = chain.forward.size();
-    done_.assign(n + 1, 0);
-    need_.assign(n + 1, -infinity);
-    solo_.assign(n + 1, -infinity);
+    stages_.resize(n);
+    bounds_.resize(n);
     for (std::size_t i = 0; i < n; ++i) {
-        done_[i + 1] = done_[i] + chain.forward[i] + chain.backward[i];
+        stages_[i] = {chain.activation[i],        chain.activation[i + 1],   chain.forward[i],
+                      chain.backward[i],          chain.forward_overhead[i], chain.gradient[i],
+                      chain.backward_overhead[i], chain.gradient[i + 1],     chain.capacity};
+        bounds_[i] = {chain.activation[i], chain.capacity, 0, compute_, 0, 0};
+        compute_ = compute_ + chain.forward[i] + chain.backward[i];
     }
-    compute_ = done_[n];
     double away_b = 0, away_f = 0, later = 0, worst_b = -infinity, worst_f = -infinity;
+    double need = -infinity, solo = -infinity;
     for (std::size_t i = n; i-- > 0;) {
         const double demand_b = chain.backward_overhead[i] + chain.gradient[i] + chain.gradient[i + 1];
         const double beyond_x = chain.activation[i + 1] + std::max(chain.forward_overhead[i], demand_b);
-        need_[i] = std::max(beyond_x, chain.activation[i + 1] + need_[i + 1]);
-        solo_[i] = std::max(chain.activation[i] + beyond_x, solo_[i + 1]);
+        bounds_[i].compute = compute_;
+        bounds_[i].need = need = std::max(beyond_x, chain.activation[i + 1] + need);
+        bounds_[i].solo = solo = std::max(chain.activation[i] + beyond_x, solo);
         worst_b = std::max(worst_b, demand_b - later - away_b);                                      // (9)
         worst_f = std::max(worst_f, chain.forward_overhead[i] - chain.gradient[n] - later - away_f); // (10)
         backward_turn_.away.push_back(away_b);
@@ -102,27 +104,6 @@ FluidModel::FluidModel(const FluidChain& chain) : chain_(chain) {
         away_f += chain.forward[i];
         later += chain.activation[i + 1]; // x_{i+1} counts for the ops below i
     }
-}
-
-bool FluidModel::advance(int stage, const FluidState& s, FluidState& kept, FluidState& offloaded) const {
-    const auto i = static_cast<std::size_t>(stage);
-    const double next = chain_.activation[i + 1];
-    const double forward_need = s.held + chain_.forward_overhead[i] + next - chain_.capacity;
-    const double backward_need =
-        s.held + chain_.gradient[i] + chain_.backward_overhead[i] + next + chain_.gradient[i + 1] - chain_.capacity;
-    if (forward_need > 0 || backward_need > 0) {
-        return false;
-    }
-    const double queued_out = positive(s.out_queue), queued_in = positive(s.in_queue);
-    const double wait_forward = positive(forward_need + queued_out);  // (1)
-    const double wait_backward = positive(backward_need + queued_in); // (6)
-    const double sent = wait_forward + chain_.forward[i];
-    const double fetched = wait_backward + chain_.backward[i];
-    const double idle = s.idle + wait_forward + wait_backward;
-    const double x = chain_.activation[i];
-    kept = {s.held + next, s.out_queue - sent, s.in_queue - fetched, idle, s.moved};
-    offloaded = {s.held + next - x, queued_out + x - sent, x + positive(s.in_queue - fetched), idle, s.moved + x};
-    return true;
 }
 
 double FluidModel::turn_idle(const FluidState& s) const {
@@ -140,19 +121,6 @@ double FluidModel::turn_idle(const FluidState& s) const {
     return std::max({0.0, in + out, forward_turn_.within(-out) + s.held + gradient + in - chain_.capacity});
 }
 
-double FluidModel::lower_bound(int stage, const FluidState& s) const {
-    const auto i = static_cast<std::size_t>(stage);
-    if (s.held - chain_.activation[i] + solo_[i] > chain_.capacity) {
-        return infinity; // too much was kept
-    }
-    const double sent = 2 * s.moved - positive(s.out_queue) - positive(s.in_queue);
-    const double waste = done_[i] + s.idle - sent; // the link was idle that long
-    const double slack = positive(-s.out_queue) + positive(-s.in_queue);
-    const double extra = positive(s.held + need_[i] - chain_.capacity);
-    const double link = positive(waste - slack) + 2 * (s.moved + extra) + (extra > 0 ? slack : 0);
-    return std::max(link, compute_ + s.idle);
-}
-
 double fluid_makespan(const FluidChain& chain, const std::vector<std::uint8_t>& offloaded) {
     if (offloaded.size() != chain.forward.size()) {
         throw std::invalid_argument("offloaded has " + std::to_string(offloaded.size()) +
@@ -162,12 +130,12 @@ double fluid_makespan(const FluidChain& chain, const std::vector<std::uint8_t>& 
     FluidState state = model.initial();
     for (int i = 0; i < model.stages(); ++i) {
         FluidState kept{}, gone{};
-        if (!model.advance(i, state, kept, gone)) {
+        if (!model.stage(i).advance(state, kept, gone)) {
             return infinity;
         }
         state = offloaded[static_cast<std::size_t>(i)] ? gone : kept;
     }
-    return model.compute() + state.idle + model.turn_idle(state);
+    return model.makespan(state);
 }
 
 } // namespace memsched

@@ -38,20 +38,65 @@ struct FluidState {
     double moved;     // bytes that travel so far
 };
 
-// The transitions of section 3 of the spec, equations (1), (6), (9) and (10) as corrected in docs/errata.md, and a
-// lower bound on every completion of a state.
+// What one stage adds to a state, by equations (1) and (6) as corrected in docs/errata.md. The figures are added in the
+// order in which they stand here.
+struct FluidStage {
+    double x, next, forward, backward; // x_i, x_{i+1} and the times
+    double forward_overhead, gradient, backward_overhead, next_gradient, capacity;
+
+    // Keeps or offloads x_i; false when the stage has no room.
+    bool advance(const FluidState& s, FluidState& kept, FluidState& offloaded) const {
+        const double forward_need = s.held + forward_overhead + next - capacity;
+        const double backward_need = s.held + gradient + backward_overhead + next + next_gradient - capacity;
+        const double queued_out = positive(s.out_queue), queued_in = positive(s.in_queue);
+        const double wait_forward = positive(forward_need + queued_out);  // (1)
+        const double wait_backward = positive(backward_need + queued_in); // (6)
+        const double sent = wait_forward + forward, fetched = wait_backward + backward;
+        const double idle = s.idle + wait_forward + wait_backward;
+        kept = {s.held + next, s.out_queue - sent, s.in_queue - fetched, idle, s.moved};
+        offloaded = {s.held + next - x, queued_out + x - sent, x + positive(s.in_queue - fetched), idle, s.moved + x};
+        return (forward_need <= 0) & (backward_need <= 0);
+    }
+
+    static double positive(double value) { return value > 0 ? value : 0; }
+};
+
+// A lower bound on the makespan of every completion of a state before a stage.
+struct FluidBound {
+    double x, capacity, compute;
+    double done; // forward and backward times of the stages before
+    double need; // largest demand from this stage on beyond held, if all is kept
+    double solo; // the same beyond what was kept before it, if all is offloaded
+
+    // Infinity: there is no way on.
+    double of(const FluidState& s) const {
+        const auto positive = FluidStage::positive;
+        const double sent = 2 * s.moved - positive(s.out_queue) - positive(s.in_queue);
+        const double waste = done + s.idle - sent; // the link was idle that long
+        const double slack = positive(-s.out_queue) + positive(-s.in_queue);
+        const double extra = positive(s.held + need - capacity);
+        const double link = positive(waste - slack) + 2 * (s.moved + extra) + (extra > 0 ? slack : 0);
+        const double least = link > compute + s.idle ? link : compute + s.idle;
+        return s.held - x + solo > capacity ? infinity : least; // too much was kept
+    }
+};
+
+// The transitions of section 3 of the spec, and the turn between the phases by equations (9) and (10).
 class FluidModel {
   public:
     explicit FluidModel(const FluidChain& chain);
 
-    int stages() const { return static_cast<int>(chain_.forward.size()); }
+    int stages() const { return static_cast<int>(stages_.size()); }
     double compute() const { return compute_; }
     FluidState initial() const { return {chain_.activation[0], 0, 0, 0, 0}; }
+    const FluidStage& stage(int i) const { return stages_[static_cast<std::size_t>(i)]; }
+    const FluidBound& bound(int i) const {
+        return bounds_[static_cast<std::size_t>(i)];
+    } // i stages decided, i < stages
 
-    // Advances past stage i, keeping or offloading x_i. False when the stage has no room.
-    bool advance(int i, const FluidState& state, FluidState& kept, FluidState& offloaded) const;
-    double turn_idle(const FluidState& last) const;           // eG: idle between the forward and the backward phase
-    double lower_bound(int i, const FluidState& state) const; // on the makespan, i stages decided; infinity: no way on
+    // Of all stages decided: eG, idle between the forward and the backward phase, and the makespan.
+    double turn_idle(const FluidState& last) const;
+    double makespan(const FluidState& last) const { return compute_ + last.idle + turn_idle(last); }
 
   private:
     // max over the ops of one phase nearest the turn that start less than `window` away from it
@@ -62,9 +107,8 @@ class FluidModel {
     };
 
     const FluidChain& chain_;
-    std::vector<double> done_; // [L + 2] forward and backward times of stages < i
-    std::vector<double> need_; // [L + 1] largest demand of stages >= i beyond held, if all is kept
-    std::vector<double> solo_; // [L + 1] the same beyond what was kept before i, if all is offloaded
+    std::vector<FluidStage> stages_;
+    std::vector<FluidBound> bounds_;
     Turn backward_turn_, forward_turn_;
     double compute_ = 0;
 };

@@ -16,12 +16,12 @@ double FluidWalk::evaluate(std::size_t first_changed) {
     const std::size_t stages = current_.size();
     for (; valid_ < stages; ++valid_) {
         FluidState kept{}, gone{};
-        if (!model_.advance(static_cast<int>(valid_), states_[valid_], kept, gone)) {
+        if (!model_.stage(static_cast<int>(valid_)).advance(states_[valid_], kept, gone)) {
             return std::numeric_limits<double>::infinity();
         }
         states_[valid_ + 1] = current_[valid_] ? gone : kept;
     }
-    return model_.compute() + states_[stages].idle + model_.turn_idle(states_[stages]);
+    return model_.makespan(states_[stages]);
 }
 
 double FluidWalk::run(const std::vector<std::uint8_t>& from, double makespan, double target, std::size_t evaluations) {
