@@ -15,7 +15,7 @@ using Classes = py::array_t<std::uint8_t, py::array::c_style | py::array::forcec
 using MaybeSchedule = std::optional<Schedule>;
 
 std::vector<MapClass> classes_of(const Graph& graph, const Classes& array) {
-    if (static_cast<std::size_t>(array.size()) != feature_maps(graph).size()) {
+    if (static_cast<std::size_t>(array.size()) != feature_maps(graph, Lifetimes(graph)).size()) {
         throw std::invalid_argument("classes must have one entry a feature map");
     }
     std::vector<MapClass> classes;
@@ -39,9 +39,9 @@ MaybeSchedule schedule_of(const Graph& graph, const FixedChoices& fixed, Bytes b
 
 FetchRule rule_of(const std::string& kind, int layers, bool convolutions, bool soft) {
     const auto known = kind == "demand"   ? FetchRule::Kind::demand
-                       : kind == "layers" ? FetchRule::Kind::layers
+                       : kind == "layers" ? (convolutions ? FetchRule::Kind::convolutions : FetchRule::Kind::layers)
                                           : FetchRule::Kind::eager;
-    return {known, layers, convolutions, soft};
+    return {known, layers, soft};
 }
 
 // The paper's search, for so many seconds, and for so many more what lies beyond it; with a limit, until then.
@@ -132,8 +132,9 @@ void bind_searches(py::module_& module) {
 } // namespace
 
 void bind_classes(py::module_& module) {
-    module.def("feature_maps", &feature_maps, py::arg("graph"),
-               "Ids of the activations that the backward reads, as they are written.");
+    module.def(
+        "feature_maps", [](const Graph& graph) { return feature_maps(graph, Lifetimes(graph)); }, py::arg("graph"),
+        "Ids of the activations that the backward reads, as they are written.");
     module.def(
         "fixed_choices", [](const Graph& graph, Bytes limit) { return fix_choices(graph, limit).graph; },
         py::arg("graph"), py::arg("workspace_limit"),

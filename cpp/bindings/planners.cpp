@@ -15,9 +15,7 @@ namespace {
 
 template <class T> std::vector<T> copied(const Column<T>& array) { return {array.data(), array.data() + array.size()}; }
 
-PrefetchRule rule_of(std::optional<int> ahead) {
-    return ahead ? PrefetchRule{PrefetchRule::Kind::window, *ahead} : PrefetchRule{};
-}
+FetchRule rule_of(std::optional<int> ahead) { return ahead ? FetchRule{FetchRule::Kind::ops, *ahead} : FetchRule{}; }
 
 void bind_sets(py::module_& module) {
     module.def(

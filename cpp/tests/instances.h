@@ -68,6 +68,9 @@ inline FluidChain random_fluid_chain(Dice& dice, int stages) {
     return c;
 }
 
+inline constexpr FetchRule::Kind all_kinds[] = {FetchRule::Kind::demand, FetchRule::Kind::ops, FetchRule::Kind::layers,
+                                                FetchRule::Kind::convolutions, FetchRule::Kind::eager};
+
 inline Device device_of(Bytes memory, Bandwidth bandwidth, bool duplex = false) {
     Device device;
     device.memory = memory;

@@ -124,9 +124,10 @@ TEST_CASE("plans from classes can run, at any memory and with any fetches") {
         for (std::size_t m = 0; m < plans.maps().size(); ++m) {
             classes.push_back(static_cast<MapClass>(dice.roll(0, 2)));
         }
-        for (const auto kind : {FetchRule::Kind::demand, FetchRule::Kind::layers, FetchRule::Kind::eager}) {
+        for (const auto kind : all_kinds) {
+            const bool soft = dice.roll(0, 1) == 1;
             StepList list;
-            if (plans.build(classes, device.memory - graph.resident(), {kind, dice.roll(1, 3)}, list)) {
+            if (plans.build(classes, device.memory - graph.resident(), {kind, dice.roll(1, 3), soft}, list)) {
                 const Timeline timeline = simulate(graph, fixed.on_original(list), device, device.memory);
                 CHECK(timeline.peak_memory <= device.memory);
                 CHECK(timeline.makespan ==
@@ -142,7 +143,7 @@ TEST_CASE("the searches only get better, whoever shares the work") {
     Dice dice(3);
     for (int round = 0; round < 60; ++round) {
         const Graph graph = fix_choices(random_step(dice, dice.roll(1, 6)), 9).graph;
-        const std::vector<MapClass> swapped(feature_maps(graph).size(), MapClass::swap);
+        const std::vector<MapClass> swapped(feature_maps(graph, Lifetimes(graph)).size(), MapClass::swap);
         const Device device = device_of(dice, least_budget(graph, swapped) + dice.roll(0, 20));
         const PoochOptions options{dice.roll(0, 1) * 4, 2, dice.roll(0, 1) == 1};
         std::vector<std::vector<MapClass>> found;

@@ -194,7 +194,7 @@ TEST_CASE("a window puts a prefetch so many ops ahead, and fails where there is 
     const std::vector<std::uint8_t> travels{1, 0, 0, 0, 0, 0, 0, 0}; // a0, which B1, the last of 7 ops, reads
     const auto runs_after = [&](int ahead, Bytes capacity) {
         StepList list;
-        if (!SetBuilder(graph, capacity).build(travels, {PrefetchRule::Kind::window, ahead}, list)) {
+        if (!SetBuilder(graph, capacity).build(travels, {FetchRule::Kind::ops, ahead}, list)) {
             return -1;
         }
         const auto fetch =
@@ -207,6 +207,28 @@ TEST_CASE("a window puts a prefetch so many ops ahead, and fails where there is 
     CHECK(runs_after(50, 100) == 6); // not before F1 has read it
     CHECK(runs_after(1, 6) == 2);
     CHECK(runs_after(2, 6) == -1);
+}
+
+TEST_CASE("every rule of fetches serves sets, and a soft one wherever fetches on demand fit") {
+    Dice dice(7);
+    int softened = 0;
+    for (int round = 0; round < 500; ++round) {
+        const Problem p = random_problem(dice, dice.roll(1, 6));
+        SetBuilder builder(p.graph, p.budget - p.graph.resident());
+        StepList list;
+        const bool fits = builder.build(p.travels, {FetchRule::Kind::demand}, list);
+        for (const auto kind : all_kinds) {
+            const int ahead = dice.roll(1, 3);
+            const bool strict = builder.build(p.travels, {kind, ahead}, list);
+            CHECK(builder.build(p.travels, {kind, ahead, true}, list) == fits);
+            CHECK((fits || !strict));
+            softened += fits && !strict ? 1 : 0;
+            if (fits) {
+                CHECK(Simulator(p.graph, device_of(p.budget, 1), p.budget).makespan(list) < Simulator::illegal);
+            }
+        }
+    }
+    CHECK(softened > 20);
 }
 
 TEST_CASE("makespans of many sets are those of each set alone") {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 
 namespace memsched {
 namespace {
@@ -10,87 +9,41 @@ namespace {
 constexpr std::size_t between_questions = 4096; // repeated runs
 constexpr int deepest = 4000;                   // runs inside each other, for the stack's sake
 
-Bytes saturated_add(Bytes a, Bytes b) {
-    Bytes sum = 0;
-    return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Bytes>::max() : sum;
-}
-
 } // namespace
-OpId turn_of(const Graph& graph) {
-    const auto first =
-        std::find_if(graph.ops().begin(), graph.ops().end(), [](const Op& op) { return op.phase == Phase::backward; });
-    return static_cast<OpId>(first - graph.ops().begin());
-}
-
-std::vector<TensorId> feature_maps(const Graph& graph) {
-    const OpId turn = turn_of(graph);
-    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
-    for (std::size_t i = at(turn); i < graph.ops().size(); ++i) {
-        for (const TensorId t : graph.ops()[i].reads) {
-            read[at(t)] = 1;
-        }
-    }
-    std::vector<TensorId> maps;
-    for (OpId op = 0; op < turn; ++op) {
-        for (const TensorId t : graph.op(op).writes) {
-            if (read[at(t)] && graph.tensor(t).role == Role::activation) {
-                maps.push_back(t);
-            }
-        }
-    }
-    return maps;
-}
 
 ClassBuilder::ClassBuilder(const Graph& graph)
-    : graph_(graph), turn_(turn_of(graph)), places_(graph, turn_), maps_(feature_maps(graph)),
+    : graph_(graph), lifetimes_(graph), places_(graph, lifetimes_.turn), maps_(feature_maps(graph, lifetimes_)),
       facts_(graph.tensors().size()), forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
-    std::vector<std::vector<OpId>> backward_uses(graph.tensors().size());
-    std::vector<OpId> last_forward(graph.tensors().size(), -1);
-    std::vector<std::uint8_t> read(graph.tensors().size(), 0);
-    for (std::size_t i = 0; i < graph.ops().size(); ++i) {
-        const Op& op = graph.ops()[i];
-        if (op.choices.size() > 1) {
-            throw std::invalid_argument("op '" + op.name + "' has several algorithms; fix one before");
+    const OpId turn = lifetimes_.turn;
+    std::vector<std::vector<OpId>> uses(facts_.size()); // by the backward
+    for (std::size_t op = at(turn); op < graph.ops().size(); ++op) {
+        for (const TensorId t : graph.ops()[op].reads) {
+            uses[at(t)].push_back(static_cast<OpId>(op));
         }
-        const auto touch = [&](TensorId t) {
-            if (static_cast<OpId>(i) < turn_) {
-                last_forward[at(t)] = static_cast<OpId>(i);
-            }
-        };
-        for (const TensorId t : op.reads) {
-            touch(t);
-            read[at(t)] = 1;
-            if (static_cast<OpId>(i) >= turn_ &&
-                (backward_uses[at(t)].empty() || backward_uses[at(t)].back() < static_cast<OpId>(i))) {
-                backward_uses[at(t)].push_back(static_cast<OpId>(i));
-            }
-        }
-        std::for_each(op.writes.begin(), op.writes.end(), touch);
     }
     for (std::size_t t = 0; t < facts_.size(); ++t) {
-        const Tensor& tensor = graph.tensors()[t];
-        const auto first = static_cast<std::int32_t>(uses_.size());
-        uses_.insert(uses_.end(), backward_uses[t].begin(), backward_uses[t].end());
-        facts_[t] = {tensor.bytes,
-                     false,
-                     tensor.role == Role::weight || !read[t] || tensor.bytes == 0, // there is nothing to gain
-
-                     tensor.role == Role::input,
-                     first,
-                     static_cast<std::int32_t>(uses_.size())};
-        if (!backward_uses[t].empty()) {
-            last_read_[at(backward_uses[t].back())].push_back(static_cast<TensorId>(t));
+        Fact& known = facts_[t];
+        const Role role = graph.tensors()[t].role;
+        known.bytes = graph.tensors()[t].bytes;
+        known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 || lifetimes_.empty[t]; // nothing to gain
+        known.input = role == Role::input;
+        known.first_use = static_cast<std::int32_t>(uses_.size());
+        uses_.insert(uses_.end(), uses[t].begin(), uses[t].end());
+        known.beyond_use = static_cast<std::int32_t>(uses_.size());
+        if (known.beyond_use > known.first_use) {
+            last_read_[at(uses_.back())].push_back(static_cast<TensorId>(t));
         }
     }
     for (const TensorId t : maps_) {
         fact(t).map = true;
     }
-    for (OpId op = 0; op < turn_; ++op) {
-        std::vector<TensorId>& ending = forward_end_[at(op)];
+    std::vector<std::uint8_t> used(facts_.size(), 0); // by a later op of the forward
+    for (OpId op = turn; op-- > 0;) {
         for (const std::vector<TensorId>* side : {&graph.op(op).reads, &graph.op(op).writes}) {
             for (const TensorId t : *side) {
-                if (last_forward[at(t)] == op && std::find(ending.begin(), ending.end(), t) == ending.end()) {
-                    ending.push_back(t);
+                if (!used[at(t)]) {
+                    used[at(t)] = 1;
+                    forward_end_[at(op)].push_back(t);
                 }
             }
         }
@@ -112,7 +65,7 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
         state(maps_[m]).kind = classes[m];
     }
     ran_.assign(graph_.ops().size(), 0);
-    events_.clear();
+    walk_.events.clear();
     scarce_ = false;
     yielding_.clear();
     passing_.clear();
@@ -134,7 +87,7 @@ void ClassBuilder::may_yield(TensorId tensor) {
 }
 
 void ClassBuilder::drop(TensorId tensor) {
-    events_.push_back({WalkEvent::What::free, tensor});
+    walk_.events.push_back({WalkEvent::free, tensor});
     state(tensor).here = false;
     live_ -= fact(tensor).bytes;
 }
@@ -149,8 +102,8 @@ bool ClassBuilder::forward() {
     if (!has_room(0)) {
         return false;
     }
-    for (OpId op = 0; op < turn_; ++op) {
-        events_.push_back({WalkEvent::What::run, op});
+    for (OpId op = 0; op < lifetimes_.turn; ++op) {
+        walk_.events.push_back({WalkEvent::run, op});
         ran_[at(op)] = 1;
         for (const TensorId t : graph_.op(op).writes) {
             state(t).here = true;
@@ -163,7 +116,7 @@ bool ClassBuilder::forward() {
             const Fact& known = fact(t);
             if (known.map && state(t).kind != MapClass::keep) {
                 if (state(t).kind == MapClass::swap) {
-                    events_.push_back({WalkEvent::What::offload, t});
+                    walk_.events.push_back({WalkEvent::offload, t});
                     state(t).on_host = true;
                 }
                 drop(t);
@@ -225,7 +178,7 @@ bool ClassBuilder::bring(TensorId tensor) {
     if (!make_room(fact(tensor).bytes)) {
         return false;
     }
-    events_.push_back({WalkEvent::What::fetch, tensor});
+    walk_.events.push_back({WalkEvent::fetch, tensor});
     passing_.push_back(tensor);
     arrive(tensor);
     return true;
@@ -272,10 +225,10 @@ bool ClassBuilder::run_op(OpId id, const Op& op) {
     if (!make_room(made + op.choices[0].workspace)) {
         return false;
     }
-    events_.push_back({WalkEvent::What::run, id});
+    walk_.events.push_back({WalkEvent::run, id});
     for (const TensorId t : op.writes) {
         arrive(t);
-        if (id < turn_) {
+        if (id < lifetimes_.turn) {
             passing_.push_back(t);
         }
     }
@@ -293,7 +246,7 @@ bool ClassBuilder::done_with(TensorId tensor) {
 }
 
 bool ClassBuilder::backward() {
-    for (now_ = turn_; at(now_) < graph_.ops().size();) {
+    for (now_ = lifetimes_.turn; at(now_) < graph_.ops().size();) {
         const std::vector<TensorId>& reads = graph_.op(now_).reads;
         if (!run(now_)) {
             return false;
@@ -320,26 +273,21 @@ bool ClassBuilder::fits(std::span<const MapClass> classes, Bytes capacity) {
 }
 
 bool ClassBuilder::build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list) {
-    return fits(classes, capacity) && places_.list(events_, capacity, rule, list);
+    if (!fits(classes, capacity)) {
+        return false;
+    }
+    places_.attribute(walk_);
+    return places_.list(walk_, capacity, rule, {}, list);
 }
 
 Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {
     ClassBuilder plans(graph);
-    Bytes low = 0, high = 0;
-    for (const Tensor& tensor : graph.tensors()) {
-        high += tensor.bytes;
-    }
-    Bytes scratch = 0;
-    for (const Op& op : graph.ops()) {
-        scratch = std::max(scratch, op.choices[0].workspace);
-    }
-    plans.fits(classes, saturated_add(high, scratch)); // with all tensors at once and the largest workspace
-    high = plans.most();
-    low = plans.most_of_forward() - 1;                                              // there is no choice in the forward
+    plans.fits(classes, std::numeric_limits<Bytes>::max());
+    Bytes low = plans.most_of_forward() - 1, high = plans.most();                   // there is no choice in the forward
     for (Bytes middle = low + 1; high - low > 1; middle = low + (high - low) / 2) { // mostly the forward needs the most
         (plans.fits(classes, middle) ? high : low) = middle;
     }
-    return saturated_add(graph.resident(), high);
+    return graph.resident() + high;
 }
 
 } // namespace memsched

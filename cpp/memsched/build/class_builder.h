@@ -4,8 +4,7 @@
 #pragma once
 
 #include "memsched/build/fetch_places.h"
-#include "memsched/model/graph.h"
-#include "memsched/model/schedule.h"
+#include "memsched/model/lifetimes.h"
 
 #include <functional>
 #include <span>
@@ -17,13 +16,8 @@ namespace memsched {
 
 enum class MapClass : std::uint8_t { keep, swap, recompute };
 
-// The ops before the first of phase backward are the forward, all others the backward.
-OpId turn_of(const Graph& graph);
-
-// The feature maps: activations that the forward writes and the backward reads, in the order in which they are written.
-std::vector<TensorId> feature_maps(const Graph& graph);
-
-// Makes plans for one graph, many times over; one object a thread. All ops must have one choice.
+// Makes plans for one graph, many times over; one object a thread. The ops before the turn are the forward, all others
+// the backward.
 class ClassBuilder {
   public:
     // Keeps a reference to graph. Throws std::invalid_argument where an op has several choices.
@@ -90,7 +84,7 @@ class ClassBuilder {
 
     const Graph& graph_;
     std::function<bool()> hopeless_;
-    OpId turn_;
+    Lifetimes lifetimes_;
     FetchPlaces places_;
     std::vector<TensorId> maps_;
     std::vector<Fact> facts_;
@@ -109,7 +103,7 @@ class ClassBuilder {
     std::vector<Yielding> yielding_; // all maps that are here and may go; what is no longer true is skipped
     std::vector<Yielding> locked_;   // of these, what may not go now
     std::vector<TensorId> passing_;  // brought back for the present op, and perhaps for it alone
-    std::vector<WalkEvent> events_;
+    Walk walk_;
 };
 
 // The least budget (bytes, resident included) at which a plan for such classes exists, its fetches on demand; all must

@@ -24,7 +24,7 @@ bool forward_without_stall(const Graph& graph, const StepList& list, std::span<c
 } // namespace
 
 std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& device, Bytes budget,
-                                           std::span<const std::uint8_t> rows, const PrefetchRule& rule, bool stall,
+                                           std::span<const std::uint8_t> rows, const FetchRule& rule, bool stall,
                                            const Progress& progress) {
     const std::size_t width = graph.tensors().size();
     if (width == 0 || rows.size() % width != 0) {

@@ -15,7 +15,7 @@ namespace memsched {
 // infinity where the set does not run within the budget (bytes, resident included). With `stall` false a set also fails
 // when a forward op has to wait for memory (TFLMS). Stops early when told to: rows not reached are infinity.
 std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& device, Bytes budget,
-                                           std::span<const std::uint8_t> rows, const PrefetchRule& rule, bool stall,
+                                           std::span<const std::uint8_t> rows, const FetchRule& rule, bool stall,
                                            const Progress& progress);
 
 // The first counts[k] feature maps travel, fetched layers[row] layers ahead, and all others stay: seconds, or infinity

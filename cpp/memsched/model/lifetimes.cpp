@@ -11,12 +11,13 @@ Bytes least_workspace(const Op& op) { return op.choices[at(baseline(op))].worksp
 } // namespace
 
 Lifetimes::Lifetimes(const Graph& graph)
-    : birth(graph.tensors().size(), -1), last_forward(birth), first_backward(birth), last_use(birth),
-      empty(birth.size()), usage(graph.ops().size(), 0), need(usage) {
+    : turn(static_cast<OpId>(graph.ops().size())), birth(graph.tensors().size(), -1), last_forward(birth),
+      first_backward(birth), last_use(birth), empty(birth.size()), usage(graph.ops().size(), 0), need(usage) {
     const auto& ops = graph.ops();
     for (std::size_t i = 0; i < ops.size(); ++i) {
         const auto op = static_cast<OpId>(i);
         const bool forward = ops[i].phase == Phase::forward;
+        turn = forward ? turn : std::min(turn, op);
         for (const TensorId t : ops[i].writes) {
             const auto id = static_cast<std::size_t>(t);
             birth[id] = op;
@@ -52,6 +53,18 @@ Lifetimes::Lifetimes(const Graph& graph)
         held += change[i];
         usage[i] = held + least_workspace(ops[i]);
     }
+}
+
+std::vector<TensorId> feature_maps(const Graph& graph, const Lifetimes& lifetimes) {
+    std::vector<TensorId> maps;
+    for (OpId op = 0; op < lifetimes.turn; ++op) {
+        for (const TensorId t : graph.op(op).writes) {
+            if (graph.tensor(t).role == Role::activation && lifetimes.last_use[at(t)] >= lifetimes.turn) {
+                maps.push_back(t);
+            }
+        }
+    }
+    return maps;
 }
 
 Bytes min_memory(const Graph& graph) { return graph.resident() + Lifetimes(graph).least; }

@@ -14,6 +14,7 @@ namespace memsched {
 struct Lifetimes {
     explicit Lifetimes(const Graph& graph);
 
+    OpId turn;                        // the first op of phase backward; as many as there are ops: none
     std::vector<OpId> birth;          // its writer; -1: input or weight
     std::vector<OpId> last_forward;   // last forward op that writes or reads it; -1: none
     std::vector<OpId> first_backward; // first backward op that reads it; -1: none
@@ -26,12 +27,17 @@ struct Lifetimes {
     // The first op before which a tensor that leaves after its last forward use may be away.
     OpId away_from(std::size_t tensor) const { return std::max(last_forward[tensor], 0) + 1; }
 
-    // Bytes that are written by a forward op, or an input, and read by a backward op, after all forward ones.
+    // Whether a tensor may leave and come back: it has bytes, is written by a forward op, or by none, and read by a
+    // backward op, after all forward ones. Feature maps are such tensors, and so are inputs and weights.
     bool movable(std::size_t tensor) const {
         return !empty[tensor] && first_backward[tensor] >= away_from(tensor) &&
                (birth[tensor] < 0 || last_forward[tensor] >= 0);
     }
 };
+
+// The feature maps: activations that an op before the turn writes, and the turn or an op behind it reads, in the order
+// in which they are written.
+std::vector<TensorId> feature_maps(const Graph& graph, const Lifetimes& lifetimes);
 
 // The least memory of any plan, resident included: the largest of what the ops need (eq. 2 of moDNN) and of what lies
 // on the device at time 0. Exact where tensors can travel and the host takes them: between runs all of them may be

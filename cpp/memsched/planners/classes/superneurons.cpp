@@ -8,8 +8,7 @@ ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budge
     Workers alone(1);
     ClassSearch search(graph, device, budget, alone, progress);
     const std::vector<TensorId>& maps = search.maps();
-    ClassSolution found{std::vector<MapClass>(maps.size(), MapClass::keep), {FetchRule::Kind::layers}, 0};
-    found.rule.convolutions = true;
+    ClassSolution found{std::vector<MapClass>(maps.size(), MapClass::keep), {FetchRule::Kind::convolutions}, 0};
     const FetchRule on_demand{FetchRule::Kind::demand};
     bool fits = search.makespan(found.classes, on_demand) < Simulator::illegal;
     for (std::size_t m = 0; m < maps.size() && !fits; ++m) {

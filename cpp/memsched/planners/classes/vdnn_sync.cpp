@@ -52,8 +52,8 @@ void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
 
 std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
     std::vector<std::uint8_t> read(graph.tensors().size(), 0);
-    const OpId turn = turn_of(graph);
-    for (OpId id = 0; id < turn; ++id) {
+    const Lifetimes lifetimes(graph);
+    for (OpId id = 0; id < lifetimes.turn; ++id) {
         const Op& op = graph.op(id);
         if (convolutions ? op.kind == "conv" : op.kind != "fc") {
             for (const TensorId t : op.reads) {
@@ -62,7 +62,7 @@ std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
         }
     }
     std::vector<MapClass> classes;
-    for (const TensorId t : feature_maps(graph)) {
+    for (const TensorId t : feature_maps(graph, lifetimes)) {
         classes.push_back(read[static_cast<std::size_t>(t)] ? MapClass::swap : MapClass::keep);
     }
     return classes;
@@ -73,8 +73,7 @@ VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     ClassBuilder plans(baseline.graph);
     Simulator simulator(graph, device, budget);
-    FetchRule rule{FetchRule::Kind::layers};
-    rule.soft = true;
+    const FetchRule rule{FetchRule::Kind::layers, 1, true};
     VdnnSolution best;
     best.makespan = Simulator::illegal;
     for (const bool convolutions : {false, true}) {
