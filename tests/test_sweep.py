@@ -35,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str = "greedy") -> list[int]:
         calls.append(device.memory)
         return real(chain, device=device, chunk=chunk)
 
-    monkeypatch.setitem(PLANNERS, name, dataclasses.replace(PLANNERS[name], plan=plan))
+    monkeypatch.setitem(PLANNERS, name, dataclasses.replace(PLANNERS[name], plan=plan, figures=None))
     return calls
 
 
@@ -190,7 +190,7 @@ def test_a_planner_that_raises_costs_its_own_points_only(monkeypatch: pytest.Mon
             raise ZeroDivisionError("a bug of the planner")
         return real(chain, device=device)
 
-    monkeypatch.setitem(PLANNERS, "greedy", dataclasses.replace(PLANNERS["greedy"], plan=plan))
+    monkeypatch.setitem(PLANNERS, "greedy", dataclasses.replace(PLANNERS["greedy"], plan=plan, figures=None))
     memory = list(range(650_000_000, 850_000_000, 10_000_000))
     store = tmp_path / "a.sqlite"
     table = ms.sweep(CHAIN, ["greedy"], memory=memory, beta=[8e9], store=store, jobs=2)

@@ -21,6 +21,7 @@ from memsched._core import Device
 from memsched.study.sweep import drive, work
 from memsched.study.sweep.drive import Drive
 from memsched.study.sweep.interrupt import Interrupts
+from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group, group, swept_problem
 from memsched.study.sweep.store import Store
 
@@ -81,7 +82,7 @@ def test_a_worker_that_is_stopped_hands_over_what_it_has_finished(monkeypatch: p
 
     monkeypatch.setattr(work, "planning", planning)
     five = points(5)
-    todo = work.Work(problem=CHAIN, key="k", planner="greedy", options={}, table_slots=None, devices=five.devices)
+    todo = work.Work(problem=CHAIN, key="k", planner="vdnn", options={}, table_slots=None, devices=five.devices)
     assert [row["status"] for row in work.run(todo, 100.0, stop)] == ["planned", "planned"]
     assert work.run(todo, 100.0, stop) == []
 
@@ -120,12 +121,10 @@ def test_one_death_of_its_worker_does_not_blame_a_point_and_two_do(deaths: int, 
         return pools[-1]
 
     one = points(1)
-    store = Store(None)
-    store.add_problem(one.problem)
-    Drive([one], store, start, 1, None, True, Interrupts()).run()
-    assert [row["status"] for row in store.rows()] == [status]
+    kept = Memory()
+    Drive([one], kept, start, 1, None, True, Interrupts()).run()
+    assert [row["status"] for row in kept.rows(one.keys)] == [status]
     assert len(pools) == deaths + 1
-    store.close()
 
 
 def test_a_shared_table_has_the_slots_that_its_rows_tell() -> None:

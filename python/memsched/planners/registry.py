@@ -13,10 +13,11 @@ from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum, modnn, olla, superneurons, tflms, vdnn_plus, vdnn_sync
 from memsched.planners.autoswap import autoswap
-from memsched.planners.dynprog import dynprog
+from memsched.planners.base import Figures
+from memsched.planners.dynprog import dynprog, dynprog_figures
 from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all
 from memsched.planners.graph_sets import need_of_moving_all
-from memsched.planners.greedy import greedy
+from memsched.planners.greedy import greedy, greedy_figures
 from memsched.planners.offload import offload
 from memsched.planners.pofo import pofo, pofo_with_table
 from memsched.planners.pooch import pooch
@@ -53,6 +54,8 @@ class Planner:
         Whether its plans depend on the link; if not, one plan serves all links of a memory.
     with_table : callable or None
         plan, with table=RematTable, for planners that answer many memories from one table.
+    figures : callable or None
+        (chain, options) -> what plans many devices at once and gives the figures of each as plan would, or None.
     """
 
     plan: Callable[..., Result]
@@ -63,6 +66,7 @@ class Planner:
     reorders: bool = False
     uses_link: bool = True
     with_table: Callable[..., Result] | None = None
+    figures: Callable[..., Figures | None] | None = None
     min_memory_on: Callable[[Chain, Device, ChunkLike], int] | None = None
 
     @property
@@ -110,8 +114,18 @@ PLANNERS: dict[str, Planner] = {
         uses_link=False,
         with_table=rotor_with_table,
     ),
-    "dynprog": Planner(plan=dynprog, min_memory=minimum.of_fluid_model, summary="dynamic program, interruptible model"),
-    "greedy": Planner(plan=greedy, min_memory=minimum.of_graph, summary="the first activations until the rest fits"),
+    "dynprog": Planner(
+        plan=dynprog,
+        min_memory=minimum.of_fluid_model,
+        summary="dynamic program, interruptible model",
+        figures=dynprog_figures,
+    ),
+    "greedy": Planner(
+        plan=greedy,
+        min_memory=minimum.of_graph,
+        summary="the first activations until the rest fits",
+        figures=greedy_figures,
+    ),
     "vdnn": Planner(plan=vdnn, min_memory=minimum.of_graph, summary="best threshold on forward time over size"),
     "tflms": Planner(
         plan=tflms.tflms,

@@ -24,6 +24,7 @@ from memsched.study.sweep.arguments import (
     read_problem,
 )
 from memsched.study.sweep.interrupt import Interrupts
+from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import MOST_POINTS, Group, SweptProblem, check_count, group, table_slots
 from memsched.study.sweep.progress import SweepProgress
 from memsched.study.sweep.table import Sweep
@@ -33,6 +34,8 @@ from memsched.support.files import path_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from memsched.study.sweep.store import Store
 
 _GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
 
@@ -118,7 +121,6 @@ def sweep(
 
     from memsched import __version__  # here, and what follows, so that `import memsched` stays light
     from memsched.study.sweep.drive import Drive
-    from memsched.study.sweep.store import Store
 
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):  # a worker reads its parent's script
         raise MemschedError(_GUARD)
@@ -149,7 +151,7 @@ def sweep(
             groups.append(group(one, planner, own, slots, devices, __version__))
     interrupts = Interrupts()
     start, owned = _executor(executor, workers, loaded, interrupts)
-    with interrupts, closing(Store(store, retry_failed=retry_failed)) as opened:
+    with interrupts, closing(_opened(store, retry_failed)) as opened:
         for one in loaded:
             opened.add_problem(one)
         keys = list(dict.fromkeys(key for one in groups for key in one.keys))
@@ -247,6 +249,12 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         devices=(),
     )
     return planning(work)(read_device(row["device"]))
+
+
+def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store | Memory:
+    from memsched.study.sweep.store import Store
+
+    return Memory() if store is None else Store(store, retry_failed=retry_failed)
 
 
 def _executor(

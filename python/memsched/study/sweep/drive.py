@@ -20,6 +20,7 @@ from itertools import groupby, zip_longest
 
 from memsched.errors import MemschedError, StoreError
 from memsched.study.sweep.interrupt import Interrupts
+from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group
 from memsched.study.sweep.processes import Processes
 from memsched.study.sweep.progress import SweepProgress
@@ -70,7 +71,7 @@ class Drive:
     def __init__(
         self,
         groups: Sequence[Group],
-        store: Store,
+        store: Store | Memory,
         start: Callable[[], Executor],
         jobs: int,
         progress: Callable[[SweepProgress], None] | None,

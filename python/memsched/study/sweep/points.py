@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from memsched.support.documents import Document, write_device
 
 MOST_TABLE_SLOTS = 2000  # over the peak: as fine as a planner's own 500 for all memories above a quarter of it
 MOST_POINTS = 1_000_000  # of one sweep, whose rows take some gigabytes
+_MEMORY = "\0the memory\0"  # stands for it where there are many
 _OURS = ("problem", "chain", "M", "beta", "device", "progress", "threads")  # a sweep sets these itself
 
 
@@ -81,6 +82,10 @@ class Group:
     devices: tuple[Device, ...]
     keys: tuple[str, ...]
 
+    def document(self, at: int) -> Document:
+        """The JSON form of a device."""
+        return write_device(self.devices[at])
+
     def only(self, places: Sequence[int]) -> Group:
         """Some of its points."""
         devices = tuple(self.devices[at] for at in places)
@@ -113,7 +118,23 @@ def content_key(document: Document) -> str:
 
 
 def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+    return _hashed(json.dumps(content, sort_keys=True))
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]:
+    """`_digest` of {**shared, "device": device} for each. Devices that differ in the memory alone share most of it."""
+    texts: dict[tuple[Any, ...], list[str]] = {}
+    for device in devices:
+        link = (device.d2h, device.h2d, device.duplex, device.latency, device.host_memory)
+        if link not in texts:
+            document = {**write_device(device), "name": None, "memory": _MEMORY}
+            texts[link] = json.dumps({**shared, "device": document}, sort_keys=True).split(json.dumps(_MEMORY))
+        before, after = texts[link]
+        yield _hashed(f"{before}{device.memory}{after}")
 
 
 def plan_of(planner: str) -> Callable[..., Result]:
@@ -159,7 +180,7 @@ def group(
     """Give each point its key."""
     table = None if slots is None else {"slots": slots, "memory": peak_memory(problem.problem)}
     shared = {"problem": problem.key, "planner": planner, "options": dict(options), "version": version, "table": table}
-    keys = tuple(_digest({**shared, "device": {**write_device(device), "name": None}}) for device in devices)
+    keys = tuple(_keys(shared, devices))
     return Group(
         problem=problem,
         planner=planner,

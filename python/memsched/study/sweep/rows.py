@@ -72,6 +72,27 @@ def planned(result: Result) -> Row:
     }
 
 
+def figured(figures: tuple[Any, ...]) -> Row:
+    """The same of a plan of which there are figures alone."""
+    makespan, bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime = figures
+    return {
+        "status": "planned",
+        "makespan": makespan,
+        "lower_bound": bound,
+        "gap": gap_above(bound, makespan),
+        "optimal": makespan <= bound * (1 + 1e-12),
+        "peak_memory": peak_memory,
+        "estimate": estimate,
+        "bytes_out": bytes_out,
+        "bytes_in": bytes_in,
+        "idle": idle,
+        "recompute_time": 0.0,
+        "offloaded": offloaded,
+        "recomputed": 0,
+        "runtime": runtime,
+    }
+
+
 def unplanned(error: BaseException) -> Row:
     """The measures of a point without a plan: nothing fits, or the planner failed."""
     if isinstance(error, InfeasibleError):

@@ -44,8 +44,8 @@ class Store:
 
     Parameters
     ----------
-    path : path or None
-        The file, which is made where there is none; None keeps all in memory.
+    path : path
+        The file, which is made where there is none.
     read_only : bool
         The file must be there, and is not changed.
     retry_failed : bool
@@ -57,23 +57,20 @@ class Store:
         It cannot be opened, is no store, or is one of another version.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None, *, read_only: bool = False, retry_failed: bool = False
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, retry_failed: bool = False) -> None:
         self._read_only = read_only
         self._there = "status <> 'failed'" if retry_failed else "TRUE"
-        self.path = "the store in memory" if path is None else path_of(path, "the store")
+        self.path = path_of(path, "the store")
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._beats = 0
         self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and since when
         with self._told("opened"):
-            if path is not None and (read_only or os.path.exists(self.path)):
+            if read_only or os.path.exists(self.path):
                 check_header(self.path)
             if read_only:
                 self._database = connect_to_read(self.path)
             else:
-                where = ":memory:" if path is None else os.path.abspath(self.path)
-                self._database = sqlite3.connect(where, timeout=PATIENCE)
+                self._database = sqlite3.connect(os.path.abspath(self.path), timeout=PATIENCE)
         try:
             with self._told("opened"):
                 self._begin(read_only)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections import OrderedDict
@@ -13,16 +14,17 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
-from memsched.planners.base import measured
+from memsched.planners.base import Figures, measured
 from memsched.planners.recompute import make_table
 from memsched.planners.registry import PLANNERS, takes
 from memsched.problems.problem import Problem, peak_memory
 from memsched.result import Result
 from memsched.study.sources import find_problem
 from memsched.study.sweep.points import plan_of
-from memsched.study.sweep.rows import Row, planned, unplanned
+from memsched.study.sweep.rows import Row, figured, planned, unplanned
 
 KEPT_TABLES = 2
+AT_ONCE = 16  # points that are planned without asking for the time
 
 
 STOP = threading.Event()  # in a process of a sweep: the sweep was interrupted
@@ -66,15 +68,16 @@ def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     rows: list[Row] = []
     _core.listen(partial(_check, stop))
     try:
-        plan = planning(work)
-        for device in work.devices:
+        plan, figures = planning(work), _figures(work)
+        step = 1 if figures is None else AT_ONCE
+        for first in range(0, len(work.devices), step):
             if rows and time.perf_counter() > deadline:
                 break
             _check(stop)
-            try:
-                rows.append(planned(plan(device)))
-            except MemschedError as error:
-                rows.append(unplanned(error))
+            some = work.devices[first : first + step]
+            found = [None] * len(some) if figures is None else figures(some)
+            for device, one in zip(some, found, strict=True):
+                rows.append(_alone(plan, device) if one is None else figured(one))
     except StoppedError:
         pass
     finally:
@@ -82,9 +85,32 @@ def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     return rows
 
 
+def _alone(plan: Callable[[Device], Result], device: Device) -> Row:
+    try:
+        return planned(plan(device))
+    except MemschedError as error:
+        return unplanned(error)
+
+
+def _figures(work: Work) -> Figures | None:
+    """What plans many points at once, where the planner offers that with these options."""
+    known = PLANNERS.get(work.planner)
+    offered = None if known is None else known.figures
+    if offered is None or any(name not in inspect.signature(offered).parameters for name in work.options):
+        return None
+    try:
+        return offered(_problem(work), **work.options)
+    except MemschedError:  # which each point is told
+        return None
+
+
+def _problem(work: Work) -> Problem:
+    return _named(work.problem) if isinstance(work.problem, str) else work.problem
+
+
 def planning(work: Work) -> Callable[[Device], Result]:
     """The planner with all but the device."""
-    problem = _named(work.problem) if isinstance(work.problem, str) else work.problem
+    problem = _problem(work)
     plan: Callable[..., Result] = plan_of(work.planner)
     if work.table_slots is not None:
         assert isinstance(problem, Chain)
