@@ -23,7 +23,7 @@ from bench.whole_tensors import whole_tensor_bound
 import memsched as ms
 from memsched import _core
 from memsched.planners.base import start
-from memsched.planners.greedy import greedy_set
+from memsched.planners.chain.greedy import greedy_set
 from memsched.problems.bounds import graph_bound
 from memsched.problems.discretize import ceil_partial_sums
 from memsched.problems.fluid import fluid_chain, fluid_solve

@@ -6,13 +6,14 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import memsched
+from memsched.planners.registry import PLANNERS as PLANNERS_BY_NAME
 
 PACKAGE = Path(memsched.__file__).parent
 ROOT = PACKAGE.parents[1]
@@ -22,20 +23,11 @@ MODULES = sorted(
     for path in PACKAGE.rglob("*.py")
 )
 PLANNERS = "memsched.planners."
-SHARED = {
-    "base",
-    "graph_base",
-    "graph_sets",
-    "minimum",
-    "recompute",
-    "registry",
-    "rounds",
-}  # of memsched.planners, which are no planners
+SHARED = {"bayes", "recompute"}  # in the folders of planners, which are none
 # A planner may use another one only here: offload begins its search with the sets of the other two.
 ALLOWED = {
     ("offload", "dynprog"),
     ("offload", "greedy"),
-    ("autoswap", "bayes"),
     ("vdnn", "vdnn_sync"),
     ("vdnn_plus", "vdnn_sync"),
 }
@@ -86,7 +78,7 @@ def uses(module: str, other: str, *, anywhere: bool = True) -> bool:
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert uses("memsched.planners.offload", "memsched.planners.dynprog")
+    assert uses("memsched.planners.chain.offload", "memsched.planners.chain.dynprog")
     assert uses("memsched", "memsched.profiles", anywhere=False)
     assert not uses("memsched.validation.plan", "memsched._core", anywhere=False)
 
@@ -180,21 +172,26 @@ def test_no_public_name_hides_a_module() -> None:
     assert names & set(memsched.__all__) == {"profiles"}
 
 
+def planners_in(names: Iterable[str]) -> set[str]:
+    """The planners among names of modules: they lie in folders, and what they share beside these."""
+    parts = (name.removeprefix(PLANNERS).split(".") for name in names if name.startswith(PLANNERS))
+    return {one[1] for one in parts if one[0] in ("chain", "graph", "remat") and len(one) > 1} - SHARED
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(PLANNERS)])
 def test_planners_know_no_other_planner(module: str) -> None:
-    name = module.removeprefix(PLANNERS)
-    others = {
-        found.removeprefix(PLANNERS).split(".")[0]
-        for found in imports(module, anywhere=True)
-        if found.startswith(PLANNERS)
-    }
-    if name in SHARED:
-        planners = {other for other in others if other not in SHARED}
-        assert name == "registry" or not planners
-        return
-    assert "registry" not in others
-    for other in others - SHARED:
-        assert (name, other) in ALLOWED
+    name = module.rpartition(".")[2]
+    others = planners_in(imports(module, anywhere=True)) - {name}
+    assert {(name, other) for other in others} <= ALLOWED
+    assert name == "registry" or not uses(module, f"{PLANNERS}registry")
+
+
+def test_a_planner_stands_in_its_file_and_in_the_list() -> None:
+    files = planners_in(MODULES) - {"pebbles"}  # which serves `plan` alone
+    assert files == set(PLANNERS_BY_NAME)
+    for name, entry in PLANNERS_BY_NAME.items():
+        assert entry.name == name == entry.plan.__name__
+        assert entry.plan.__module__.endswith(f".{name}")
 
 
 def test_import_memsched_stays_light() -> None:

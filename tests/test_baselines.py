@@ -13,9 +13,9 @@ from scipy import integrate, stats
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.autoswap import STARTS, blocks_of, select, take
 from memsched.planners.base import start
-from memsched.planners.bayes import expected_improvement, minimise, posterior
+from memsched.planners.chain.autoswap import STARTS, blocks_of, select, take
+from memsched.planners.chain.bayes import expected_improvement, minimise, posterior
 from memsched.planners.graph_sets import start_sets
 from memsched.testing import chains, devices
 from oracles import autoswap_scores

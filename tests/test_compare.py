@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import memsched as ms
-from memsched.planners.pebbles import pebbles
 from memsched.planners.registry import PLANNERS, planners_of
+from memsched.planners.remat.pebbles import pebbles
 
 CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4], saved=[6, 7, 4])
 

@@ -32,7 +32,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_core_is_among_them() -> None:
-    assert {"memsched", "memsched._core", "memsched.problems.bounds", "memsched.planners.dynprog"} <= set(MODULES)
+    assert {"memsched", "memsched._core", "memsched.problems.bounds", "memsched.planners.chain.dynprog"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)

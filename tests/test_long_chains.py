@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import memsched as ms
-from memsched.planners.recompute import MOST_LAYERS, TABLE_CELLS, most_slots
-from memsched.planners.registry import PLANNERS, takes
+from memsched.planners.entry import takes
+from memsched.planners.registry import PLANNERS
+from memsched.planners.remat.recompute import MOST_LAYERS, TABLE_CELLS, most_slots
 from memsched.problems.bounds import recompute_bound
 
 pytestmark = [
@@ -347,7 +348,8 @@ import resource, sys
 import numpy.random  # which numpy imports when it is first asked for
 numpy.linalg.inv(numpy.random.rand(300, 300))  # OpenBLAS ends the process where it finds no memory for its buffers
 import memsched as ms
-from memsched.planners.registry import PLANNERS, takes
+from memsched.planners.entry import takes
+from memsched.planners.registry import PLANNERS
 chain = ms.profiles.load("densenet201-224-b32")
 least, peak = ms.min_memory(chain), ms.peak_memory(chain)
 memory = least + (peak - least) // 3

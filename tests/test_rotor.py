@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched import _core
 from memsched.planners.base import start
-from memsched.planners.recompute import FIRST_LAYERS, MOST_LAYERS, Tables, make_table
+from memsched.planners.remat.recompute import FIRST_LAYERS, MOST_LAYERS, Tables, make_table
 from memsched.testing import chains
 from oracles.pofo_dp import Instance, rotor_value
 from oracles.rotor_published import published

@@ -12,7 +12,7 @@ import pytest
 
 import memsched as ms
 from memsched.cli.inputs import Machine, open_result
-from memsched.planners.pebbles import pebbles
+from memsched.planners.remat.pebbles import pebbles
 from oracles.exhaustive import least_makespan
 
 MOST_STATES = 4000

@@ -222,7 +222,8 @@ def test_workers_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch, tmp
 STARVED = """
 import os, resource, threading
 import memsched as ms
-from memsched.planners.registry import PLANNERS, takes
+from memsched.planners.entry import takes
+from memsched.planners.registry import PLANNERS
 chain = ms.profiles.load("densenet121-224-b32")
 memory = (ms.min_memory(chain) + ms.peak_memory(chain)) // 2
 result = ms.greedy(chain, memory, 12e9)

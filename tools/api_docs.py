@@ -34,15 +34,15 @@ change.
 """
 
 # Group -> its names, as they are reached from memsched. Every public name stands in one group.
-GROUPS = {
+GROUPS: dict[str, list[str]] = {
     "Problems": ["Chain", "Graph", "GraphFamily", "Device", "to_graph", "min_memory", "peak_memory"],
     "Schedules and results": ["Schedule", "Timeline", "Result", "simulate", "validate", "ValidationReport"],
-    "Planners": ["offload", "pofo", "rotor", "dynprog", "greedy", "vdnn", "tflms", "autoswap"],
+    "Planners": [],  # by their entries
     "Order and addresses": [
         *("order", "Order", "place", "Buffer", "Placement", "with_addresses", "validate_placement"),
         *("read_buffers", "write_placement"),
     ],
-    "Planners of graphs": ["olla", "modnn", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "vdnn_plus"],
+    "Planners of graphs": [],
     "Lower bounds": ["bounds", "Bounds"],
     "Comparing": ["compare", "plan", "frontier", "Frontier", "feature_map_classes"],
     "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store", "plan_again"],
@@ -121,15 +121,29 @@ def source_of(module: str) -> Path:
 def exported(module: str) -> dict[str, Definition | None]:
     """The names in `__all__` of a package; None stands for a module."""
     found: dict[str, Definition | None] = {}
+    more: dict[str, Definition | None] = {}
     body = ast.parse(source_of(module).read_text(encoding="utf-8")).body
     lazily = [inner for node in body if isinstance(node, ast.If) for inner in node.body]  # under TYPE_CHECKING
     for node in (*lazily, *body):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memsched"):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            more = exported(str(node.module))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memsched"):
             inside = definitions(source_of(str(node.module)))
             found |= {alias.asname or alias.name: inside.get(alias.name) for alias in node.names}
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return {name: found[name] for name in ast.literal_eval(node.value)}
+            return {name: found[name] for name in ast.literal_eval(node.value)} | more
     raise SystemExit(f"{module} has no __all__")
+
+
+def planners() -> dict[str, list[str]]:
+    """The names of the planners of each group, in their order."""
+    found: dict[str, list[str]] = {"Planners": [], "Planners of graphs": []}
+    for name, node in exported("memsched.planners").items():
+        assert node is not None
+        (entry,) = (one for one in node.decorator_list if isinstance(one, ast.Call))
+        kinds = next((ast.literal_eval(one.value) for one in entry.keywords if one.arg == "problems"), ("chain",))
+        found["Planners" if "chain" in kinds else "Planners of graphs"].append(name)
+    return found
 
 
 def entries(name: str, public: dict[str, Definition | None]) -> list[Entry]:
@@ -355,10 +369,11 @@ def anchors(titles: list[str]) -> list[str]:
 def generate() -> str:
     """The whole page."""
     public = exported("memsched")
-    missing = sorted(set(public) - {name for names in GROUPS.values() for name in names})
+    groups = {**GROUPS, **planners()}
+    missing = sorted(set(public) - {name for names in groups.values() for name in names})
     if missing:
         raise SystemExit(f"memsched.{missing[0]} is in no group; add it to GROUPS in tools/api_docs.py")
-    pages = {group: [entry for name in names for entry in entries(name, public)] for group, names in GROUPS.items()}
+    pages = {group: [entry for name in names for entry in entries(name, public)] for group, names in groups.items()}
     titles = ["API reference", "Contents"]
     for group, listed in pages.items():
         titles += [group, *(entry.name for entry in listed)]

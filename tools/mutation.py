@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("arena", "planners", "problems", "study/**", "support", "validation")
+ROOMS = ("arena", "planners/**", "problems", "study/**", "support", "validation")
 CORE = ("cpp/memsched/**/*.cpp", "python/memsched/*.py", *(f"python/memsched/{room}/*.py" for room in ROOMS))
 MOST_MEMORY = 8 << 30  # bytes of a test process
 FIRST = 6  # test files that know most of the mutated file, and run before the others

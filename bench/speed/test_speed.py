@@ -18,7 +18,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import memsched as ms
 from memsched import _core
 from memsched.planners.base import start
-from memsched.planners.greedy import greedy_set
+from memsched.planners.chain.greedy import greedy_set
 from memsched.problems.discretize import ceil_partial_sums
 from memsched.problems.fluid import fluid_chain, fluid_solve
 

@@ -11,29 +11,14 @@ except ImportError as error:
         "pip install --force-reinstall memsched, or pip install -e . in a checkout"
     ) from error
 
-from memsched import profiles
+from memsched import planners, profiles
 from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.order import Order, order
 from memsched.arena.placement import Placement, write_placement
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError, StoreError
-from memsched.planners.autoswap import autoswap
-from memsched.planners.dynprog import dynprog
-from memsched.planners.greedy import greedy
-from memsched.planners.modnn import modnn
-from memsched.planners.offload import offload
-from memsched.planners.olla import olla
-from memsched.planners.pofo import pofo
-from memsched.planners.pooch import pooch
+from memsched.planners import *  # noqa: F403
 from memsched.planners.registry import min_memory
-from memsched.planners.rotor import rotor
-from memsched.planners.superneurons import superneurons
-from memsched.planners.swap_all import swap_all
-from memsched.planners.swap_opt import swap_opt
-from memsched.planners.tflms import tflms
-from memsched.planners.vdnn import vdnn
-from memsched.planners.vdnn_plus import vdnn_plus
-from memsched.planners.vdnn_sync import vdnn_sync
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import peak_memory, simulate
@@ -81,17 +66,11 @@ __all__ = [
     "SweepProgress",
     "Timeline",
     "ValidationReport",
-    "autoswap",
     "bounds",
     "compare",
-    "dynprog",
     "feature_map_classes",
     "frontier",
-    "greedy",
     "min_memory",
-    "modnn",
-    "offload",
-    "olla",
     "order",
     "peak_memory",
     "place",
@@ -102,30 +81,21 @@ __all__ = [
     "plot_classes",
     "plot_frontier",
     "plot_sweep",
-    "pofo",
-    "pooch",
     "profiles",
     "read_buffers",
     "read_store",
-    "rotor",
     "simulate",
-    "superneurons",
-    "swap_all",
-    "swap_opt",
     "sweep",
-    "tflms",
     "to_graph",
     "trace",
     "validate",
     "validate_placement",
-    "vdnn",
-    "vdnn_plus",
-    "vdnn_sync",
     "with_addresses",
     "write_placement",
     "write_report",
     "write_sweep_report",
 ]
+__all__ += planners.__all__
 
 
 _PLOTS = "memsched.show.plots"

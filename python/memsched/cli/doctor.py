@@ -21,7 +21,7 @@ from memsched import _core, profiles
 from memsched.cli.inputs import json_option
 from memsched.cli.show import facts, print_json, print_rich
 from memsched.errors import MemschedError
-from memsched.planners.dynprog import dynprog
+from memsched.planners.chain.dynprog import dynprog
 from memsched.problems import discretize
 from memsched.problems.problem import simulate
 from memsched.support.units import format_bytes, format_seconds

@@ -1,1 +1,37 @@
-"""The planners, one file a family; `registry` lists them."""
+"""The planners: a file each, and a line here. `__all__` is the order of lists, in which ties are broken, too."""
+
+from memsched.planners.chain.autoswap import autoswap
+from memsched.planners.chain.dynprog import dynprog
+from memsched.planners.chain.greedy import greedy
+from memsched.planners.chain.offload import offload
+from memsched.planners.chain.tflms import tflms
+from memsched.planners.chain.vdnn import vdnn
+from memsched.planners.graph.modnn import modnn
+from memsched.planners.graph.olla import olla
+from memsched.planners.graph.pooch import pooch
+from memsched.planners.graph.superneurons import superneurons
+from memsched.planners.graph.swap_all import swap_all
+from memsched.planners.graph.swap_opt import swap_opt
+from memsched.planners.graph.vdnn_plus import vdnn_plus
+from memsched.planners.graph.vdnn_sync import vdnn_sync
+from memsched.planners.remat.pofo import pofo
+from memsched.planners.remat.rotor import rotor
+
+__all__ = [  # noqa: RUF022
+    "offload",
+    "pofo",
+    "rotor",
+    "dynprog",
+    "greedy",
+    "vdnn",
+    "tflms",
+    "autoswap",
+    "modnn",
+    "olla",
+    "pooch",
+    "swap_opt",
+    "swap_all",
+    "superneurons",
+    "vdnn_sync",
+    "vdnn_plus",
+]

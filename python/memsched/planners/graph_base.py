@@ -158,6 +158,11 @@ def start_graph(
     )
 
 
+def by_default(need: Need) -> Callable[[Problem], int]:
+    """The least M on a problem's graph, with the limit of workspaces that planners have by default."""
+    return lambda problem: need(graph_of(problem), WORKSPACE_LIMIT)
+
+
 def search_classes(
     task: GraphTask,
     *,

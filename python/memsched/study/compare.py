@@ -11,8 +11,9 @@ from typing import Any
 
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
-from memsched.planners.pebbles import pebbles, suits
-from memsched.planners.registry import PLANNERS, Planner, check_planner, planner_named, planners_of, takes
+from memsched.planners.entry import Planner, takes
+from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
+from memsched.planners.remat.pebbles import pebbles, suits
 from memsched.problems.bounds import bound_of, certified, graph_bound
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory, make_device

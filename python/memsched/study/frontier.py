@@ -13,8 +13,9 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError
-from memsched.planners.recompute import make_table, most_slots
-from memsched.planners.registry import least_on, planner_named, takes
+from memsched.planners.entry import takes
+from memsched.planners.registry import least_on, planner_named
+from memsched.planners.remat.recompute import make_table, most_slots
 from memsched.problems.problem import ChunkLike, graph_of, make_device, peak_memory
 from memsched.result import Result
 from memsched.study.carry import Draft

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +11,9 @@ from typing import Any
 
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, LimitError
-from memsched.planners.recompute import most_slots
+from memsched.planners.entry import options_of
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
+from memsched.planners.remat.recompute import most_slots
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of, peak_memory
 from memsched.result import Result
@@ -23,7 +23,7 @@ from memsched.support.documents import Document, write_device
 MOST_TABLE_SLOTS = 2000  # over the peak: as fine as a planner's own 500 for all memories above a quarter of it
 MOST_POINTS = 1_000_000  # of one sweep, whose rows take some gigabytes
 _MEMORY = "\0the memory\0"  # stands for it where there are many
-_OURS = ("problem", "chain", "M", "beta", "device", "progress", "threads")  # a sweep sets these itself
+_OURS = ("planner", "progress", "threads")  # a sweep sets these itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def check_options(planner: str, options: Mapping[str, Any]) -> None:
     InvalidInputError
         Naming the option and those that there are.
     """
-    known = [name for name in inspect.signature(plan_of(planner)).parameters if name not in (*_OURS, "planner")]
+    known = [name for name in options_of(plan_of(planner)) if name not in _OURS]
     for name in options:
         if name not in known:
             raise InvalidInputError(
@@ -164,7 +164,7 @@ def table_slots(problem: Problem, planner: str, options: Mapping[str, Any], want
     with_table = None if planner == "auto" else PLANNERS[planner].with_table
     if with_table is None or not isinstance(problem, Chain):
         return None
-    if any(name not in inspect.signature(with_table).parameters for name in options):
+    if any(name not in options_of(with_table) for name in options):
         return None
     return wanted or min(MOST_TABLE_SLOTS, most_slots(problem))
 

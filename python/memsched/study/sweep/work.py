@@ -15,8 +15,9 @@ from memsched import _core
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
 from memsched.planners.base import Figures, measured
-from memsched.planners.recompute import make_table
-from memsched.planners.registry import PLANNERS, takes
+from memsched.planners.entry import takes
+from memsched.planners.registry import PLANNERS
+from memsched.planners.remat.recompute import make_table
 from memsched.problems.problem import Problem, peak_memory
 from memsched.result import Result
 from memsched.study.sources import find_problem

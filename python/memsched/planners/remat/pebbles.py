@@ -67,7 +67,7 @@ def pebbles(
     Examples
     --------
     >>> import memsched as ms
-    >>> from memsched.planners.pebbles import pebbles
+    >>> from memsched.planners.remat.pebbles import pebbles
     >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
     >>> pebbles(chain, M=20, beta=0).recomputed  # rotor's plan runs F2 again, too
     ('F1',)

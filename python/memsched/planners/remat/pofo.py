@@ -11,7 +11,8 @@ from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
 from memsched.errors import InvalidInputError, LimitError
 from memsched.planners.base import ChainTask, start
-from memsched.planners.recompute import (
+from memsched.planners.entry import planner
+from memsched.planners.remat.recompute import (
     MOST_LAYERS,
     SPARE,
     RecomputeTask,
@@ -158,6 +159,24 @@ def _just_fits(task: ChainTask, *, linked: bool) -> Attempt:
     return Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan())
 
 
+def _with_table(
+    chain: Chain,
+    *,
+    device: Device,
+    table: RematTable,
+    chunk: ChunkLike = None,
+    time_limit: float = 0.0,
+    threads: int = 0,
+    progress: Progress = None,
+) -> Result:
+    """The same with real labels, from a table for all memories up to its own."""
+    task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
+    tables = Tables(threads=threads, progress=progress, until=until(task, time_limit or None), shared=table)
+    best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
+    return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)
+
+
+@planner("recomputes and offloads", needs=pofo_min_memory, recomputes=True, with_table=_with_table)
 def pofo(
     chain: Chain,
     M: float | None = None,
@@ -274,20 +293,3 @@ def pofo(
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, **limit}
     return _finished(best, beam, time_limit, moves, seed, params, progress)
-
-
-def pofo_with_table(
-    chain: Chain,
-    *,
-    device: Device,
-    table: RematTable,
-    chunk: ChunkLike = None,
-    time_limit: float = 0.0,
-    threads: int = 0,
-    progress: Progress = None,
-) -> Result:
-    """The same with real labels, from a table for all memories up to its own."""
-    task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
-    tables = Tables(threads=threads, progress=progress, until=until(task, time_limit or None), shared=table)
-    best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
-    return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)

@@ -7,6 +7,7 @@ from functools import partial
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.planners import minimum
 from memsched.planners.base import ChainTask, Figures, plans_of, start
+from memsched.planners.entry import planner
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support.types import Flags
@@ -29,6 +30,7 @@ def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
     return partial(plans_of(chain, chunk).figures, _GREEDY)
 
 
+@planner("the first activations until the rest fits", needs=minimum.of_graph, figures=greedy_figures)
 def greedy(
     chain: Chain,
     M: float | None = None,

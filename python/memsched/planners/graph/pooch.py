@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from memsched._core import Device
-from memsched.planners.graph_base import WORKSPACE_LIMIT, search_classes, start_graph
+from memsched.planners.entry import planner
+from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_swapping_all, search_classes, start_graph
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
 
 
+@planner(
+    "classes of feature maps: keep, swap or recompute",
+    needs=by_default(need_of_swapping_all),
+    problems=("graph",),
+    recomputes=True,
+)
 def pooch(
     problem: Problem,
     M: float | None = None,

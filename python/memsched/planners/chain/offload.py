@@ -10,8 +10,9 @@ from memsched import _core
 from memsched._core import Chain, Device
 from memsched.planners import minimum
 from memsched.planners.base import SIMULATED, ChainTask, over_at, seconds_left, start
-from memsched.planners.dynprog import dynprog_planner, dynprog_set
-from memsched.planners.greedy import greedy_set, release_prefix
+from memsched.planners.chain.dynprog import dynprog_planner, dynprog_set
+from memsched.planners.chain.greedy import greedy_set, release_prefix
+from memsched.planners.entry import planner
 from memsched.problems.bounds import graph_bound
 from memsched.problems.fluid import fluid_chain, fluid_solve
 from memsched.problems.problem import ChunkLike
@@ -77,6 +78,7 @@ def _starts(task: ChainTask, progress: Progress, until: float) -> list[Flags]:
     return starts + (_windows(task) if task.device.host_memory is not None else [])
 
 
+@planner("anytime search on the simulated makespan", needs=minimum.of_graph)
 def offload(
     chain: Chain,
     M: float | None = None,

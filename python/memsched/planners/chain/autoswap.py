@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from memsched import _core
-from memsched._core import Device
+from memsched._core import Chain, Device
+from memsched.planners import minimum
 from memsched.planners.base import ChainTask, SetTask, over_at
-from memsched.planners.bayes import minimise
+from memsched.planners.chain.bayes import minimise
+from memsched.planners.entry import planner
 from memsched.planners.graph_base import WORKSPACE_LIMIT
-from memsched.planners.graph_sets import start_sets
+from memsched.planners.graph_sets import need_of_moving_all, start_sets
 from memsched.problems.bounds import graph_bound
-from memsched.problems.problem import ChunkLike, Problem
+from memsched.problems.problem import ChunkLike, Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Flags, Progress
@@ -183,6 +185,13 @@ def _enough(blocks: Blocks, excess: Bytes, order: npt.NDArray[np.int64]) -> npt.
     return order[: bisect_left(range(len(order)), True, key=fits)]
 
 
+def _needs(problem: Problem) -> int:
+    if isinstance(problem, Chain):
+        return minimum.of_graph(problem)
+    return need_of_moving_all(_core.fixed_choices(graph_of(problem), WORKSPACE_LIMIT))
+
+
+@planner("four priority scores, tuned weights", needs=_needs, problems=("chain", "graph"))
 def autoswap(
     problem: Problem,
     M: float | None = None,

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from memsched._core import Device, Graph
 from memsched.planners import minimum
 from memsched.planners.base import start
-from memsched.planners.vdnn_sync import vdnn_sync
+from memsched.planners.entry import planner
+from memsched.planners.graph.vdnn_sync import vdnn_sync
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem
 from memsched.result import Result
@@ -16,6 +17,7 @@ from memsched.support import checks
 from memsched.support.types import Flags
 
 
+@planner("best threshold on forward time over size", needs=minimum.of_graph)
 def vdnn(
     problem: Problem,
     M: float | None = None,

@@ -14,6 +14,7 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.base import ChainTask, far_apart, over_at, seconds_left, start
+from memsched.planners.entry import planner
 from memsched.planners.graph_base import WORKSPACE_LIMIT, GraphTask, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
@@ -66,6 +67,20 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: flo
     return least
 
 
+def _needs(problem: Problem) -> int:
+    """On the profile's link, or a free one where there is none."""
+    if not isinstance(problem, Chain):
+        return graph_min_memory(graph_of(problem), WORKSPACE_LIMIT)
+    bandwidth = (problem.provenance or {}).get("link_bandwidth", math.inf)
+    return min_memory(problem, Device(1, bandwidth))
+
+
+@planner(
+    "the first n, fixed lookahead, no waiting",
+    needs=_needs,
+    needs_on=min_memory,
+    problems=("chain", "graph"),
+)
 def tflms(
     problem: Problem,
     M: float | None = None,

@@ -11,6 +11,7 @@ from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
 from memsched.planners.base import measured, over_at, seconds_left, without_link
+from memsched.planners.entry import planner
 from memsched.planners.graph_base import infeasible
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
@@ -27,6 +28,7 @@ def least_memory(problem: Problem) -> int:
     return _core.modnn_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
+@planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))
 def modnn(
     problem: Problem,
     M: float | None = None,

@@ -7,7 +7,8 @@ import dataclasses
 from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError
-from memsched.planners import vdnn_sync
+from memsched.planners.entry import planner
+from memsched.planners.graph import vdnn_sync
 from memsched.planners.graph_base import FIRST, GraphTask, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, rounds_of
@@ -28,6 +29,7 @@ def least_memory(problem: Problem) -> int:
     return by_bisection(runs, 0, max(1, vdnn_sync.least_memory(problem.graph), _core.graph_peak_memory(problem.graph)))
 
 
+@planner("the same on sub-batches", needs=least_memory, problems=("graph",))
 def vdnn_plus(
     problem: Problem,
     M: float | None = None,

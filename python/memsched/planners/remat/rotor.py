@@ -7,7 +7,8 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable
 from memsched.planners.base import ChainTask, start
-from memsched.planners.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
+from memsched.planners.entry import planner
+from memsched.planners.remat.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support import checks
@@ -34,6 +35,21 @@ def _from_tables(task: ChainTask, slots: int, tables: Tables) -> Result:
     return task.result("rotor", params, schedule, estimate=value, recomputes=True)
 
 
+def _with_table(
+    chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, threads: int = 0
+) -> Result:
+    """The same from a table for all memories up to its own."""
+    task = start("rotor", chain, None, None, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
+    return _from_tables(task, table.slots, Tables(threads=threads, progress=None, shared=table))
+
+
+@planner(
+    "recomputes, offloads nothing",
+    needs=rotor_min_memory,
+    recomputes=True,
+    uses_link=False,
+    with_table=_with_table,
+)
 def rotor(
     chain: Chain,
     M: float | None = None,
@@ -107,11 +123,3 @@ def rotor(
     time_limit = checks.time_limit(time_limit) or None
     task = start("rotor", chain, M, beta, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
     return _from_tables(task, slots, Tables(threads=threads, progress=progress, until=until(task, time_limit)))
-
-
-def rotor_with_table(
-    chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, threads: int = 0
-) -> Result:
-    """The same from a table for all memories up to its own."""
-    task = start("rotor", chain, None, None, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
-    return _from_tables(task, table.slots, Tables(threads=threads, progress=None, shared=table))

@@ -7,7 +7,8 @@ import math
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.planners.base import over_at, seconds_left
-from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_keeping_all, start_graph
+from memsched.planners.entry import planner
+from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -31,6 +32,12 @@ def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: floa
     )
 
 
+@planner(
+    "the last stay, convolutions travel, the rest runs again",
+    needs=by_default(least_memory),
+    problems=("graph",),
+    recomputes=True,
+)
 def superneurons(
     problem: Problem,
     M: float | None = None,

@@ -13,6 +13,7 @@ from memsched.arena.order import Order, kept, order
 from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import Blocks, as_buffers, as_columns
 from memsched.planners.base import measured
+from memsched.planners.entry import planner
 from memsched.planners.graph_base import infeasible
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
@@ -25,6 +26,18 @@ _ORDER_SHARE = 2 / 3  # of the time limit
 _ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
 
 
+def least_memory(problem: Problem) -> int:
+    """The height of the arena, resident included, as `olla` finds it by default."""
+    task = _start(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
+    return task.height(task.improve(task.place_names(task.first.order), _TRIES, 0)[0])
+
+
+@planner(
+    "the order and the addresses that hold the least, nothing moves",
+    needs=least_memory,
+    problems=("graph",),
+    reorders=True,
+)
 def olla(
     problem: Problem,
     M: float | None = None,
@@ -118,12 +131,6 @@ def olla(
     schedule = task.schedule(placed, device.memory, {"name": "olla", **params})
     placement = task.placement(placed)
     return measured("olla", params, problem, schedule, device, started, recomputes=True, placement=placement)
-
-
-def least_memory(problem: Problem) -> int:
-    """The height of the arena, resident included, as `olla` finds it by default."""
-    task = _start(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
-    return task.height(task.improve(task.place_names(task.first.order), _TRIES, 0)[0])
 
 
 def _start(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
+from memsched.planners.entry import planner
 from memsched.planners.graph_base import FIRST, start_graph
-from memsched.problems.problem import Problem
+from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.memo import once_an_object
 
@@ -16,6 +17,11 @@ def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
     return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))
 
 
+@planner(
+    "in step with the layers, as in the original",
+    needs=lambda problem: least_memory(graph_of(problem)),
+    problems=("graph",),
+)
 def vdnn_sync(
     problem: Problem,
     M: float | None = None,

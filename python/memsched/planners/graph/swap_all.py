@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device
-from memsched.planners.graph_base import WORKSPACE_LIMIT, need_of_swapping_all, start_graph
+from memsched.planners.entry import planner
+from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_swapping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem, make_device
 from memsched.result import Result
@@ -12,6 +13,7 @@ from memsched.support import checks
 from memsched.support.checks import EXACT_BYTES
 
 
+@planner("every feature map travels", needs=by_default(need_of_swapping_all), problems=("graph",))
 def swap_all(
     problem: Problem,
     M: float | None = None,

@@ -10,6 +10,7 @@ from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum
 from memsched.planners.base import ChainTask, Figures, plans_of, start
+from memsched.planners.entry import planner
 from memsched.problems.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -95,6 +96,7 @@ def dynprog_figures(
     return partial(plans_of(chain, chunk).figures, dynprog_planner(slots, break_ties=ties == "simulate", **limits))
 
 
+@planner("dynamic program, interruptible model", needs=minimum.of_fluid_model, figures=dynprog_figures)
 def dynprog(
     chain: Chain,
     M: float | None = None,

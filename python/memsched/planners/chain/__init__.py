@@ -1,0 +1,1 @@
+"""Planners of chains that offload; some take graphs, too."""

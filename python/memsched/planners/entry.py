@@ -1,0 +1,127 @@
+"""The entry of a planner: what all that works with any planner reads of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from memsched._core import Device
+from memsched.planners.base import Figures
+from memsched.problems.problem import ChunkLike, Problem
+from memsched.result import Result
+
+_CALL = ("problem", "chain", "M", "beta", "device", "table")  # what a call is about: no options
+Plan = TypeVar("Plan", bound=Callable[..., Result])
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a planner: its name, its type as it is written, and its default."""
+
+    name: str
+    type: str
+    default: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """A planner's entry.
+
+    Attributes
+    ----------
+    name : str
+    summary : str
+        One line for lists.
+    plan : callable
+        planner(problem, M, beta, *, device, options) -> Result.
+    needs : callable
+        problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
+    needs_on : callable or None
+        The same of (chain, device, chunk), for a planner whose minimum depends on the link.
+    problems : tuple of str
+        "chain", "graph" or both: what it is listed for. Planners of graphs take chains as well, as their graph.
+    recomputes : bool
+        Whether its plans may run an op more than once.
+    reorders : bool
+        Whether its plans may run the ops in another order than the graph's.
+    uses_link : bool
+        Whether its plans depend on the link; if not, one plan serves all links of a memory.
+    with_table : callable or None
+        plan, with table=RematTable, for planners that answer many memories from one table.
+    figures : callable or None
+        (chain, options) -> what plans many devices at once and gives the figures of each as plan would, or None.
+    """
+
+    name: str
+    summary: str
+    plan: Callable[..., Result]
+    needs: Callable[[Problem], int]
+    needs_on: Callable[[Any, Device, ChunkLike], int] | None
+    problems: tuple[str, ...]
+    recomputes: bool
+    reorders: bool
+    uses_link: bool
+    with_table: Callable[..., Result] | None
+    figures: Callable[..., Figures | None] | None
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """Its options by their names."""
+        return options_of(self.plan)
+
+    @property
+    def free(self) -> bool:
+        """Whether only the bound that holds for all plans, `recompute_bound`, holds for its plans."""
+        return self.recomputes or self.reorders
+
+
+ENTRIES: dict[Callable[..., Result], Planner] = {}
+
+
+def planner(
+    summary: str,
+    *,
+    needs: Callable[[Any], int],
+    needs_on: Callable[[Any, Device, ChunkLike], int] | None = None,
+    problems: tuple[str, ...] = ("chain",),
+    recomputes: bool = False,
+    reorders: bool = False,
+    uses_link: bool = True,
+    with_table: Callable[..., Result] | None = None,
+    figures: Callable[..., Figures | None] | None = None,
+) -> Callable[[Plan], Plan]:
+    """Give a function its entry, as `Planner` says; the function stays as it is."""
+
+    def enter(plan: Plan) -> Plan:
+        ENTRIES[plan] = Planner(
+            name=plan.__name__,
+            summary=summary,
+            plan=plan,
+            needs=needs,
+            needs_on=needs_on,
+            problems=problems,
+            recomputes=recomputes,
+            reorders=reorders,
+            uses_link=uses_link,
+            with_table=with_table,
+            figures=figures,
+        )
+        return plan
+
+    return enter
+
+
+@cache
+def options_of(plan: Callable[..., Result]) -> Mapping[str, Option]:
+    """The options of what is called as a planner is, by their names."""
+    listed = inspect.signature(plan).parameters.values()
+    return {one.name: Option(one.name, str(one.annotation), one.default) for one in listed if one.name not in _CALL}
+
+
+def takes(plan: Callable[..., Result], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given options that it takes; None means its default."""
+    known = options_of(plan)
+    return {name: value for name, value in given.items() if name in known and value is not None}

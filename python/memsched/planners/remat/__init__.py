@@ -1,0 +1,1 @@
+"""Planners that run again what was thrown away."""
