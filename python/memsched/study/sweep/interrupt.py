@@ -21,7 +21,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._before: Any = None
         self._frame: FrameType | None = None
-        self._came = self._open = self._told = False
+        self._came = self._open = self._told = self._ending = False
 
     def __enter__(self) -> Interrupts:
         before = signal.getsignal(signal.SIGINT)
@@ -43,9 +43,13 @@ class Interrupts:
         """Here the signal may come through."""
         self._open = True
         try:
-            if self._came:
+            if self._came and not self._ending:
+                self._told = False  # the sweep goes on, so what was raised was lost, as in a callback of the collector
                 self._tell()
             yield
+        except BaseException:
+            self._ending = True
+            raise
         finally:
             self._open = False
 
