@@ -144,7 +144,7 @@ void bind_planners(py::module_& module) {
         },
         py::arg("graph"), py::arg("device"), py::arg("budget"), "Seconds; holds for schedules that recompute, too.");
     module.def(
-        "movable_tensors", [](const Graph& graph) { return SetBuilder(graph, 0).movable(); }, py::arg("graph"),
+        "movable_tensors", [](const Graph& graph) { return SetBuilder(graph).movable(); }, py::arg("graph"),
         "Ids of the tensors that may travel, in order of release.");
     module.def(
         "tensor_names",

@@ -116,7 +116,7 @@ std::vector<Case> cases() {
          }},
         {"offload",
          [graph, device] {
-             const SetBuilder builder(*graph, 0);
+             const SetBuilder builder(*graph);
              std::vector<std::uint8_t> travels(graph->tensors().size(), 0);
              for (const TensorId t : builder.movable()) {
                  travels[static_cast<std::size_t>(t)] = 1;

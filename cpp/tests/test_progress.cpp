@@ -37,7 +37,7 @@ struct Problem {
     Device device = device_of(budget, 1);
     std::vector<std::uint8_t> everything = [this] {
         std::vector<std::uint8_t> travels(graph.tensors().size(), 0);
-        const SetBuilder builder(graph, 0);
+        const SetBuilder builder(graph);
         for (const TensorId t : builder.movable()) {
             travels[static_cast<std::size_t>(t)] = 1;
         }
@@ -70,7 +70,7 @@ TEST_CASE("a stopped dynprog returns a set that fits and bounds that hold") {
 TEST_CASE("a stopped search returns the best plan so far, never worse than its starts") {
     const Problem p;
     StepList list;
-    REQUIRE(SetBuilder(p.graph, p.budget - p.graph.resident()).build(p.everything, {}, list));
+    REQUIRE(SetBuilder(p.graph).build(p.everything, p.budget - p.graph.resident(), {}, list));
     const Seconds start = Simulator(p.graph, p.device, p.budget).makespan(list);
     Seconds last = start;
     for (const int tick : {1, 2, 50, 1000}) {

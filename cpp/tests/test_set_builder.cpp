@@ -23,7 +23,7 @@ Problem random_problem(Dice& dice, int stages) {
     Graph graph = to_graph(random_chain(dice, stages));
     const Bytes budget = min_memory(graph) + dice.roll(0, 12);
     std::vector<std::uint8_t> travels(graph.tensors().size(), 0);
-    const SetBuilder builder(graph, budget);
+    const SetBuilder builder(graph);
     for (const TensorId t : builder.movable()) {
         travels[static_cast<std::size_t>(t)] = dice.roll(0, 2) != 0;
     }
@@ -118,7 +118,7 @@ TEST_CASE("feature maps and inputs may travel, gradients may not") {
     Dice dice(19);
     for (int round = 0; round < 50; ++round) {
         const Graph graph = to_graph(random_chain(dice, dice.roll(1, 6)));
-        const SetBuilder builder(graph, 0);
+        const SetBuilder builder(graph);
         for (const TensorId t : builder.movable()) {
             INFO(graph.tensor(t).name);
             CHECK(graph.tensor(t).role != Role::gradient);
@@ -131,9 +131,9 @@ TEST_CASE("what is built runs, whatever the link; what is not built has no room"
     int built = 0, refused = 0;
     for (int round = 0; round < 2000; ++round) {
         const Problem p = random_problem(dice, dice.roll(1, 6));
-        SetBuilder builder(p.graph, p.budget - p.graph.resident());
+        SetBuilder builder(p.graph);
         StepList list;
-        if (builder.build(p.travels, {}, list)) {
+        if (builder.build(p.travels, p.budget - p.graph.resident(), {}, list)) {
             ++built;
             for (const double bandwidth : {0.1, 1.0, 7.0}) {
                 const Device device = device_of(p.budget, bandwidth, dice.roll(0, 1) == 1);
@@ -144,8 +144,7 @@ TEST_CASE("what is built runs, whatever the link; what is not built has no room"
         ++refused;
         CHECK_THROWS_AS(offload_set_steps(p.graph, p.budget, p.travels, {}), InfeasibleError);
         // With the memory that the prefetches need to stand right before their readers, it builds.
-        SetBuilder roomy(p.graph, peak_memory(p.graph));
-        CHECK(roomy.build(p.travels, {}, list));
+        CHECK(builder.build(p.travels, peak_memory(p.graph), {}, list));
         CHECK(Simulator(p.graph, device_of(p.budget, 1), p.budget).makespan(list) == Simulator::illegal);
     }
     CHECK(built > 500);
@@ -160,9 +159,9 @@ TEST_CASE("where no run waits for an offload, no other place of the prefetches i
     for (int round = 0; round < 3000; ++round) {
         const Problem p = random_problem(dice, dice.roll(1, 4));
         const Device device = device_of(p.budget, dice.roll(1, 4), dice.roll(0, 1) == 1);
-        SetBuilder builder(p.graph, p.budget - p.graph.resident());
+        SetBuilder builder(p.graph);
         StepList list;
-        if (!builder.build(p.travels, {}, list)) {
+        if (!builder.build(p.travels, p.budget - p.graph.resident(), {}, list)) {
             continue;
         }
         const Skeleton skeleton = skeleton_of(list);
@@ -194,7 +193,7 @@ TEST_CASE("a window puts a prefetch so many ops ahead, and fails where there is 
     const std::vector<std::uint8_t> travels{1, 0, 0, 0, 0, 0, 0, 0}; // a0, which B1, the last of 7 ops, reads
     const auto runs_after = [&](int ahead, Bytes capacity) {
         StepList list;
-        if (!SetBuilder(graph, capacity).build(travels, {FetchRule::Kind::ops, ahead}, list)) {
+        if (!SetBuilder(graph).build(travels, capacity, {FetchRule::Kind::ops, ahead}, list)) {
             return -1;
         }
         const auto fetch =
@@ -214,13 +213,13 @@ TEST_CASE("every rule of fetches serves sets, and a soft one wherever fetches on
     int softened = 0;
     for (int round = 0; round < 500; ++round) {
         const Problem p = random_problem(dice, dice.roll(1, 6));
-        SetBuilder builder(p.graph, p.budget - p.graph.resident());
+        SetBuilder builder(p.graph);
         StepList list;
-        const bool fits = builder.build(p.travels, {FetchRule::Kind::demand}, list);
+        const bool fits = builder.build(p.travels, p.budget - p.graph.resident(), {FetchRule::Kind::demand}, list);
         for (const auto kind : all_kinds) {
             const int ahead = dice.roll(1, 3);
-            const bool strict = builder.build(p.travels, {kind, ahead}, list);
-            CHECK(builder.build(p.travels, {kind, ahead, true}, list) == fits);
+            const bool strict = builder.build(p.travels, p.budget - p.graph.resident(), {kind, ahead}, list);
+            CHECK(builder.build(p.travels, p.budget - p.graph.resident(), {kind, ahead, true}, list) == fits);
             CHECK((fits || !strict));
             softened += fits && !strict ? 1 : 0;
             if (fits) {
@@ -247,8 +246,9 @@ TEST_CASE("makespans of many sets are those of each set alone") {
         for (std::size_t r = 0; r < all.size(); ++r) {
             const auto from = rows.begin() + static_cast<std::ptrdiff_t>(r * width);
             StepList list;
-            SetBuilder builder(p.graph, p.budget - p.graph.resident());
-            const bool built = builder.build({from, from + static_cast<std::ptrdiff_t>(width)}, {}, list);
+            SetBuilder builder(p.graph);
+            const bool built = builder.build({from, from + static_cast<std::ptrdiff_t>(width)},
+                                             p.budget - p.graph.resident(), {}, list);
             CHECK(all[r] == (built ? Simulator(p.graph, device, p.budget).makespan(list) : Simulator::illegal));
         }
     }

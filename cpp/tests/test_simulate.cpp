@@ -48,10 +48,10 @@ Case random_case(Dice& dice) {
     const Graph graph = to_graph(random_chain(dice, dice.roll(1, 6)));
     const Bytes budget = min_memory(graph) + dice.roll(0, 20);
     Case c{graph, device_of(budget + dice.roll(0, 3), dice.roll(1, 4), dice.roll(0, 1) == 1), budget, {}};
-    SetBuilder builder(c.graph, budget - c.graph.resident());
+    SetBuilder builder(c.graph);
     for (int k = 0; k < 6; ++k) {
         StepList list;
-        if (builder.build(dice.flags(c.graph.tensors().size()), {}, list)) {
+        if (builder.build(dice.flags(c.graph.tensors().size()), budget - c.graph.resident(), {}, list)) {
             c.lists.push_back(list);
             if (dice.roll(0, 2) == 0) { // most likely no longer legal
                 list.steps.erase(list.steps.begin() + dice.roll(0, static_cast<int>(list.steps.size()) - 1));
@@ -312,11 +312,11 @@ TEST_CASE("a long chain of which everything travels") {
     c.activation.assign(stages + 1, 1);
     c.gradient.assign(stages + 1, 0);
     const Graph graph = to_graph(Chain(c, {}));
-    SetBuilder builder(graph, 4);
+    SetBuilder builder(graph);
     std::vector<std::uint8_t> travels(graph.tensors().size(), 1);
     travels[stages] = 0; // a^n is needed at once
     StepList list;
-    REQUIRE(builder.build(travels, {}, list));
+    REQUIRE(builder.build(travels, 4, {}, list));
     const Timeline t = simulate(graph, list, device_of(4, 1), 4);
     CHECK(t.makespan == 4.0 * stages); // every transfer hides behind an op
     CHECK(t.peak_memory <= 4);

@@ -14,24 +14,29 @@ constexpr int deepest = 4000;                   // runs inside each other, for t
 ClassBuilder::ClassBuilder(const Graph& graph)
     : graph_(graph), lifetimes_(graph), places_(graph, lifetimes_.turn), maps_(feature_maps(graph, lifetimes_)),
       facts_(graph.tensors().size()), forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
-    const OpId turn = lifetimes_.turn;
-    std::vector<std::vector<OpId>> uses(facts_.size()); // by the backward
-    for (std::size_t op = at(turn); op < graph.ops().size(); ++op) {
-        for (const TensorId t : graph.ops()[op].reads) {
-            uses[at(t)].push_back(static_cast<OpId>(op));
+    const OpId turn = lifetimes_.turn, ops = static_cast<OpId>(graph.ops().size());
+    for (OpId op = turn; op < ops; ++op) {
+        for (const TensorId t : graph.op(op).reads) {
+            ++fact(t).beyond_use; // first how many there are
         }
     }
+    std::int32_t uses = 0;
     for (std::size_t t = 0; t < facts_.size(); ++t) {
         Fact& known = facts_[t];
         const Role role = graph.tensors()[t].role;
         known.bytes = graph.tensors()[t].bytes;
         known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 || lifetimes_.empty[t]; // nothing to gain
         known.input = role == Role::input;
-        known.first_use = static_cast<std::int32_t>(uses_.size());
-        uses_.insert(uses_.end(), uses[t].begin(), uses[t].end());
-        known.beyond_use = static_cast<std::int32_t>(uses_.size());
-        if (known.beyond_use > known.first_use) {
-            last_read_[at(uses_.back())].push_back(static_cast<TensorId>(t));
+        known.first_use = uses;
+        uses += std::exchange(known.beyond_use, uses);
+        if (lifetimes_.last_use[t] >= turn) {
+            last_read_[at(lifetimes_.last_use[t])].push_back(static_cast<TensorId>(t));
+        }
+    }
+    uses_.resize(at(uses));
+    for (OpId op = turn; op < ops; ++op) {
+        for (const TensorId t : graph.op(op).reads) {
+            uses_[at(fact(t).beyond_use++)] = op;
         }
     }
     for (const TensorId t : maps_) {

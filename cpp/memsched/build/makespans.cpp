@@ -31,7 +31,8 @@ std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& dev
         throw std::invalid_argument("rows must hold one flag for each of the " + std::to_string(width) + " tensors");
     }
     const std::size_t count = rows.size() / width;
-    SetBuilder builder(graph, std::min(budget, device.memory) - graph.resident());
+    SetBuilder builder(graph);
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     Simulator simulator(graph, device, budget);
     std::vector<Seconds> makespans(count, Simulator::illegal);
     std::vector<std::uint8_t> travels(width);
@@ -42,7 +43,7 @@ std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& dev
         }
         travels.assign(rows.begin() + static_cast<std::ptrdiff_t>(r * width),
                        rows.begin() + static_cast<std::ptrdiff_t>((r + 1) * width));
-        if (!builder.build(travels, rule, list)) {
+        if (!builder.build(travels, capacity, rule, list)) {
             continue;
         }
         const Seconds makespan = simulator.makespan(list);

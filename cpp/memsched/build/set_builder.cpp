@@ -10,8 +10,7 @@
 
 namespace memsched {
 
-SetBuilder::SetBuilder(const Graph& graph, Bytes capacity)
-    : graph_(graph), capacity_(capacity), lifetimes_(graph), places_(graph, lifetimes_.turn) {
+SetBuilder::SetBuilder(const Graph& graph) : graph_(graph), lifetimes_(graph), places_(graph, lifetimes_.turn) {
     const Lifetimes& l = lifetimes_;
     for (std::size_t t = 0; t < l.birth.size(); ++t) {
         if (l.movable(t)) {
@@ -52,7 +51,7 @@ SetBuilder::SetBuilder(const Graph& graph, Bytes capacity)
 }
 
 // The walk's usage and fetches. False when some run has no room.
-bool SetBuilder::leave(const std::vector<std::uint8_t>& travels) {
+bool SetBuilder::leave(const std::vector<std::uint8_t>& travels, Bytes capacity) {
     std::vector<Bytes>& usage = walk_.usage;
     usage.assign(lifetimes_.usage.size(), 0); // first as differences
     walk_.fetches.clear();
@@ -73,15 +72,16 @@ bool SetBuilder::leave(const std::vector<std::uint8_t>& travels) {
     for (std::size_t q = 0; q < usage.size(); ++q) {
         away += usage[q];
         usage[q] = lifetimes_.usage[q] + away;
-        if (usage[q] > capacity_) {
+        if (usage[q] > capacity) {
             return false;
         }
     }
     return true;
 }
 
-bool SetBuilder::build(const std::vector<std::uint8_t>& travels, const FetchRule& rule, StepList& list) {
-    return leave(travels) && places_.list(walk_, capacity_, rule, travels, list);
+bool SetBuilder::build(const std::vector<std::uint8_t>& travels, Bytes capacity, const FetchRule& rule,
+                       StepList& list) {
+    return leave(travels, capacity) && places_.list(walk_, capacity, rule, travels, list);
 }
 
 StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,
@@ -90,7 +90,7 @@ StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<s
     if (travels.size() != graph.tensors().size()) {
         throw std::invalid_argument("travels must hold one flag for each tensor");
     }
-    if (!SetBuilder(graph, budget - graph.resident()).build(travels, rule, list)) {
+    if (!SetBuilder(graph).build(travels, budget - graph.resident(), rule, list)) {
         refuse_set(graph, budget);
     }
     return list;

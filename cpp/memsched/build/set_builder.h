@@ -14,24 +14,20 @@ namespace memsched {
 // of the ops that need it; all fetches stand after all offloads.
 class SetBuilder {
   public:
-    // capacity: bytes, resident excluded. Keeps a reference to graph. Throws std::invalid_argument where an op has
-    // several choices.
-    SetBuilder(const Graph& graph, Bytes capacity);
-
-    // Bytes that may be held from now on, resident excluded.
-    void set_capacity(Bytes capacity) { capacity_ = capacity; }
+    // Keeps a reference to graph. Throws std::invalid_argument where an op has several choices.
+    explicit SetBuilder(const Graph& graph);
 
     // The tensors that may travel, in order of release (last forward use, then writer, then id).
     const std::vector<TensorId>& movable() const { return movable_; }
 
-    // Fills `list`; travels has one entry a tensor. False when some run has no room whatever the timing.
-    bool build(const std::vector<std::uint8_t>& travels, const FetchRule& rule, StepList& list);
+    // Fills `list`; travels has one entry a tensor, capacity are bytes, resident excluded. False when some run has no
+    // room whatever the timing.
+    bool build(const std::vector<std::uint8_t>& travels, Bytes capacity, const FetchRule& rule, StepList& list);
 
   private:
-    bool leave(const std::vector<std::uint8_t>& travels);
+    bool leave(const std::vector<std::uint8_t>& travels, Bytes capacity);
 
     const Graph& graph_;
-    Bytes capacity_;
     Lifetimes lifetimes_;
     FetchPlaces places_;
     std::vector<TensorId> movable_;

@@ -11,7 +11,7 @@
 namespace memsched {
 
 struct ChainPlans::Work {
-    explicit Work(const Graph& graph) : builder(graph, 0) {}
+    explicit Work(const Graph& graph) : builder(graph) {}
 
     SetBuilder builder;
     StepList list;
@@ -39,8 +39,7 @@ class ChainPlans::Lease {
 
     // The steps of a set, or none where some run has no room.
     const StepList* build(const TensorFlags& tensors, Bytes capacity) {
-        work_->builder.set_capacity(capacity);
-        return work_->builder.build(tensors, {}, work_->list) ? &work_->list : nullptr;
+        return work_->builder.build(tensors, capacity, {}, work_->list) ? &work_->list : nullptr;
     }
 
   private:

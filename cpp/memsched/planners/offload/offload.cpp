@@ -23,11 +23,11 @@ class OffloadSearch {
   public:
     OffloadSearch(const Graph& graph, const Device& device, Bytes budget, const OffloadOptions& options,
                   const Progress& progress)
-        : builder_(graph, std::min(budget, device.memory) - graph.resident()), simulator_(graph, device, budget),
-          target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)), most_(options.most),
-          slices_(std::clamp<std::uint64_t>(options.most / (turns * slice), 1, slices_a_turn)),
+        : builder_(graph), capacity_(std::min(budget, device.memory) - graph.resident()),
+          simulator_(graph, device, budget), target_(options.lower_bound * (1 + options.gap) * (1 + 1e-12)),
+          most_(options.most), slices_(std::clamp<std::uint64_t>(options.most / (turns * slice), 1, slices_a_turn)),
           part_(std::clamp<std::size_t>(simulated / (graph.ops().size() + 1), 1, slice)), progress_(progress),
-          random_(options.seed), sets_(graph, builder_, simulator_, random_) {
+          random_(options.seed), sets_(graph, builder_, capacity_, simulator_, random_) {
         best_.makespan = Simulator::illegal;
     }
 
@@ -86,7 +86,7 @@ class OffloadSearch {
     // The transfers of the set walk's best set become the step walk's subject.
     void adopt_set() {
         StepList list;
-        if (!builder_.build(sets_.best(), {}, list)) {
+        if (!builder_.build(sets_.best(), capacity_, {}, list)) {
             throw std::logic_error("a set that ran no longer builds");
         }
         steps_.restart(list, sets_.makespan());
@@ -110,6 +110,7 @@ class OffloadSearch {
     }
 
     SetBuilder builder_;
+    Bytes capacity_;
     Simulator simulator_;
     Seconds target_;
     std::uint64_t most_, moves_ = 0;

@@ -7,8 +7,8 @@ constexpr double price_of_everything = 1e-3; // moving every tensor costs as muc
 
 } // namespace
 
-SetWalk::SetWalk(const Graph& graph, SetBuilder& builder, Simulator& simulator, std::mt19937_64& random)
-    : graph_(graph), builder_(builder), simulator_(simulator), random_(random) {
+SetWalk::SetWalk(const Graph& graph, SetBuilder& builder, Bytes capacity, Simulator& simulator, std::mt19937_64& random)
+    : graph_(graph), builder_(builder), capacity_(capacity), simulator_(simulator), random_(random) {
     double bytes = 0;
     for (const TensorId t : builder.movable()) {
         bytes += static_cast<double>(graph.tensor(t).bytes);
@@ -25,7 +25,7 @@ double SetWalk::value(const std::vector<std::uint8_t>& travels, Seconds makespan
 }
 
 Seconds SetWalk::evaluate(const std::vector<std::uint8_t>& travels) {
-    return builder_.build(travels, {}, list_) ? simulator_.makespan(list_) : Simulator::illegal;
+    return builder_.build(travels, capacity_, {}, list_) ? simulator_.makespan(list_) : Simulator::illegal;
 }
 
 void SetWalk::restart(const std::vector<std::uint8_t>& travels, Seconds makespan) {

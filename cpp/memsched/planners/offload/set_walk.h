@@ -14,7 +14,7 @@ namespace memsched {
 
 class SetWalk {
   public:
-    SetWalk(const Graph& graph, SetBuilder& builder, Simulator& simulator, std::mt19937_64& random);
+    SetWalk(const Graph& graph, SetBuilder& builder, Bytes capacity, Simulator& simulator, std::mt19937_64& random);
 
     // Makespan of a set; Simulator::illegal when it does not run.
     Seconds evaluate(const std::vector<std::uint8_t>& travels);
@@ -33,6 +33,7 @@ class SetWalk {
 
     const Graph& graph_;
     SetBuilder& builder_;
+    Bytes capacity_;
     Simulator& simulator_;
     std::mt19937_64& random_;
     StepList list_;
