@@ -7,22 +7,10 @@
 namespace memsched {
 namespace {
 
-Tensors distinct(const Tensors& tensors) {
-    Tensors found;
-    for (const TensorId t : tensors) {
-        if (std::find(found.begin(), found.end(), t) == found.end()) {
-            found.push_back(t);
-        }
-    }
-    return found;
-}
-
 Bytes need(const Graph& graph, const Op& op, Bytes workspace) {
-    Bytes sum = workspace;
-    for (const Tensors& side : {distinct(op.reads), op.writes}) {
-        for (const TensorId t : side) {
-            sum += graph.tensor(t).bytes;
-        }
+    Bytes sum = workspace + written_bytes(graph, op);
+    for (const TensorId t : op.reads) {
+        sum += graph.tensor(t).bytes;
     }
     return sum;
 }
@@ -34,8 +22,7 @@ ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()), ove
         const Op& op = g.ops()[i];
         base.push_back(baseline(op));
         quickest.push_back(fastest(op).time);
-        reads.push_back(distinct(op.reads));
-        for (const TensorId t : reads.back()) {
+        for (const TensorId t : op.reads) {
             uses[at(t)].push_back(static_cast<OpId>(i));
         }
     }

@@ -34,7 +34,6 @@ struct ModnnFacts {
     const Graph& graph;
     std::vector<std::int32_t> base;      // by op: the baseline
     std::vector<Seconds> quickest;       // by op: of any choice
-    std::vector<Tensors> reads;          // by op, each once
     std::vector<std::vector<OpId>> uses; // by tensor: its readers
     std::vector<Tensors> over; // by op: what may go for good after it, with its last reader, or an input of none
 };

@@ -18,7 +18,7 @@ bool ModnnForesight::fits(OpId i, OpId s, ModnnLayout layout) const {
 bool ModnnForesight::prepare(OpId u, ModnnLayout& layout) const {
     Flags protects(layout.here.size(), 0);
     Tensors absent;
-    for (const TensorId t : facts_.reads[at(u)]) {
+    for (const TensorId t : facts_.graph.op(u).reads) {
         protects[at(t)] = 1;
         if (!layout.here[at(t)]) {
             absent.push_back(t);
@@ -83,7 +83,7 @@ bool ModnnForesight::take(TensorId owner, Bytes bytes, const Flags& protects, Mo
 
 void ModnnForesight::finish(OpId op, ModnnLayout& layout) const {
     layout.memory.remove(Segment::workspace);
-    for (const TensorId t : facts_.reads[at(op)]) {
+    for (const TensorId t : facts_.graph.op(op).reads) {
         layout.used[at(t)] = 1;
     }
     for (const TensorId t : facts_.graph.op(op).writes) {

@@ -45,7 +45,7 @@ class Walk {
     Flags protect(OpId first, OpId last) const {
         Flags flags(facts_.uses.size(), 0);
         for (OpId op = first; op <= last; ++op) {
-            for (const TensorId t : facts_.reads[at(op)]) {
+            for (const TensorId t : facts_.graph.op(op).reads) {
                 flags[at(t)] = 1;
             }
         }
@@ -242,7 +242,7 @@ class Walk {
         const Op& op = facts_.graph.op(i);
         make_room(i);
         Seconds start = state_.clock();
-        for (const TensorId t : facts_.reads[at(i)]) {
+        for (const TensorId t : facts_.graph.op(i).reads) {
             start = std::max(start, state_.ready(t));
         }
         for (const TensorId t : op.writes) {

@@ -42,7 +42,7 @@ Seconds ModnnState::makespan() const { return std::max({clock_, busy_[0], busy_[
 
 Tensors ModnnState::missing_inputs(OpId op) const {
     Tensors found;
-    for (const TensorId t : facts_.reads[at(op)]) {
+    for (const TensorId t : facts_.graph.op(op).reads) {
         if (tensor(t).exists && !layout_.here[at(t)] && facts_.bytes(t) > 0) {
             found.push_back(t);
         }
@@ -190,7 +190,7 @@ void ModnnState::run(OpId id, std::int32_t choice, Bytes scratch, Seconds start)
     issued_ = start;
     clock_ = start + op.choices[at(choice)].time;
     std::erase_if(released_, [&](const Released& old) { return old.time <= issued_; });
-    for (const TensorId t : facts_.reads[at(id)]) {
+    for (const TensorId t : facts_.graph.op(id).reads) {
         tensor(t).touch = std::max(tensor(t).touch, clock_);
         layout_.used[at(t)] = 1;
     }
