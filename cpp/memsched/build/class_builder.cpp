@@ -61,8 +61,7 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     repeats_ = std::find(classes.begin(), classes.end(), MapClass::recompute) != classes.end();
     state_.assign(facts_.size(), {});
     for (std::size_t t = 0; t < state_.size(); ++t) {
-        const Role role = graph_.tensors()[t].role;
-        state_[t].here = role == Role::input || role == Role::weight;
+        state_[t].here = graph_.tensors()[t].source();
         state_[t].use = facts_[t].first_use;
         live_ += state_[t].here ? facts_[t].bytes : 0;
     }

@@ -30,10 +30,7 @@ void FetchPlaces::attribute(Walk& walk) {
     walk.fetches.clear();
     freed_.assign(graph_.tensors().size(), 0);
     waiting_.assign(graph_.tensors().size(), 0);
-    Bytes live = 0;
-    for (const Tensor& tensor : graph_.tensors()) {
-        live += tensor.role == Role::input || tensor.role == Role::weight ? tensor.bytes : 0;
-    }
+    Bytes live = source_bytes(graph_);
     std::int32_t asked = 0;
     for (WalkEvent& event : walk.events) {
         const auto position = static_cast<std::int32_t>(walk.runs.size());

@@ -122,8 +122,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
                 fail("op '" + op.name + "' reads an unknown tensor");
             }
             const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
-            const bool source = tensor.role == Role::input || tensor.role == Role::weight;
-            if (!source && writer[static_cast<std::size_t>(t)] < 0) {
+            if (!tensor.source() && writer[static_cast<std::size_t>(t)] < 0) {
                 refuse_late_write(g, i, t);
             }
             if (reader[static_cast<std::size_t>(t)] == static_cast<OpId>(i)) {
@@ -136,7 +135,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
                 fail("op '" + op.name + "' writes an unknown tensor");
             }
             const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
-            if (tensor.role == Role::input || tensor.role == Role::weight) {
+            if (tensor.source()) {
                 fail("op '" + op.name + "' writes '" + tensor.name + "', an input; inputs have no writer");
             }
             if (writer[static_cast<std::size_t>(t)] >= 0) {
@@ -152,8 +151,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
         }
     }
     for (std::size_t t = 0; t < g.tensors.size(); ++t) {
-        const Role role = g.tensors[t].role;
-        if (writer[t] < 0 && role != Role::input && role != Role::weight) {
+        if (writer[t] < 0 && !g.tensors[t].source()) {
             fail("tensor '" + g.tensors[t].name + "' has no writer; give it the role input or an op that writes it");
         }
     }
@@ -225,6 +223,14 @@ Bytes written_bytes(const Graph& graph, const Op& op) {
         sum += graph.tensor(t).bytes;
     }
     return sum;
+}
+
+Bytes source_bytes(const Graph& graph) {
+    Bytes bytes = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        bytes += tensor.source() ? tensor.bytes : 0;
+    }
+    return bytes;
 }
 
 } // namespace memsched

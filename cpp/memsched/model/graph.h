@@ -17,6 +17,9 @@ struct Tensor {
     Bytes bytes = 0;
     Role role = Role::activation;
 
+    // Whether it lies on the device from the start, and no op writes it.
+    bool source() const { return role == Role::input || role == Role::weight; }
+
     bool operator==(const Tensor&) const = default;
 };
 
@@ -100,5 +103,8 @@ const Choice& fastest(const Op& op);
 
 // All that an op writes, its tape included.
 Bytes written_bytes(const Graph& graph, const Op& op);
+
+// What lies on the device from the start.
+Bytes source_bytes(const Graph& graph);
 
 } // namespace memsched

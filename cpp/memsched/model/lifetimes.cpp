@@ -38,10 +38,7 @@ Lifetimes::Lifetimes(const Graph& graph)
     for (std::size_t t = 0; t < empty.size(); ++t) {
         empty[t] = graph.tensors()[t].bytes == 0;
     }
-    for (const Tensor& t : graph.tensors()) {
-        least += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
-    }
-    least = std::max(least, *std::max_element(need.begin(), need.end()));
+    least = std::max(source_bytes(graph), *std::max_element(need.begin(), need.end()));
     std::vector<Bytes> change(ops.size() + 1, 0);
     for (std::size_t t = 0; t < birth.size(); ++t) {
         const Bytes bytes = graph.tensors()[t].bytes;

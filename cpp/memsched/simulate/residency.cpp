@@ -24,8 +24,6 @@ template <class Each> void each_brought(const Graph& graph, const Step& step, co
     each(TensorId{-1}, workspace(op, step.choice, step.skip), op.writes.size());
 }
 
-bool is_source(const Tensor& tensor) { return tensor.role == Role::input || tensor.role == Role::weight; }
-
 } // namespace
 
 std::vector<Block> residency(const Graph& graph, const StepList& list) {
@@ -35,7 +33,7 @@ std::vector<Block> residency(const Graph& graph, const StepList& list) {
     Bytes low = 0;
     for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
         const Tensor& tensor = graph.tensors()[t];
-        if (is_source(tensor) && tensor.bytes > 0) {
+        if (tensor.source() && tensor.bytes > 0) {
             block[t] = static_cast<std::int32_t>(blocks.size());
             blocks.push_back({static_cast<TensorId>(t), 0, steps, tensor.bytes, true,
                               list.contiguous() ? low : StepList::no_address});

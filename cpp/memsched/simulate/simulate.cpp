@@ -19,11 +19,8 @@ struct Silent {
 } // namespace
 
 Simulator::Simulator(const Graph& graph, const Device& device, Bytes budget)
-    : graph_(graph), device_(device), capacity_(std::min(budget, device.memory) - graph.resident()) {
-    for (const Tensor& t : graph.tensors()) {
-        sources_ += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
-    }
-}
+    : graph_(graph), device_(device), capacity_(std::min(budget, device.memory) - graph.resident()),
+      sources_(source_bytes(graph)) {}
 
 template <class Message> bool Simulator::fail(const Message& message) {
     if (explain_) {
@@ -35,8 +32,7 @@ template <class Message> bool Simulator::fail(const Message& message) {
 void Simulator::reset(const StepList& list) {
     tensors_.assign(graph_.tensors().size(), {});
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-        const Role role = graph_.tensors()[t].role;
-        tensors_[t].on_device = role == Role::input || role == Role::weight;
+        tensors_[t].on_device = graph_.tensors()[t].source();
     }
     list_ = &list;
     ranges_.clear();

@@ -20,10 +20,7 @@ Bytes issued_with(const Graph& graph, const StepList& list, std::size_t k) {
 
 // Of each run the fastest algorithm that finds room, and in the forward the wait for the offloads of the run before.
 void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
-    Bytes live = 0;
-    for (const Tensor& t : graph.tensors()) {
-        live += t.role == Role::input || t.role == Role::weight ? t.bytes : 0;
-    }
+    Bytes live = source_bytes(graph);
     std::vector<StepId> offloads;
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
         Step& step = list.steps[k];

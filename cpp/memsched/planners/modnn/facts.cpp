@@ -52,14 +52,11 @@ Tensors ModnnFacts::by_size(Tensors tensors) const {
 }
 
 Bytes modnn_min_memory(const Graph& graph) {
-    Bytes sources = 0, most = 0;
-    for (const Tensor& tensor : graph.tensors()) {
-        sources += tensor.role == Role::input || tensor.role == Role::weight ? tensor.bytes : 0;
-    }
+    Bytes most = source_bytes(graph);
     for (const Op& op : graph.ops()) {
         most = std::max(most, need(graph, op, op.choices[at(baseline(op))].workspace));
     }
-    return graph.resident() + std::max(most, sources);
+    return graph.resident() + most;
 }
 
 Bytes need_of_fastest(const Graph& graph) {

@@ -62,7 +62,7 @@ class Game {
           host_memory_(device.host_memory), reads_(graph.ops().size(), 0) {
         for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
             const Tensor& tensor = graph.tensors()[t];
-            inputs_ |= tensor.role == Role::input || tensor.role == Role::weight ? one(t) : 0;
+            inputs_ |= tensor.source() ? one(t) : 0;
             const bool linked = device.d2h > 0 && device.h2d > 0 && tensor.bytes > 0;
             out_.push_back(linked ? transfer_time(tensor.bytes, device.d2h, device.latency) : 0);
             in_.push_back(linked ? transfer_time(tensor.bytes, device.h2d, device.latency) : 0);
