@@ -22,8 +22,8 @@ from bench.whole_tensors import whole_tensor_bound
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.base import start
 from memsched.planners.chain.greedy import greedy_set
+from memsched.planners.sets import begin_chain
 from memsched.problems.bounds import graph_bound
 from memsched.problems.discretize import ceil_partial_sums
 from memsched.problems.fluid import fluid_chain, fluid_solve
@@ -174,7 +174,7 @@ def simulate_row(profile: str, percent: float, chunk: int | None) -> Row:
     device = ms.Device(budget(chain, percent), bandwidth(chain))
     graph = ms.to_graph(chain, chunk)
     schedule = ms.greedy(chain, device=device, chunk=chunk).schedule
-    task = start("greedy", chain, None, None, device, chunk, min_memory=lambda _: 0)
+    task = begin_chain(ms.greedy, chain, None, None, device, chunk, least=False)
     everything = np.zeros(len(task.stage), np.uint8)
     everything[_core.movable_tensors(graph)] = 1
     sets = [np.array([flags] * 5) for flags in (greedy_set(task), everything)]

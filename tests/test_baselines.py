@@ -13,10 +13,9 @@ from scipy import integrate, stats
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.base import start
 from memsched.planners.chain.autoswap import STARTS, blocks_of, select, take
 from memsched.planners.chain.bayes import expected_improvement, minimise, posterior
-from memsched.planners.graph_sets import start_sets
+from memsched.planners.sets import begin_chain, begin_sets
 from memsched.testing import chains, devices
 from oracles import autoswap_scores
 
@@ -80,7 +79,7 @@ def test_autoswap_by_hand() -> None:
     x_1 returns in [7, 8] and B_1 ends at 9; with x_0 behind it, at 9.25.
     """
     chain = ms.Chain([1, 1, 4], [1, 0, 1], [1, 4, 4, 4], [0, 0, 0, 0])
-    blocks = blocks_of(start("autoswap", chain, 9, 4, None, min_memory=ms.min_memory))
+    blocks = blocks_of(begin_chain(ms.autoswap, chain, 9, 4, None))
     assert [select(blocks, weights).tolist() for weights in STARTS[:4]] == [
         [1, 1, 0],
         [0, 1, 0],
@@ -196,7 +195,7 @@ def test_autoswap_selects_by_its_scores(weights: list[float] | None, data: st.Da
     mixed = weights is None
     if weights is None:
         weights = data.draw(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4))
-    task = start("autoswap", chain, None, None, device, min_memory=ms.min_memory)
+    task = begin_chain(ms.autoswap, chain, None, None, device)
     blocks = blocks_of(task)
     graph = task.graph.to_json()
     assert (blocks.excess + device.memory).tolist() == autoswap_scores.load(graph)
@@ -209,7 +208,7 @@ def test_autoswap_selects_by_its_scores(weights: list[float] | None, data: st.Da
 @given(chains(max_stages=5))
 def test_autoswap_knows_of_a_graph_what_is_held_without_a_tensor(chain: ms.Chain) -> None:
     graph = ms.to_graph(chain)
-    task = start_sets("autoswap", graph, max(1, ms.peak_memory(graph)), 4, None, None, 0)
+    task = begin_sets(ms.autoswap, graph, max(1, ms.peak_memory(graph)), 4, None, None, 0)
     blocks, document = blocks_of(task), graph.to_json()
     for k, tensor in enumerate(_core.movable_tensors(graph)):
         excess = blocks.excess.copy()
@@ -223,7 +222,7 @@ def test_autoswap_knows_of_a_graph_what_is_held_without_a_tensor(chain: ms.Chain
 def test_autoswap_takes_enough_when_its_time_is_over(chain: ms.Chain, share: float, weights: int) -> None:
     """The scores stay as they are after the first choice. The load fits, if it can; without the last it did not."""
     memory = ms.min_memory(chain) + int(share * (ms.peak_memory(chain) - ms.min_memory(chain)))
-    blocks = blocks_of(start("autoswap", chain, max(1, memory), 4, None, min_memory=ms.min_memory))
+    blocks = blocks_of(begin_chain(ms.autoswap, chain, max(1, memory), 4, None))
     chosen = set(np.flatnonzero(select(blocks, STARTS[weights], until=-math.inf)).tolist())
 
     def fits(taken: set[int]) -> bool:

@@ -15,9 +15,9 @@ import pytest
 import memsched as ms
 from memsched import _core
 from memsched.errors import InternalError
-from memsched.planners import base
-from memsched.planners.base import plans_of
+from memsched.planners import sets
 from memsched.planners.registry import PLANNERS, planners_of
+from memsched.planners.sets import plans_of
 from memsched.problems.bounds import certified
 from memsched.problems.budget import parse_memory
 from memsched.study.compare import _bounded
@@ -216,7 +216,7 @@ class FalsePlans:
 def test_no_planner_returns_a_false_proof(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "graph_bounds", lambda *_: (1e9, 1e9, 1e9))
     monkeypatch.setattr(_core, "recompute_bound", lambda *_: 1e9)
-    monkeypatch.setattr(base, "plans_of", lambda *arguments: FalsePlans(plans_of(*arguments)))
+    monkeypatch.setattr(sets, "plans_of", lambda *arguments: FalsePlans(plans_of(*arguments)))
     for call in (ms.plan, ms.compare):
         options: dict[str, Any] = {"planner": planner} if call is ms.plan else {"planners": [planner]}
         with pytest.raises(InternalError, match="report it"):

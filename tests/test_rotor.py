@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.base import start
 from memsched.planners.remat.recompute import FIRST_LAYERS, MOST_LAYERS, Tables, make_table
+from memsched.planners.sets import begin_chain
 from memsched.testing import chains
 from oracles.pofo_dp import Instance, rotor_value
 from oracles.rotor_published import published
@@ -156,7 +156,7 @@ def test_only_long_chains_of_limited_time_are_planned_quickly_first(
     stages: int, until: float | None, quick: bool
 ) -> None:
     chain = ms.profiles.random(stages, seed=3)
-    task = start("rotor", chain, ms.peak_memory(chain), 1.0, None)
+    task = begin_chain(ms.rotor, chain, ms.peak_memory(chain), 1.0, None)
     tables = Tables(threads=1, progress=None, until=until)
     assert tables.layers(task) == ((FIRST_LAYERS, MOST_LAYERS) if quick else (MOST_LAYERS,))
     assert replace(tables, shared=make_table(chain, 100, 10, threads=1)).layers(task) == (MOST_LAYERS,)

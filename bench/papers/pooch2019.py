@@ -21,7 +21,7 @@ from bench.papers.pooch2019_report import report
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.graph_base import WORKSPACE_LIMIT, all_swap
+from memsched.planners.classes import WORKSPACE_LIMIT, all_swap
 
 MEMORY = 16 * 10**9
 PCIE, NVLINK, REACHED = 16e9, 75e9, 0.75

@@ -17,8 +17,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.base import start
 from memsched.planners.chain.greedy import greedy_set
+from memsched.planners.sets import begin_chain
 from memsched.problems.discretize import ceil_partial_sums
 from memsched.problems.fluid import fluid_chain, fluid_solve
 
@@ -73,7 +73,7 @@ def test_search_evaluation(benchmark: BenchmarkFixture, name: str, chunk: int | 
     """The inner loop of the search: one set, made into an eager plan and timed."""
     benchmark.group = f"simulate {name} at 40 %, chunk {chunk}"
     device = device_of(name, 40)
-    task = start("greedy", ms.profiles.load(name), None, None, device, chunk, min_memory=lambda _: 0)
+    task = begin_chain(ms.greedy, ms.profiles.load(name), None, None, device, chunk, least=False)
     rows = np.array([greedy_set(task)])
     benchmark(_core.offload_set_makespans, task.graph, device, device.memory, rows)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from memsched._core import Device
-from memsched.planners.base import Figures
 from memsched.problems.problem import ChunkLike, Problem
 from memsched.result import Result
+
+# Of many devices at once: (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime)
+# of each, or None where it must be planned alone.
+Figures: TypeAlias = Callable[[Sequence[Device]], list[tuple[Any, ...] | None]]
+
 
 _CALL = ("problem", "chain", "M", "beta", "device", "table")  # what a call is about: no options
 Plan = TypeVar("Plan", bound=Callable[..., Result])
@@ -41,6 +45,8 @@ class Planner:
         problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
     needs_on : callable or None
         The same of (chain, device, chunk), for a planner whose minimum depends on the link.
+    needs_alone : callable or None
+        problem -> the same without a link, for planners that recompute; others need the peak of the plain run.
     problems : tuple of str
         "chain", "graph" or both: what it is listed for. Planners of graphs take chains as well, as their graph.
     recomputes : bool
@@ -60,6 +66,7 @@ class Planner:
     plan: Callable[..., Result]
     needs: Callable[[Problem], int]
     needs_on: Callable[[Any, Device, ChunkLike], int] | None
+    needs_alone: Callable[[Any], int] | None
     problems: tuple[str, ...]
     recomputes: bool
     reorders: bool
@@ -86,6 +93,7 @@ def planner(
     *,
     needs: Callable[[Any], int],
     needs_on: Callable[[Any, Device, ChunkLike], int] | None = None,
+    needs_alone: Callable[[Any], int] | None = None,
     problems: tuple[str, ...] = ("chain",),
     recomputes: bool = False,
     reorders: bool = False,
@@ -102,6 +110,7 @@ def planner(
             plan=plan,
             needs=needs,
             needs_on=needs_on,
+            needs_alone=needs_alone,
             problems=problems,
             recomputes=recomputes,
             reorders=reorders,

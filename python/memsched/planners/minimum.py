@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from memsched._core import Chain
 from memsched.errors import LimitError
-from memsched.planners.base import plans_of
+from memsched.planners.sets import plans_of
 from memsched.problems.problem import graph_of, least_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from memsched._core import Device, Schedule
 from memsched.arena.placement import Placement
-from memsched.planners.base import measured
+from memsched.planners.call import measured
 from memsched.problems.problem import Problem
 from memsched.result import Result
 

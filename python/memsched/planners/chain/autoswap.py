@@ -14,11 +14,11 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, SetTask, over_at
+from memsched.planners.call import over_at
 from memsched.planners.chain.bayes import minimise
+from memsched.planners.classes import WORKSPACE_LIMIT
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import WORKSPACE_LIMIT
-from memsched.planners.graph_sets import need_of_moving_all, start_sets
+from memsched.planners.sets import ChainCall, SetCall, begin_sets, need_of_moving_all
 from memsched.problems.bounds import graph_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of
 from memsched.result import Result
@@ -61,20 +61,20 @@ class Blocks:
     transfer: Array
 
 
-def blocks_of(task: SetTask) -> Blocks:
+def blocks_of(call: SetCall) -> Blocks:
     """The blocks, their transfers, and the load curve of the plain run."""
-    return chain_blocks(task) if isinstance(task, ChainTask) else graph_blocks(task)
+    return chain_blocks(call) if isinstance(call, ChainCall) else graph_blocks(call)
 
 
-def chain_blocks(task: ChainTask) -> Blocks:
+def chain_blocks(call: ChainCall) -> Blocks:
     """Those of a chain."""
-    chain, device = task.chain, task.device
+    chain, device = call.chain, call.device
     held = np.cumsum([chain.activation[0], *chain.saved])[1:]
     forward = held + chain.forward_overhead
     backward = held + chain.gradient[1:] + chain.gradient[:-1] + chain.backward_overhead
     load = np.concatenate([forward, [held[-1] + chain.gradient[-1]], backward[::-1]]) + chain.resident
     size = np.array([chain.activation[0], *chain.saved[:-1]], dtype=np.int64)
-    copies = np.bincount(task.stage[(task.stage >= 0) & (_core.tensor_bytes(task.graph) > 0)], minlength=chain.n)
+    copies = np.bincount(call.stage[(call.stage >= 0) & (_core.tensor_bytes(call.graph) > 0)], minlength=chain.n)
     first = np.arange(chain.n)
     return Blocks(
         seconds=np.concatenate([chain.forward_time, [0.0], chain.backward_time[::-1]]),
@@ -87,9 +87,9 @@ def chain_blocks(task: ChainTask) -> Blocks:
     )
 
 
-def graph_blocks(task: SetTask) -> Blocks:
+def graph_blocks(call: SetCall) -> Blocks:
     """Those of a graph."""
-    graph, device = task.graph, task.device
+    graph, device = call.graph, call.device
     lives = _core.Lifetimes(graph)
     movable = np.array(_core.movable_tensors(graph), dtype=np.int64)
     size = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
@@ -267,12 +267,12 @@ def autoswap(
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     checks.progress(progress)
     time_limit = checks.time_limit(time_limit) or None
-    task = start_sets("autoswap", problem, M, beta, device, chunk, workspace_limit)
+    call = begin_sets(autoswap, problem, M, beta, device, chunk, workspace_limit)
     params = {"chunk": chunk, "seed": seed}
-    if task.excess <= 0:
-        nothing = task.schedule(np.zeros(len(task.stage), np.uint8), {"name": "autoswap"})
-        return task.result("autoswap", {**params, "evaluations": 0, "weights": None}, nothing)
-    blocks = in_its_unit(blocks_of(task))
+    if call.excess <= 0:
+        nothing = call.schedule(np.zeros(len(call.stage), np.uint8), {"name": "autoswap"})
+        return call.result({**params, "evaluations": 0, "weights": None}, nothing)
+    blocks = in_its_unit(blocks_of(call))
     simulated: dict[bytes, float] = {}
     sets: list[Flags] = []  # of each evaluation
 
@@ -280,14 +280,14 @@ def autoswap(
         chosen = select(blocks, weights, until)
         sets.append(chosen)
         if chosen.tobytes() not in simulated:
-            simulated[chosen.tobytes()] = float(task.makespans(task.tensors(chosen[None]))[0])
+            simulated[chosen.tobytes()] = float(call.makespans(call.tensors(chosen[None]))[0])
         return simulated[chosen.tobytes()]
 
-    target = graph_bound(task.graph, task.device) * (1 + 1e-12)
-    until = over_at(task.started, time_limit)
+    target = graph_bound(call.graph, call.device) * (1 + 1e-12)
+    until = over_at(call.started, time_limit)
     search = minimise(
         makespan, STARTS, evaluations=evaluations, seed=seed, target=target, until=until, progress=progress
     )
     weights = search.points[search.best].tolist()
-    schedule = task.schedule(task.tensors(sets[search.best]), {"name": "autoswap", "weights": weights})
-    return task.result("autoswap", {**params, "evaluations": len(search.values), "weights": weights}, schedule)
+    schedule = call.schedule(call.tensors(sets[search.best]), {"name": "autoswap", "weights": weights})
+    return call.result({**params, "evaluations": len(search.values), "weights": weights}, schedule)

@@ -9,8 +9,8 @@ from memsched import _core
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Figures, plans_of, start
-from memsched.planners.entry import planner
+from memsched.planners.entry import Figures, planner
+from memsched.planners.sets import ChainCall, begin_chain, plans_of
 from memsched.problems.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -19,26 +19,26 @@ from memsched.support.types import Flags, Progress
 
 
 def dynprog_set(
-    task: ChainTask,
+    call: ChainCall,
     planner: ChainPlanner,
     *,
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> tuple[Flags, _core.FluidSolution]:
     """The tensors that DYNPROG offloads, and what its model says of them; none when everything fits."""
-    tensors, solution = task.plans.choose(planner, task.device, time_limit, progress)
+    tensors, solution = call.plans.choose(planner, call.device, time_limit, progress)
     assert solution is not None
     return tensors, solution
 
 
-def _paper_set(task: ChainTask, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
+def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
     """The same by the paper's Algorithm 1, where not everything fits."""
-    instance = fluid_chain(task.chain, task.device)
+    instance = fluid_chain(call.chain, call.device)
     if slots is None:
         solution = fluid_solve(instance, hash_tables=True, **options)
     else:
         solution = fluid_solve_in_slots(instance, slots, max_rounds=max_rounds, **options)
-    return task.tensors(solution.offloaded), solution
+    return call.tensors(solution.offloaded), solution
 
 
 def _checked_ties(ties: str | None, method: str) -> str:
@@ -181,13 +181,13 @@ def dynprog(
     """
     slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
     time_limit = checks.time_limit(time_limit)
-    task = start("dynprog", chain, M, beta, device, chunk, min_memory=minimum.of_fluid_model)
+    call = begin_chain(dynprog, chain, M, beta, device, chunk)
     solution: FluidSolution | _core.FluidSolution
-    if method == "hash" and task.excess > 0:
-        chosen, solution = _paper_set(task, slots, time_limit=time_limit, progress=progress, **limits)
+    if method == "hash" and call.excess > 0:
+        chosen, solution = _paper_set(call, slots, time_limit=time_limit, progress=progress, **limits)
     else:
         planner = dynprog_planner(slots, break_ties=ties == "simulate", **limits)
-        chosen, solution = dynprog_set(task, planner, time_limit=time_limit, progress=progress)
+        chosen, solution = dynprog_set(call, planner, time_limit=time_limit, progress=progress)
     params: dict[str, Any] = {
         "slots": slots,
         "method": method,
@@ -201,4 +201,4 @@ def dynprog(
     if slots is None:
         params["model_lower_bound"] = solution.lower_bound
     said = {"name": "dynprog", "slots": slots, "method": method, "ties": ties}
-    return task.plan(said, params, chosen, estimate=solution.makespan)
+    return call.plan(said, params, chosen, estimate=solution.makespan)

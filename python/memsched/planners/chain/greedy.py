@@ -6,8 +6,8 @@ from functools import partial
 
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.planners import minimum
-from memsched.planners.base import ChainTask, Figures, plans_of, start
-from memsched.planners.entry import planner
+from memsched.planners.entry import Figures, planner
+from memsched.planners.sets import ChainCall, begin_chain, plans_of
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support.types import Flags
@@ -15,14 +15,14 @@ from memsched.support.types import Flags
 _GREEDY = ChainPlanner.greedy()
 
 
-def release_prefix(task: ChainTask) -> Flags:
+def release_prefix(call: ChainCall) -> Flags:
     """Tensors in order of release until what must leave does: GREEDY on the graph's own tensors or pieces."""
-    return task.plans.release_prefix(task.device)
+    return call.plans.release_prefix(call.device)
 
 
-def greedy_set(task: ChainTask) -> Flags:
+def greedy_set(call: ChainCall) -> Flags:
     """The tensors that GREEDY offloads: whole activations, or pieces where the chain is cut."""
-    return task.plans.choose(_GREEDY, task.device)[0]
+    return call.plans.choose(_GREEDY, call.device)[0]
 
 
 def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
@@ -77,6 +77,6 @@ def greedy(
     >>> ms.greedy(chain, M=20, beta=4).offloaded
     ('a0',)
     """
-    task = start("greedy", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
+    call = begin_chain(greedy, chain, M, beta, device, chunk)
     params = {"chunk": chunk}
-    return task.plan({"name": "greedy", **params}, params, greedy_set(task))
+    return call.plan({"name": "greedy", **params}, params, greedy_set(call))

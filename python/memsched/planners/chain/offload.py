@@ -9,10 +9,11 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, Device
 from memsched.planners import minimum
-from memsched.planners.base import SIMULATED, ChainTask, over_at, seconds_left, start
+from memsched.planners.call import over_at, seconds_left
 from memsched.planners.chain.dynprog import dynprog_planner, dynprog_set
 from memsched.planners.chain.greedy import greedy_set, release_prefix
 from memsched.planners.entry import planner
+from memsched.planners.sets import SIMULATED, ChainCall, begin_chain
 from memsched.problems.bounds import graph_bound
 from memsched.problems.fluid import fluid_chain, fluid_solve
 from memsched.problems.problem import ChunkLike
@@ -24,14 +25,14 @@ WINDOWS = 500
 FLUID_STATES = 200_000  # of the search for a fluid optimum to start from
 
 
-def _fitted_prefix(task: ChainTask) -> Flags:
+def _fitted_prefix(call: ChainCall) -> Flags:
     """The prefix in order of release, its last tensor replaced by the smallest other one that does as well."""
-    flags = release_prefix(task)
-    movable = np.array(_core.movable_tensors(task.graph))
-    sizes = _core.tensor_bytes(task.graph)
+    flags = release_prefix(call)
+    movable = np.array(_core.movable_tensors(call.graph))
+    sizes = _core.tensor_bytes(call.graph)
     prefix = movable[flags[movable] == 1]
     others = movable[flags[movable] == 0]
-    missing = task.excess - int(sizes[prefix[:-1]].sum())
+    missing = call.excess - int(sizes[prefix[:-1]].sum())
     fitting = others[sizes[others] >= missing]
     if fitting.size:
         best = fitting[np.argmin(sizes[fitting])]
@@ -40,42 +41,42 @@ def _fitted_prefix(task: ChainTask) -> Flags:
     return flags
 
 
-def _windows(task: ChainTask) -> list[Flags]:
+def _windows(call: ChainCall) -> list[Flags]:
     """Runs of tensors in order of release that hold just what must leave: for a host too small for the other starts."""
-    movable = np.array(_core.movable_tensors(task.graph))
-    ends = np.concatenate([[0], np.cumsum(_core.tensor_bytes(task.graph)[movable])])
+    movable = np.array(_core.movable_tensors(call.graph))
+    ends = np.concatenate([[0], np.cumsum(_core.tensor_bytes(call.graph)[movable])])
     windows = []
-    count = max(1, min(WINDOWS, SIMULATED // _core.op_count(task.graph)))
+    count = max(1, min(WINDOWS, SIMULATED // _core.op_count(call.graph)))
     for first in range(0, len(movable), max(1, len(movable) // count)):
-        last = int(np.searchsorted(ends, ends[first] + task.excess))
+        last = int(np.searchsorted(ends, ends[first] + call.excess))
         if last < len(ends):
-            flags = np.zeros(len(task.stage), np.uint8)
+            flags = np.zeros(len(call.stage), np.uint8)
             flags[movable[first:last]] = 1
             windows.append(flags)
     return windows
 
 
-def _starts(task: ChainTask, progress: Progress, until: float) -> list[Flags]:
+def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything.
 
     They do not depend on the time limit where they are ready when time.perf_counter() is `until`, and then more time
     never gives a worse plan.
     """
-    everything = np.zeros(len(task.stage), np.uint8)
-    everything[_core.movable_tensors(task.graph)] = 1
-    all_stages = task.tensors(np.ones(task.chain.n, np.uint8))
-    starts = [greedy_set(task), release_prefix(task), _fitted_prefix(task), all_stages, everything]
-    if task.device.memory >= minimum.of_fluid_model(task.chain):
-        starts.append(dynprog_set(task, dynprog_planner(), time_limit=seconds_left(until), progress=progress)[0])
+    everything = np.zeros(len(call.stage), np.uint8)
+    everything[_core.movable_tensors(call.graph)] = 1
+    all_stages = call.tensors(np.ones(call.chain.n, np.uint8))
+    starts = [greedy_set(call), release_prefix(call), _fitted_prefix(call), all_stages, everything]
+    if call.device.memory >= minimum.of_fluid_model(call.chain):
+        starts.append(dynprog_set(call, dynprog_planner(), time_limit=seconds_left(until), progress=progress)[0])
         exact = fluid_solve(
-            fluid_chain(task.chain, task.device),
+            fluid_chain(call.chain, call.device),
             gap=1e-3,
             max_states=FLUID_STATES,
             time_limit=seconds_left(until),
             progress=progress,
         )
-        starts.append(task.tensors(exact.offloaded))
-    return starts + (_windows(task) if task.device.host_memory is not None else [])
+        starts.append(call.tensors(exact.offloaded))
+    return starts + (_windows(call) if call.device.host_memory is not None else [])
 
 
 @planner("anytime search on the simulated makespan", needs=minimum.of_graph)
@@ -145,18 +146,18 @@ def offload(
         moves = checks.count("moves", moves, 0, 2**63 - 1)
     gap = checks.non_negative("gap", gap, "units")
     seed = checks.count("seed", seed, 0, 2**63 - 1)
-    task = start("offload", chain, M, beta, device, chunk, min_memory=minimum.of_graph)
-    bound = graph_bound(task.graph, task.device)
-    until = over_at(task.started, None if moves is not None else time_limit / 2)
-    starts = [np.zeros(len(task.stage), np.uint8)] if task.excess <= 0 else _starts(task, progress, until)
-    if not np.isfinite(task.makespans(np.array(starts))).any():
-        raise task.host_error("offload")
-    left = max(0.0, time_limit - (time.perf_counter() - task.started)) if moves is None else None
+    call = begin_chain(offload, chain, M, beta, device, chunk)
+    bound = graph_bound(call.graph, call.device)
+    until = over_at(call.started, None if moves is not None else time_limit / 2)
+    starts = [np.zeros(len(call.stage), np.uint8)] if call.excess <= 0 else _starts(call, progress, until)
+    if not np.isfinite(call.makespans(np.array(starts))).any():
+        raise call.host_error()
+    left = max(0.0, time_limit - (time.perf_counter() - call.started)) if moves is None else None
     planner = {"name": "offload", "seed": seed}
     schedule, evaluations = _core.offload_search(
-        task.graph,
-        task.device,
-        task.device.memory,
+        call.graph,
+        call.device,
+        call.device.memory,
         np.array(starts),
         bound,
         gap,
@@ -169,4 +170,4 @@ def offload(
     )
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params = {"chunk": chunk, **limit, "seed": seed, "evaluations": evaluations}
-    return task.result("offload", params, schedule)
+    return call.result(params, schedule)

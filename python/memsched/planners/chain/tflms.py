@@ -13,10 +13,11 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError, LimitError
-from memsched.planners.base import ChainTask, far_apart, over_at, seconds_left, start
+from memsched.planners.call import far_apart, over_at, seconds_left
+from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes, need_of_keeping_all
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import WORKSPACE_LIMIT, GraphTask, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
+from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 from memsched.support import checks
@@ -25,11 +26,11 @@ from memsched.support.types import Flags
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
-def _makespans(task: ChainTask, time_limit: float | None) -> npt.NDArray[np.float64]:
+def _makespans(call: ChainCall, time_limit: float | None) -> npt.NDArray[np.float64]:
     """Makespans over (n, lookahead); a forward that waits for memory counts as failed."""
-    return task.makespans_of_many(
-        lambda counts: _prefix(task.chain.n, counts),
-        task.chain.n + 1,
+    return call.makespans_of_many(
+        lambda counts: _prefix(call.chain.n, counts),
+        call.chain.n + 1,
         time_limit=time_limit,
         aheads=LOOKAHEADS,
         stall=False,
@@ -48,11 +49,11 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: flo
     suffice, where they come in no order; only for those it takes a bisection.
     """
     peak = max(1, _core.graph_peak_memory(graph_of(chain)))
-    task = start("tflms", chain, peak, None, device, chunk)
-    least = task.device.memory
+    call = begin_chain(tflms, chain, peak, None, device, chunk)
+    least = call.device.memory
 
     def runs(counts: npt.NDArray[np.int64], memory: int) -> npt.NDArray[np.bool_]:
-        at = replace(task, device=make_device(memory, None, device))
+        at = replace(call, device=make_device(memory, None, device))
         return np.isfinite(at.makespans(at.tensors(_prefix(chain.n, counts)), ahead=1, stall=False))
 
     def alone(count: np.int64, memory: int) -> bool:
@@ -140,23 +141,23 @@ def tflms(
     """
     if not isinstance(problem, Chain):
         graph_of(problem, chunk)
-        started = start_graph("tflms", problem, M, beta, device, workspace_limit, need=lambda *_: 0)
+        started = begin_classes(tflms, problem, M, beta, device, workspace_limit, need=lambda *_: 0)
         return _of_graph(started, checks.time_limit(time_limit) or None)
-    task = start("tflms", problem, M, beta, device, chunk)
+    call = begin_chain(tflms, problem, M, beta, device, chunk, least=False)
     limit = checks.time_limit(time_limit) or None
-    makespans = _makespans(task, limit)
+    makespans = _makespans(call, limit)
     if not np.isfinite(makespans).any():
-        least = min_memory(problem, task.device, chunk, over_at(task.started, limit))
+        least = min_memory(problem, call.device, chunk, over_at(call.started, limit))
         raise InfeasibleError(
-            f"tflms has no plan for '{problem.name}' in {task.device.memory} bytes: every setting makes a forward wait "
+            f"tflms has no plan for '{problem.name}' in {call.device.memory} bytes: every setting makes a forward wait "
             f"for memory, which tflms cannot do; it needs M >= {least}",
             least,
         )
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
-    flags = task.tensors(_prefix(problem.n, np.array([count]))[0])
+    flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
     params = {"chunk": chunk, "tensors": count, "lookahead": LOOKAHEADS[row]}
     planner = {"name": "tflms", "tensors": count, "lookahead": LOOKAHEADS[row]}
-    return task.result("tflms", params, task.schedule(flags, planner, LOOKAHEADS[row]))
+    return call.result(params, call.schedule(flags, planner, LOOKAHEADS[row]))
 
 
 def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
@@ -176,29 +177,29 @@ def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: 
     return by_bisection(runs, above, max(above + 1, need_of_keeping_all(graph, workspace_limit)), until)
 
 
-def _of_graph(task: GraphTask, time_limit: float | None) -> Result:
-    if task.stays:
-        return task.result({"tensors": 0, "lookahead": None}, task.everything_stays())
-    graph, limit, until = task.graph, task.workspace_limit, over_at(task.started, time_limit)
+def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
+    if call.stays:
+        return call.result({"tensors": 0, "lookahead": None}, call.everything_stays())
+    graph, limit, until = call.graph, call.workspace_limit, over_at(call.started, time_limit)
     maps = len(_core.feature_maps(graph))
     counts = np.arange(maps + 1) if time_limit is None else far_apart(maps + 1)
     seconds = seconds_left(until)
-    found = _core.prefix_makespans(graph, task.device, limit, counts.tolist(), LOOKAHEADS, time_limit=seconds)
+    found = _core.prefix_makespans(graph, call.device, limit, counts.tolist(), LOOKAHEADS, time_limit=seconds)
     makespans = np.empty((len(LOOKAHEADS), maps + 1))
     makespans[:, counts] = np.reshape(found, makespans.shape)
     if not np.isfinite(makespans).any():
         if time.perf_counter() >= until:
             raise LimitError(f"time_limit is {time_limit} seconds, and no setting that was tried runs; give more")
         least = graph_min_memory(graph, limit, until=until)
-        if least <= task.device.memory:
-            least = graph_min_memory(graph, limit, task.device.memory, until)
-        raise task.no_plan(least, "whatever travels, some op does not fit, or what is fetched ahead does not")
+        if least <= call.device.memory:
+            least = graph_min_memory(graph, limit, call.device.memory, until)
+        raise call.no_plan(least, "whatever travels, some op does not fit, or what is fetched ahead does not")
     row, count = divmod(int(np.argmin(makespans)), maps + 1)
     params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
     planner = {"name": "tflms", **params}
     classes = _prefix(maps, np.array([count]))[0]
     schedule = _core.class_schedule(
-        graph, task.device, limit, classes, fetch="layers", layers=LOOKAHEADS[row], planner=planner
+        graph, call.device, limit, classes, fetch="layers", layers=LOOKAHEADS[row], planner=planner
     )
     assert schedule is not None  # it has a makespan
-    return task.result(params, schedule)
+    return call.result(params, schedule)

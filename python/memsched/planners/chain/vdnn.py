@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from memsched._core import Device, Graph
 from memsched.planners import minimum
-from memsched.planners.base import start
 from memsched.planners.entry import planner
 from memsched.planners.graph.vdnn_sync import vdnn_sync
+from memsched.planners.sets import begin_chain
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem
 from memsched.result import Result
@@ -72,8 +72,8 @@ def vdnn(
     """
     if isinstance(problem, Graph | GraphFamily) and chunk is None:
         return vdnn_sync(problem, M, beta, device=device)
-    task = start("vdnn", problem, M, beta, device, chunk, min_memory=minimum.of_graph)
-    chain = task.chain
+    call = begin_chain(vdnn, problem, M, beta, device, chunk)
+    chain = call.chain
     sizes = np.array([chain.activation[0], *chain.saved[:-1]], dtype=float)
     ratio = np.divide(chain.forward_time, sizes, out=np.zeros(chain.n), where=sizes > 0)
     thresholds = np.unique(ratio)[::-1]
@@ -86,16 +86,16 @@ def vdnn(
         chosen[numbers == 0] = 0
         return chosen
 
-    makespans = task.makespans_of_many(
+    makespans = call.makespans_of_many(
         stages, 1 + 2 * len(thresholds), time_limit=checks.time_limit(time_limit) or None
     )[0]
     if not np.isfinite(makespans).any():
-        raise task.host_error("vdnn")
+        raise call.host_error()
     best = int(np.argmin(makespans))
     params = {
         "chunk": chunk,
         "threshold": None if best == 0 else float(thresholds[(best - 1) % len(thresholds)]),
         "every_other": best > len(thresholds),
     }
-    schedule = task.schedule(task.tensors(stages(np.array([best])))[0], {"name": "vdnn"})
-    return task.result("vdnn", params, schedule)
+    schedule = call.schedule(call.tensors(stages(np.array([best])))[0], {"name": "vdnn"})
+    return call.result(params, schedule)

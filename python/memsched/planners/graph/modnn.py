@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
+from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
 from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
-from memsched.planners.base import measured, over_at, seconds_left, without_link
+from memsched.planners.call import begin, over_at, seconds_left, without_link
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import infeasible
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
 from memsched.problems.family import GraphFamily
@@ -100,19 +99,19 @@ def modnn(
     >>> result.schedule.rounds, result.schedule.memory
     (((86, 1), (85, 2)), 'contiguous')
     """
-    started = time.perf_counter()
+    call = begin(modnn, problem, M, beta, device)
     checks.choice("rounds", rounds, ("fewest", "search"))
     gpus = checks.count("gpus", gpus, 1, 2)
     added = checks.bandwidth("memory_bandwidth", memory_bandwidth)
-    until = over_at(started, checks.time_limit(time_limit) or None)
-    name = graph_of(problem).name
-    device = make_device(M, beta, device)
+    until = over_at(call.started, checks.time_limit(time_limit) or None)
     foresee = checks.flag("foresee", foresee)
     params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:
-        problem, device, params["exchange_time"] = _one_of_two(problem, device, added)
-    walk = _Walk(problem, device, {"name": "modnn", **params}, foresee, rounds == "search", progress, until)
-    schedule = walk.best(device.memory)
+        half, shared, params["exchange_time"] = _one_of_two(problem, call.device, added)
+        call = replace(call, problem=half, device=shared)
+    problem, memory = call.problem, call.device.memory
+    walk = _Walk(problem, call.device, {"name": "modnn", **params}, foresee, rounds == "search", progress, until)
+    schedule = walk.best(memory)
     if schedule is None:
         least, reason = least_memory(problem), "some op does not fit"
         if not walk.free:
@@ -120,8 +119,8 @@ def modnn(
                 walk.least(),
                 "some op does not fit, or without a link or with so small a host too much stays",
             )
-        raise infeasible("modnn", name, device, least, reason)
-    return measured("modnn", params, problem, schedule, device, started, recomputes=False)
+        raise call.no_plan(least, reason)
+    return call.result(params, schedule)
 
 
 def _one_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:

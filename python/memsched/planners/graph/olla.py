@@ -12,10 +12,9 @@ from memsched._core import Device, Graph, Schedule
 from memsched.arena.order import Order, kept, order
 from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import Blocks, as_buffers, as_columns
-from memsched.planners.base import measured
+from memsched.planners.call import begin
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import infeasible
-from memsched.problems.problem import Problem, graph_of, make_device
+from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
@@ -28,8 +27,8 @@ _ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
 
 def least_memory(problem: Problem) -> int:
     """The height of the arena, resident included, as `olla` finds it by default."""
-    task = _start(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
-    return task.height(task.improve(task.place_names(task.first.order), _TRIES, 0)[0])
+    search = _started(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
+    return search.height(search.improve(search.place_names(search.first.order), _TRIES, 0)[0])
 
 
 @planner(
@@ -108,32 +107,26 @@ def olla(
     >>> result.params["memory_optimal"], result.placement.fragmentation
     (True, 0.0)
     """
-    started = time.perf_counter()
-    graph = graph_of(problem)
-    device = make_device(M, beta, device)
+    call = begin(olla, problem, M, beta, device)
+    graph, room = call.graph, call.device.memory
     limit = checks.non_negative("time_limit", time_limit, "seconds")
     alignment = checks.count("alignment", alignment, 1, 2**40)
     tries = checks.count("tries", tries, 0, 10**6)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     checks.choice("method", method, ("search", "ilp"))
     stay = tuple(name for name, flag in zip(_core.tensor_names(graph), kept(graph, keep), strict=True) if flag)
-    task = _start(graph, stay, method, started, limit, alignment, progress)
-    placed, of_all = task.improve(task.place_names(task.first.order), tries, seed)
-    if task.height(placed) > device.memory:
-        needed, proven = task.height(placed), of_all or task.height(placed) <= task.first.lower_bound
-        raise infeasible("olla", graph.name, device, needed, "so high is the arena of its order", enough=not proven)
-    params = {
-        "method": method,
-        "alignment": alignment,
-        "peak_bound": task.first.lower_bound,
-        "memory_optimal": of_all or task.height(placed) <= task.first.lower_bound,
-    }
-    schedule = task.schedule(placed, device.memory, {"name": "olla", **params})
-    placement = task.placement(placed)
-    return measured("olla", params, problem, schedule, device, started, recomputes=True, placement=placement)
+    search = _started(graph, stay, method, call.started, limit, alignment, progress)
+    placed, of_all = search.improve(search.place_names(search.first.order), tries, seed)
+    height, peak_bound = search.height(placed), search.first.lower_bound
+    optimal = of_all or height <= peak_bound
+    if height > room:
+        raise call.no_plan(height, "so high is the arena of its order", enough=not optimal)
+    params = {"method": method, "alignment": alignment, "peak_bound": peak_bound, "memory_optimal": optimal}
+    schedule = search.schedule(placed, room, {"name": "olla", **params})
+    return call.result(params, schedule, placement=search.placement(placed))
 
 
-def _start(
+def _started(
     graph: Graph,
     keep: tuple[str, ...],
     method: str,
@@ -141,10 +134,10 @@ def _start(
     limit: float,
     alignment: int,
     progress: Progress,
-) -> _Task:
+) -> _Search:
     """Find the order; `limit` seconds after `started` the time for its addresses is over, too."""
     left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
-    return _Task(
+    return _Search(
         graph=graph,
         flags=kept(graph, keep),
         alignment=alignment,
@@ -171,7 +164,7 @@ class _Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
+class _Search:
     """The search for addresses, when the best order is known."""
 
     graph: Graph

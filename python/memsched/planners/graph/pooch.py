@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memsched._core import Device
+from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all, search_classes
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_swapping_all, search_classes, start_graph
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support import checks
@@ -96,10 +96,9 @@ def pooch(
     True
     """
     checks.progress(progress)
-    task = start_graph("pooch", problem, M, beta, device, workspace_limit, mixes=True)
+    call = begin_classes(pooch, problem, M, beta, device, workspace_limit, mixes=True)
     return search_classes(
-        task,
-        recompute=True,
+        call,
         tree=tree,
         beam=beam,
         fill=fill,

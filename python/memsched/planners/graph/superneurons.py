@@ -6,9 +6,9 @@ import math
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.planners.base import over_at, seconds_left
+from memsched.planners.call import over_at, seconds_left
+from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_keeping_all
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_keeping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -92,14 +92,14 @@ def superneurons(
     >>> len(result.offloaded), len(result.recomputed) > 0
     (5, True)
     """
-    task = start_graph("superneurons", problem, M, beta, device, workspace_limit, need=lambda graph, limit: 0)
-    until = over_at(task.started, checks.time_limit(time_limit) or None)
-    if task.stays:
-        return task.result({}, task.everything_stays(), recomputes=True)
-    schedule = _planned(task.graph, task.device, task.workspace_limit, until)
+    call = begin_classes(superneurons, problem, M, beta, device, workspace_limit, need=lambda graph, limit: 0)
+    until = over_at(call.started, checks.time_limit(time_limit) or None)
+    if call.stays:
+        return call.result({}, call.everything_stays())
+    schedule = _planned(call.graph, call.device, call.workspace_limit, until)
     if schedule is None:
-        needed = least_memory(task.graph, task.workspace_limit, until=until)
-        if needed <= task.device.memory:
-            needed = least_memory(task.graph, task.workspace_limit, task.device.memory, until)
-        raise task.no_plan(needed, "its classes, or their fetches one convolution ahead, do not fit")
-    return task.result({}, schedule, recomputes=True)
+        needed = least_memory(call.graph, call.workspace_limit, until=until)
+        if needed <= call.device.memory:
+            needed = least_memory(call.graph, call.workspace_limit, call.device.memory, until)
+        raise call.no_plan(needed, "its classes, or their fetches one convolution ahead, do not fit")
+    return call.result({}, schedule)

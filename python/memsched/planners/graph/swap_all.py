@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device
+from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_swapping_all, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem, make_device
 from memsched.result import Result
@@ -67,20 +67,20 @@ def swap_all(
     """
     scheduled = checks.flag("scheduled", scheduled)
     least = need_of_swapping_all if scheduled else lambda graph, limit: 0  # what one layer ahead takes is found below
-    task = start_graph("swap_all", problem, M, beta, device, workspace_limit, need=least)
+    call = begin_classes(swap_all, problem, M, beta, device, workspace_limit, need=least)
     planner = {"name": "swap_all", "scheduled": scheduled}
 
     def planned(memory: int) -> _core.Schedule | None:
-        at = make_device(memory, None, task.device)
-        return _core.swap_all(task.graph, at, task.workspace_limit, scheduled, planner)
+        at = make_device(memory, None, call.device)
+        return _core.swap_all(call.graph, at, call.workspace_limit, scheduled, planner)
 
-    schedule = task.everything_stays() if task.stays else planned(task.device.memory)
+    schedule = call.everything_stays() if call.stays else planned(call.device.memory)
     if schedule is None:  # with fetches on demand it would fit
-        enough = need_of_swapping_all(task.graph, task.workspace_limit)
+        enough = need_of_swapping_all(call.graph, call.workspace_limit)
         while planned(enough) is None:
             if enough == EXACT_BYTES:
-                raise task.endless()
+                raise call.endless()
             enough = min(2 * enough, EXACT_BYTES)
-        needed = by_bisection(lambda memory: planned(memory) is not None, task.device.memory, enough)
-        raise task.no_plan(needed, "fetching one layer ahead does not fit")
-    return task.result({"scheduled": scheduled}, schedule)
+        needed = by_bisection(lambda memory: planned(memory) is not None, call.device.memory, enough)
+        raise call.no_plan(needed, "fetching one layer ahead does not fit")
+    return call.result({"scheduled": scheduled}, schedule)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memsched._core import Device
+from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all, search_classes
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import WORKSPACE_LIMIT, by_default, need_of_swapping_all, search_classes, start_graph
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support.types import Progress
@@ -76,10 +76,9 @@ def swap_opt(
     >>> ms.swap_opt(graph, 16e9, 12e9).makespan < ms.swap_all(graph, 16e9, 12e9).makespan
     True
     """
-    task = start_graph("swap_opt", problem, M, beta, device, workspace_limit, mixes=True)
+    call = begin_classes(swap_opt, problem, M, beta, device, workspace_limit, mixes=True)
     return search_classes(
-        task,
-        recompute=False,
+        call,
         tree=tree,
         beam=beam,
         fill=False,

@@ -7,9 +7,9 @@ import dataclasses
 from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError
+from memsched.planners.classes import FIRST, ClassCall, begin_classes
 from memsched.planners.entry import planner
 from memsched.planners.graph import vdnn_sync
-from memsched.planners.graph_base import FIRST, GraphTask, start_graph
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, rounds_of
 from memsched.problems.family import GraphFamily
@@ -74,27 +74,27 @@ def vdnn_plus(
     """
     device = make_device(M, beta, device)
     try:
-        task, rounds = _start(problem, device)
+        call, rounds = _start(problem, device)
     except InfeasibleError as error:
         if not isinstance(problem, GraphFamily):
             raise
         least = _least_above(problem, device)
         raise InfeasibleError(f"{error} at these rounds, or with others M >= {least}", least) from None
-    if task.stays:
-        return task.result({"moved": None}, task.everything_stays().with_rounds(rounds))
-    schedule, convolutions = _core.vdnn_sync(task.graph, task.device, {"name": "vdnn_plus"})
+    if call.stays:
+        return call.result({"moved": None}, call.everything_stays().with_rounds(rounds))
+    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": "vdnn_plus"})
     if schedule is None:
-        raise task.endless()
-    return task.result({"moved": "conv" if convolutions else "all"}, schedule.with_rounds(rounds))
+        raise call.endless()
+    return call.result({"moved": "conv" if convolutions else "all"}, schedule.with_rounds(rounds))
 
 
-def _start(problem: Problem, device: Device) -> tuple[GraphTask, Rounds]:
+def _start(problem: Problem, device: Device) -> tuple[ClassCall, Rounds]:
     """The call at the larger sub-batch, and the rounds."""
     family = problem if isinstance(problem, GraphFamily) else None
     rounds = [(graph_of(problem).batch, 1)] if family is None else rounds_of(family, device.memory)
     graph = graph_of(problem) if family is None else family.at(rounds[0][0])
-    task = start_graph("vdnn_plus", graph, None, None, device, FIRST, need=vdnn_sync.least_memory)
-    return dataclasses.replace(task, problem=problem), rounds
+    call = begin_classes(vdnn_plus, graph, None, None, device, FIRST, need=vdnn_sync.least_memory)
+    return dataclasses.replace(call, problem=problem), rounds
 
 
 def _least_above(problem: Problem, device: Device) -> int:

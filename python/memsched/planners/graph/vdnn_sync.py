@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
+from memsched.planners.classes import FIRST, begin_classes
 from memsched.planners.entry import planner
-from memsched.planners.graph_base import FIRST, start_graph
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.memo import once_an_object
@@ -69,10 +69,10 @@ def vdnn_sync(
     >>> ms.vdnn_sync(graph, 12 * 2**30, 10e9).params["moved"]
     'conv'
     """
-    task = start_graph("vdnn_sync", problem, M, beta, device, FIRST, need=least_memory)
-    if task.stays:
-        return task.result({"moved": None}, task.everything_stays())
-    schedule, convolutions = _core.vdnn_sync(task.graph, task.device, {"name": "vdnn_sync"})
+    call = begin_classes(vdnn_sync, problem, M, beta, device, FIRST, need=least_memory)
+    if call.stays:
+        return call.result({"moved": None}, call.everything_stays())
+    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": "vdnn_sync"})
     if schedule is None:
-        raise task.endless()
-    return task.result({"moved": "conv" if convolutions else "all"}, schedule)
+        raise call.endless()
+    return call.result({"moved": "conv" if convolutions else "all"}, schedule)

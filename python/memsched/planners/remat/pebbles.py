@@ -7,7 +7,7 @@ import time
 from memsched import _core
 from memsched._core import Device
 from memsched.errors import InfeasibleError, LimitError
-from memsched.planners.base import measured
+from memsched.planners.call import measured
 from memsched.problems.problem import Problem, graph_of, make_device, peak_of
 from memsched.result import Result
 from memsched.support import checks

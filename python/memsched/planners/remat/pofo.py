@@ -10,13 +10,12 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
 from memsched.errors import InvalidInputError, LimitError
-from memsched.planners.base import ChainTask, start
 from memsched.planners.entry import planner
 from memsched.planners.remat.recompute import (
     MOST_LAYERS,
     SPARE,
-    RecomputeTask,
     Tables,
+    UnrolledRuns,
     pofo_min_memory,
     rotor_min_memory,
     rotor_plan,
@@ -24,6 +23,7 @@ from memsched.planners.remat.recompute import (
     unroll,
     until,
 )
+from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support import checks
@@ -42,7 +42,7 @@ class Attempt:
     plan: RematPlan | None
     labels: str
     slots: int
-    run: RecomputeTask
+    run: UnrolledRuns
     makespan: float
 
 
@@ -64,10 +64,10 @@ def _finished(
     else:
         schedule = best.run.schedule(planner)
         schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
-    task = best.run.task
-    estimate = best.plan.time if best.plan else best.makespan if task.excess <= 0 else None
+    call = best.run.call
+    estimate = best.plan.time if best.plan else best.makespan if call.excess <= 0 else None
     estimate = None if estimate == math.inf else estimate  # transfers of whole slots may be endless where real ones end
-    return task.result("pofo", params, schedule, estimate=estimate, recomputes=True)
+    return call.result(params, schedule, estimate=estimate)
 
 
 def _in_phases(schedule: Schedule) -> Schedule:
@@ -81,57 +81,57 @@ def _in_phases(schedule: Schedule) -> Schedule:
     return schedule.with_steps([*before, waits, *fetched, *steps[loss + 1 :]])
 
 
-def _plans(task: ChainTask, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Iterator[Attempt]:
+def _plans(call: ChainCall, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Iterator[Attempt]:
     """What the given kind of labels, or for "auto" each kind worth trying, finds."""
-    width = beam or min(1000, max(100, BEAM // task.chain.n))
-    real = slots or (1000 if task.chain.n <= 128 else 400)
+    width = beam or min(1000, max(100, BEAM // call.chain.n))
+    real = slots or (1000 if call.chain.n <= 128 else 400)
     kinds = {
         "real": [("real", real)],
         "exact": [("exact", slots or EXACT_SLOTS)],
         "auto": [("real", real)] if tables.shared else [("real", real), ("real", max(1, real // 2))],
     }[labels]
-    if labels == "auto" and task.chain.n <= SHORT and not tables.shared:
+    if labels == "auto" and call.chain.n <= SHORT and not tables.shared:
         kinds.append(("exact", min(real, EXACT_SLOTS)))
     for at, (kind, count) in enumerate(kinds):
-        for layers in tables.layers(task)[at:] or (MOST_LAYERS,):
-            for table in tables.of(task, count, layers):
-                found = _fitting(task, table, kind, max(1, width // max(1, table.slots // (2 * count))), tables)
+        for layers in tables.layers(call)[at:] or (MOST_LAYERS,):
+            for table in tables.of(call, count, layers):
+                found = _fitting(call, table, kind, max(1, width // max(1, table.slots // (2 * count))), tables)
                 if found is not None:
                     yield found
                 if labels == "auto":
-                    yield from _without_link(task, table)
+                    yield from _without_link(call, table)
                 if found is not None:
                     break
 
 
-def _without_link(task: ChainTask, table: RematTable) -> Iterator[Attempt]:
+def _without_link(call: ChainCall, table: RematTable) -> Iterator[Attempt]:
     """rotor's plan, which may use what rounding up leaves."""
-    plan = rotor_plan(task, table)
+    plan = rotor_plan(call, table)
     if plan is not None:
-        run = unroll(task, plan)
-        slots = task.capacity // table.width
+        run = unroll(call, plan)
+        slots = call.capacity // table.width
         yield Attempt(plan=plan, labels="none", slots=slots, run=run, makespan=run.makespan())
 
 
-def _fitting(task: ChainTask, table: RematTable, labels: str, beam: int, tables: Tables) -> Attempt | None:
+def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables: Tables) -> Attempt | None:
     """The plan of one table; where rounding up leaves none, one for a few slots more that fits all the same."""
     if labels == "exact" and table.slots > MOST_EXACT_SLOTS * (1 + 1 / SPARE):
         return None
     for more in (0, 1, 2):
         if more > spare_slots(table):
             break
-        capacity = task.capacity + more * table.width
-        plan = table.pofo(capacity, task.device, labels == "exact", beam, tables.left, tables.progress)
+        capacity = call.capacity + more * table.width
+        plan = table.pofo(capacity, call.device, labels == "exact", beam, tables.left, tables.progress)
         if plan is not None:
-            run = unroll(task, plan)
+            run = unroll(call, plan)
             makespan = run.makespan()
             if makespan < math.inf:
-                slots = task.capacity // table.width
+                slots = call.capacity // table.width
                 return Attempt(plan=plan, labels=labels, slots=slots, run=run, makespan=makespan)
     return None
 
 
-def pofo_attempt(task: ChainTask, *, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Attempt:
+def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Attempt:
     """The plan whose transfers, as early as the rules allow, simulate best.
 
     Raises
@@ -139,23 +139,23 @@ def pofo_attempt(task: ChainTask, *, labels: str, slots: int | None, beam: int |
     InfeasibleError
         None fits host_memory.
     """
-    if task.excess <= 0:
-        run = unroll(task, None)
+    if call.excess <= 0:
+        run = unroll(call, None)
         return Attempt(plan=None, labels=labels, slots=0, run=run, makespan=run.makespan())
-    attempts = list(_plans(task, labels, slots, beam, tables))
+    attempts = list(_plans(call, labels, slots, beam, tables))
     if not attempts:
-        attempts.append(_just_fits(task, linked=min(task.device.d2h, task.device.h2d) > 0))
+        attempts.append(_just_fits(call, linked=min(call.device.d2h, call.device.h2d) > 0))
     best = min(attempts, key=lambda attempt: attempt.makespan)
-    if best.makespan == math.inf and task.device.memory >= rotor_min_memory(task.chain):
-        best = _just_fits(task, linked=False)
+    if best.makespan == math.inf and call.device.memory >= rotor_min_memory(call.chain):
+        best = _just_fits(call, linked=False)
     if best.makespan == math.inf:
-        raise task.host_error("pofo")
+        raise call.host_error()
     return best
 
 
-def _just_fits(task: ChainTask, *, linked: bool) -> Attempt:
+def _just_fits(call: ChainCall, *, linked: bool) -> Attempt:
     """A plan of least memory, which no slots are fine enough for, or whose transfers the device cannot do."""
-    run = unroll(task, _core.least_memory_plan(task.chain, task.capacity, linked))
+    run = unroll(call, _core.least_memory_plan(call.chain, call.capacity, linked))
     return Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan())
 
 
@@ -170,13 +170,19 @@ def _with_table(
     progress: Progress = None,
 ) -> Result:
     """The same with real labels, from a table for all memories up to its own."""
-    task = start("pofo", chain, None, None, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
-    tables = Tables(threads=threads, progress=progress, until=until(task, time_limit or None), shared=table)
-    best = pofo_attempt(task, labels="auto", slots=table.slots, beam=None, tables=tables)
+    call = begin_chain(pofo, chain, None, None, device, chunk)
+    tables = Tables(threads=threads, progress=progress, until=until(call, time_limit or None), shared=table)
+    best = pofo_attempt(call, labels="auto", slots=table.slots, beam=None, tables=tables)
     return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)
 
 
-@planner("recomputes and offloads", needs=pofo_min_memory, recomputes=True, with_table=_with_table)
+@planner(
+    "recomputes and offloads",
+    needs=pofo_min_memory,
+    needs_alone=rotor_min_memory,
+    recomputes=True,
+    with_table=_with_table,
+)
 def pofo(
     chain: Chain,
     M: float | None = None,
@@ -283,13 +289,13 @@ def pofo(
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
     if moves is not None:
         moves = checks.count("moves", moves, 0, 2**63 - 1)
-    task = start("pofo", chain, M, beta, device, chunk, min_memory=pofo_min_memory, recomputing=rotor_min_memory)
+    call = begin_chain(pofo, chain, M, beta, device, chunk)
     if labels == "exact" and chain.n >= MOST_LAYERS:
         raise LimitError(
             f"labels is 'exact'; '{chain.name}' has {chain.n} stages, and exact labels take {MOST_LAYERS - 1}"
         )
-    tables = Tables(threads=threads, progress=progress, until=until(task, time_limit or None))
-    best = pofo_attempt(task, labels=labels, slots=slots, beam=beam, tables=tables)
+    tables = Tables(threads=threads, progress=progress, until=until(call, time_limit or None))
+    best = pofo_attempt(call, labels=labels, slots=slots, beam=beam, tables=tables)
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, **limit}
     return _finished(best, beam, time_limit, moves, seed, params, progress)

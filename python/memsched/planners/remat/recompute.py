@@ -12,7 +12,8 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
 from memsched.errors import LimitError
-from memsched.planners.base import LEAST_TIME, ChainTask
+from memsched.planners.call import LEAST_TIME
+from memsched.planners.sets import ChainCall
 from memsched.problems.bounds import graph_bound
 from memsched.problems.problem import graph_of, peak_of
 from memsched.support.memo import once_an_object
@@ -94,25 +95,25 @@ class Tables:
         """Seconds, or None without a limit."""
         return None if self.until is None else max(0.0, self.until - time.perf_counter())
 
-    def layers(self, task: ChainTask) -> tuple[int, ...]:
+    def layers(self, call: ChainCall) -> tuple[int, ...]:
         """How finely to plan: at once, or where the time is limited a quick plan of a long chain before that."""
-        quick = self.until is not None and task.chain.n > 2 * FIRST_LAYERS and self.shared is None
+        quick = self.until is not None and call.chain.n > 2 * FIRST_LAYERS and self.shared is None
         return (FIRST_LAYERS, MOST_LAYERS) if quick else (MOST_LAYERS,)
 
-    def of(self, task: ChainTask, slots: int, layers: int) -> Iterator[RematTable]:
+    def of(self, call: ChainCall, slots: int, layers: int) -> Iterator[RematTable]:
         """The shared one, then one of `slots` slots, and of four times as many for when rounding up leaves no plan."""
         if self.shared is not None:
             yield self.shared
-            slots = min(slots, most_slots(task.chain) * SPARE // (SPARE + 1))
+            slots = min(slots, most_slots(call.chain) * SPARE // (SPARE + 1))
         for count in (slots, 4 * slots):
-            width = max(1, task.capacity // count)
+            width = max(1, call.capacity // count)
             spare = count // SPARE
             if self.left == 0:
                 return
-            if count == slots or count + spare <= most_slots(task.chain):
+            if count == slots or count + spare <= most_slots(call.chain):
                 table = make_table(
-                    task.chain,
-                    task.capacity + spare * width,
+                    call.chain,
+                    call.capacity + spare * width,
                     count + spare,
                     threads=self.threads,
                     layers=layers,
@@ -130,24 +131,24 @@ def spare_slots(table: RematTable) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeTask:
+class UnrolledRuns:
     """One sequence of runs of a chain, unrolled: every run an op, every stay of a value on the device a tensor.
 
     Attributes
     ----------
-    task : ChainTask
+    call : ChainCall
     unrolled : Unrolled
     travels : ndarray of uint8
         One flag a tensor of the unrolled graph.
     """
 
-    task: ChainTask
+    call: ChainCall
     unrolled: Unrolled
     travels: Flags
 
     def makespan(self) -> float:
         """Simulated, with all transfers as early as the rules allow; infinite where the plan does not run."""
-        device = self.task.device
+        device = self.call.device
         return float(
             _core.offload_set_makespans(self.unrolled.graph, device, device.memory, self.travels[np.newaxis])[0]
         )
@@ -155,18 +156,18 @@ class RecomputeTask:
     def schedule(self, planner: dict[str, Any]) -> Schedule:
         """Its schedule on the chain's graph."""
         made = _core.offload_set_schedule(
-            self.unrolled.graph, self.task.device.memory, self.travels, planner, self.task.chunk
+            self.unrolled.graph, self.call.device.memory, self.travels, planner, self.call.chunk
         )
-        return self.unrolled.rolled(self.task.graph, made)
+        return self.unrolled.rolled(self.call.graph, made)
 
     def searched(
         self, planner: dict[str, Any], time_limit: float, moves: int | None, seed: int, progress: Progress
     ) -> tuple[Schedule, int]:
         """The schedule after a search for better transfers around the same runs, and how many it tried.
 
-        It ends after so many seconds since the task was started, or, where that is given, after so many moves.
+        It ends after so many seconds since the call was started, or, where that is given, after so many moves.
         """
-        device = self.task.device
+        device = self.call.device
         bound = graph_bound(self.unrolled.graph, device)
         made, evaluations = _core.offload_search(
             self.unrolled.graph,
@@ -177,46 +178,46 @@ class RecomputeTask:
             0.0,
             seed,
             moves,
-            max(0.0, time_limit - (time.perf_counter() - self.task.started)) if moves is None else None,
+            max(0.0, time_limit - (time.perf_counter() - self.call.started)) if moves is None else None,
             planner,
-            self.task.chunk,
+            self.call.chunk,
             progress,
         )
-        return self.unrolled.rolled(self.task.graph, made), evaluations
+        return self.unrolled.rolled(self.call.graph, made), evaluations
 
 
-def unroll(task: ChainTask, plan: RematPlan | None) -> RecomputeTask:
+def unroll(call: ChainCall, plan: RematPlan | None) -> UnrolledRuns:
     """The runs of a plan, and what it sends of what was first run; without a plan, each op once and nothing sent."""
-    ops = np.arange(2 * task.chain.n + 1) if plan is None else plan.ops
-    unrolled = Unrolled(task.graph, ops, np.zeros(len(ops), np.uint8) if plan is None else plan.skips)
+    ops = np.arange(2 * call.chain.n + 1) if plan is None else plan.ops
+    unrolled = Unrolled(call.graph, ops, np.zeros(len(ops), np.uint8) if plan is None else plan.skips)
     tensors = np.asarray(unrolled.tensors)  # of the chain's graph
     travels = np.zeros(len(tensors), np.uint8)
     if plan is None:
-        return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
-    first = np.full(len(task.stage), -1, np.int64)  # instance of each tensor
+        return UnrolledRuns(call=call, unrolled=unrolled, travels=travels)
+    first = np.full(len(call.stage), -1, np.int64)  # instance of each tensor
     first[tensors[::-1]] = np.arange(len(tensors))[::-1]
-    offloaded, with_tape = np.zeros((2, task.chain.n + 2), np.bool_)  # the last is for stage -1
+    offloaded, with_tape = np.zeros((2, call.chain.n + 2), np.bool_)  # the last is for stage -1
     offloaded[plan.offloaded] = True
     with_tape[plan.offloaded[plan.saved != 0]] = True
-    own = np.where(task.tape, with_tape[task.stage], offloaded[task.stage])
+    own = np.where(call.tape, with_tape[call.stage], offloaded[call.stage])
     travels[first[own & (first >= 0)]] = 1
-    return RecomputeTask(task=task, unrolled=unrolled, travels=travels)
+    return UnrolledRuns(call=call, unrolled=unrolled, travels=travels)
 
 
-def until(task: ChainTask, time_limit: float | None) -> float | None:
+def until(call: ChainCall, time_limit: float | None) -> float | None:
     """The moment of time.perf_counter() at which a call with such a limit is over."""
-    return None if time_limit is None else task.started + max(time_limit, LEAST_TIME)
+    return None if time_limit is None else call.started + max(time_limit, LEAST_TIME)
 
 
-def rotor_plan(task: ChainTask, table: RematTable) -> RematPlan | None:
+def rotor_plan(call: ChainCall, table: RematTable) -> RematPlan | None:
     """The plan without a link for the most slots that fits: rounding up leaves room for more than there are."""
     known = _plans_of_slots(table)
-    slots = task.capacity // table.width
+    slots = call.capacity // table.width
     for count in range(slots + spare_slots(table), slots - 1, -1):
         if count not in known:
-            known[count] = _plan_of_slots(task, table, count, known.get(count + 1, NO_PLAN))
+            known[count] = _plan_of_slots(call, table, count, known.get(count + 1, NO_PLAN))
         plan, needed = known[count]
-        if plan is not None and (count == slots or needed <= task.device.memory):
+        if plan is not None and (count == slots or needed <= call.device.memory):
             return plan
     return None
 
@@ -231,7 +232,7 @@ def _plans_of_slots(table: RematTable) -> dict[int, tuple[RematPlan | None, int]
 
 
 def _plan_of_slots(
-    task: ChainTask, table: RematTable, slots: int, above: tuple[RematPlan | None, int]
+    call: ChainCall, table: RematTable, slots: int, above: tuple[RematPlan | None, int]
 ) -> tuple[RematPlan | None, int]:
     """A plan and its need; most often it is the plan for one slot more, `above`."""
     plan = table.rotor(slots * table.width)
@@ -239,4 +240,4 @@ def _plan_of_slots(
         return NO_PLAN
     if above[0] is not None and np.array_equal(plan.ops, above[0].ops) and np.array_equal(plan.skips, above[0].skips):
         return plan, above[1]
-    return plan, _core.peak_of_runs(task.graph, plan.ops, plan.skips)
+    return plan, _core.peak_of_runs(call.graph, plan.ops, plan.skips)

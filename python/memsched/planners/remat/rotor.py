@@ -6,46 +6,47 @@ from typing import Any
 
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable
-from memsched.planners.base import ChainTask, start
 from memsched.planners.entry import planner
 from memsched.planners.remat.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
+from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
 
 
-def _from_tables(task: ChainTask, slots: int, tables: Tables) -> Result:
+def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
     """The result, from the first table that has a plan."""
-    params: dict[str, Any] = {"slots": slots, "chunk": task.chunk}
+    params: dict[str, Any] = {"slots": slots, "chunk": call.chunk}
     plan: RematPlan | None = None
     value: float | None = None
-    if task.excess <= 0:
-        value = float(task.chain.forward_time.sum() + task.chain.backward_time.sum())
+    if call.excess <= 0:
+        value = float(call.chain.forward_time.sum() + call.chain.backward_time.sum())
     else:
-        for layers in tables.layers(task):
-            for table in tables.of(task, slots, layers):
-                found = rotor_plan(task, table)
+        for layers in tables.layers(call):
+            for table in tables.of(call, slots, layers):
+                found = rotor_plan(call, table)
                 if found is not None:
                     if plan is None or found.time <= plan.time:
-                        plan, value, params["slots_used"] = found, found.time, task.capacity // table.width
+                        plan, value, params["slots_used"] = found, found.time, call.capacity // table.width
                     break
-        plan = plan or _core.least_memory_plan(task.chain, task.capacity, False)
-    schedule = unroll(task, plan).schedule({"name": "rotor", "slots": slots})
-    return task.result("rotor", params, schedule, estimate=value, recomputes=True)
+        plan = plan or _core.least_memory_plan(call.chain, call.capacity, False)
+    schedule = unroll(call, plan).schedule({"name": "rotor", "slots": slots})
+    return call.result(params, schedule, estimate=value)
 
 
 def _with_table(
     chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, threads: int = 0
 ) -> Result:
     """The same from a table for all memories up to its own."""
-    task = start("rotor", chain, None, None, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
-    return _from_tables(task, table.slots, Tables(threads=threads, progress=None, shared=table))
+    call = begin_chain(rotor, chain, None, None, device, chunk)
+    return _from_tables(call, table.slots, Tables(threads=threads, progress=None, shared=table))
 
 
 @planner(
     "recomputes, offloads nothing",
     needs=rotor_min_memory,
+    needs_alone=rotor_min_memory,
     recomputes=True,
     uses_link=False,
     with_table=_with_table,
@@ -121,5 +122,5 @@ def rotor(
     slots = checks.count("slots", slots, 1, 1_000_000)
     threads = checks.count("threads", threads, 0, 1024)
     time_limit = checks.time_limit(time_limit) or None
-    task = start("rotor", chain, M, beta, device, chunk, min_memory=rotor_min_memory, recomputing=rotor_min_memory)
-    return _from_tables(task, slots, Tables(threads=threads, progress=progress, until=until(task, time_limit)))
+    call = begin_chain(rotor, chain, M, beta, device, chunk)
+    return _from_tables(call, slots, Tables(threads=threads, progress=progress, until=until(call, time_limit)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memsched._core import Device
@@ -14,18 +13,10 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.study.sources import find_problem, problem_from
-from memsched.study.sweep.arguments import (
-    listed_problems,
-    options_of,
-    read_devices,
-    read_list,
-    read_options,
-    read_planners,
-    read_problem,
-)
+from memsched.study.sweep.arguments import read_groups
 from memsched.study.sweep.interrupt import Interrupts
 from memsched.study.sweep.memory import Memory
-from memsched.study.sweep.points import MOST_POINTS, Group, SweptProblem, check_count, group, table_slots
+from memsched.study.sweep.points import Group, SweptProblem
 from memsched.study.sweep.progress import SweepProgress
 from memsched.study.sweep.table import Sweep
 from memsched.support import checks
@@ -131,33 +122,19 @@ def sweep(
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
     if store is not None and path_of(store, "store") == ":memory:":
         raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
-    memory = read_list("memory", memory)
-    beta = None if beta is None else read_list("beta", beta)
-    planners = planners if planners is None or isinstance(planners, str) else list(islice(planners, MOST_POINTS + 1))
-    given = listed_problems(problems)
-    links = 1 if beta is None else len(beta)
-    each = 1 if planners is None or isinstance(planners, str) else len(planners)
-    check_count(len(given) * max(1, each), len(memory), links)
-    loaded = [read_problem(one) for one in given]
-    wanted = read_options(options)
-    named = [read_planners(planners, one.problem, wanted) for one in loaded]
-    check_count(sum(map(len, named)), len(memory), links)
-    groups: list[Group] = []
-    for one, names in zip(loaded, named, strict=True):
-        devices = read_devices(one.problem, memory, beta, device)
-        for planner in names:
-            own = options_of(planner, wanted)
-            slots = table_slots(one.problem, planner, own, slots_of_tables) if shared_tables else None
-            groups.append(group(one, planner, own, slots, devices, __version__))
     interrupts = Interrupts()
-    start, owned = _executor(executor, workers, loaded, interrupts)
-    with interrupts, closing(_opened(store, retry_failed)) as opened:
-        for one in loaded:
-            opened.add_problem(one)
-        keys = list(dict.fromkeys(key for one in groups for key in one.keys))
-        drive = Drive(_once(groups), opened, start, workers, progress, owned, interrupts)
-        drive.run()
-        return Sweep(opened.rows(keys), claimed=drive.kept > 0)
+    with interrupts:
+        with interrupts.allowed():
+            slots = (shared_tables, slots_of_tables)
+            loaded, groups = read_groups(problems, planners, memory, beta, device, options, slots, __version__)
+        start, owned = _executor(executor, workers, loaded, interrupts)
+        with closing(_opened(store, retry_failed)) as opened:
+            for one in loaded:
+                opened.add_problem(one)
+            keys = list(dict.fromkeys(key for one in groups for key in one.keys))
+            drive = Drive(_once(groups), opened, start, workers, progress, owned, interrupts)
+            drive.run()
+            return Sweep(opened.rows(keys), claimed=drive.kept > 0)
 
 
 def read_store(path: str | os.PathLike[str]) -> Sweep:

@@ -15,7 +15,17 @@ from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
 from memsched.study.sources import find_problem, link_bandwidth
-from memsched.study.sweep.points import MOST_POINTS, SweptProblem, check_kind, check_options, swept_problem
+from memsched.study.sweep.points import (
+    MOST_POINTS,
+    Group,
+    SweptProblem,
+    check_count,
+    check_kind,
+    check_options,
+    group,
+    swept_problem,
+    table_slots,
+)
 from memsched.support import checks
 from memsched.support.units import parse_bandwidth
 
@@ -136,3 +146,46 @@ def options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
     """The options of a planner, those of "all" that it takes included."""
     common = {name: value for name, value in options.get("all", {}).items() if _takes(planner, name)}
     return {**common, **options.get(planner, {})}
+
+
+def read_groups(
+    problems: Sequence[Problem | str] | Problem | str,
+    planners: Iterable[str] | str | None,
+    memory: Any,
+    beta: Any,
+    device: Device | None,
+    options: Mapping[str, Options] | None,
+    tables: tuple[bool, int | None],
+    version: str,
+) -> tuple[list[SweptProblem], list[Group]]:
+    """The problems, and the points of each with each of its planners.
+
+    `tables` says whether points share tables, and of how many slots; `version` is memsched's, for the keys.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad argument.
+    LimitError
+        More than a million points.
+    """
+    shared, wanted_slots = tables
+    memory = read_list("memory", memory)
+    beta = None if beta is None else read_list("beta", beta)
+    planners = planners if planners is None or isinstance(planners, str) else list(islice(planners, MOST_POINTS + 1))
+    given = listed_problems(problems)
+    links = 1 if beta is None else len(beta)
+    each = 1 if planners is None or isinstance(planners, str) else len(planners)
+    check_count(len(given) * max(1, each), len(memory), links)
+    loaded = [read_problem(one) for one in given]
+    wanted = read_options(options)
+    named = [read_planners(planners, one.problem, wanted) for one in loaded]
+    check_count(sum(map(len, named)), len(memory), links)
+    groups: list[Group] = []
+    for one, names in zip(loaded, named, strict=True):
+        devices = read_devices(one.problem, memory, beta, device)
+        for planner in names:
+            own = options_of(planner, wanted)
+            slots = table_slots(one.problem, planner, own, wanted_slots) if shared else None
+            groups.append(group(one, planner, own, slots, devices, version))
+    return loaded, groups

@@ -14,8 +14,8 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematTable
 from memsched.errors import MemschedError
-from memsched.planners.base import Figures, measured
-from memsched.planners.entry import takes
+from memsched.planners.call import measured
+from memsched.planners.entry import Figures, takes
 from memsched.planners.registry import PLANNERS
 from memsched.planners.remat.recompute import make_table
 from memsched.problems.problem import Problem, peak_memory

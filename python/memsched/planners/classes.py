@@ -1,4 +1,4 @@
-"""What the planners of graphs share: checking the call, and plans by classes of feature maps."""
+"""Planners that decide by classes of feature maps: their calls, what they need, and their search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
-from memsched.planners.base import LEAST_TIME, measured, without_link
+from memsched.planners.call import LEAST_TIME, Call, infeasible, without_link
+from memsched.planners.entry import ENTRIES
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
 from memsched.support import checks
@@ -26,67 +27,41 @@ Need = Callable[[Graph, int], int]  # the least M on a graph, under a limit of w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphTask:
-    """One call of a planner of graphs.
+class ClassCall(Call):
+    """One call of a planner of classes.
 
     Attributes
     ----------
-    planner : str
-    problem : Chain, Graph or GraphFamily
-    graph : Graph
-        That of the chain, or of the family at full batch.
-    device : Device
-        Its memory is the budget M.
     workspace_limit : int
         Bytes of workspace within which each op takes its fastest algorithm; -1: each takes its first.
     cannot : str
         Why not all feature maps can move; "" where they can.
     stays : bool
         Not all can move, but everything fits: then nothing needs to.
-    started : float
-        When the call began, for Result.runtime.
     """
 
-    planner: str
-    problem: Problem
-    graph: Graph
-    device: Device
     workspace_limit: int
     cannot: str
     stays: bool
-    started: float
 
     def everything_stays(self) -> Schedule:
         """The plan that keeps all feature maps."""
         kept = np.zeros(len(_core.feature_maps(self.graph)), np.uint8)
-        limit, planner = self.workspace_limit, {"name": self.planner}
+        limit, planner = self.workspace_limit, {"name": self.entry.name}
         schedule = _core.class_schedule(self.graph, self.device, limit, kept, planner=planner)
-        assert schedule is not None  # `start_graph` knows its peak
+        assert schedule is not None  # `begin_classes` knows its peak
         return schedule
 
-    def result(self, params: dict[str, Any], schedule: Schedule, *, recomputes: bool = False) -> Result:
+    def result(self, params: dict[str, Any], schedule: Schedule, **known: Any) -> Result:
         """Simulate, bound and wrap."""
         options = {"workspace_limit": self.workspace_limit, **params} if self.workspace_limit >= 0 else params
-        started, device = self.started, self.device
-        return measured(self.planner, options, self.problem, schedule, device, started, recomputes=recomputes)
+        return Call.result(self, options, schedule, **known)
 
     def endless(self) -> InfeasibleError:
         """What to raise where plans fit but take forever, or where not all can move."""
         needed = need_of_keeping_all(self.graph, self.workspace_limit)
         enough = bool(self.cannot) and not self.stays  # where it may mix, less may do
         return self.no_plan(needed, self.cannot or "the link is so slow that no plan ends", enough=enough)
-
-    def no_plan(self, needed: int, reason: str, *, enough: bool = False) -> InfeasibleError:
-        """What to raise."""
-        return infeasible(self.planner, self.graph.name, self.device, needed, reason, enough=enough)
-
-
-def infeasible(
-    planner: str, problem: str, device: Device, needed: int, reason: str, *, enough: bool = False
-) -> InfeasibleError:
-    """What to raise where there is no plan: the reason, and what it takes, or what is `enough` while less may be."""
-    needs = f"M >= {needed} is enough, and less may be" if enough else f"it needs M >= {needed}"
-    return InfeasibleError(f"{planner} has no plan for '{problem}' in {device.memory} bytes: {reason}; {needs}", needed)
 
 
 def all_swap(graph: Graph) -> Flags:
@@ -106,8 +81,8 @@ def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
     return _core.least_budget(graph, workspace_limit, 0 * all_swap(graph))
 
 
-def start_graph(
-    planner: str,
+def begin_classes(
+    plan: Callable[..., Result],
     problem: Problem,
     M: float | None,
     beta: float | None,
@@ -116,7 +91,7 @@ def start_graph(
     *,
     need: Need = need_of_swapping_all,
     mixes: bool = False,
-) -> GraphTask:
+) -> ClassCall:
     """Check a call of a planner of graphs, and that it can succeed.
 
     `need` is the planner's own minimum where feature maps can move. Without a link, or where the host cannot take all
@@ -130,7 +105,7 @@ def start_graph(
     InfeasibleError
         M is below what is needed.
     """
-    started = time.perf_counter()
+    started, entry = time.perf_counter(), ENTRIES[plan]
     limit = -1 if workspace_limit is FIRST else checks.size("workspace_limit", workspace_limit)
     graph = graph_of(problem)
     device = make_device(M, beta, device)
@@ -145,9 +120,9 @@ def start_graph(
     needed = (need_of_keeping_all if reason else need)(graph, limit)
     stays = bool(reason) and device.memory >= needed
     if device.memory < needed and not (reason and mixes):
-        raise infeasible(planner, graph.name, device, needed, reason or "some op does not fit")
-    return GraphTask(
-        planner=planner,
+        raise infeasible(entry.name, graph.name, device, needed, reason or "some op does not fit")
+    return ClassCall(
+        entry=entry,
         problem=problem,
         graph=graph,
         device=device,
@@ -164,9 +139,8 @@ def by_default(need: Need) -> Callable[[Problem], int]:
 
 
 def search_classes(
-    task: GraphTask,
+    call: ClassCall,
     *,
-    recompute: bool,
     tree: int,
     beam: int,
     fill: bool,
@@ -189,26 +163,27 @@ def search_classes(
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
     search = checks.non_negative("search", search, "seconds")
     seed = checks.count("seed", seed, 0, 2**63 - 1)
+    recompute = call.entry.recomputes
     params: dict[str, Any] = {"tree": tree, "beam": beam}
     if recompute:
         params |= {"fill": checks.flag("fill", fill), "time_limit": time_limit, "search": search, "seed": seed}
-    if task.stays:
-        return task.result({**params, "evaluations": 0}, task.everything_stays(), recomputes=recompute)
+    if call.stays:
+        return call.result({**params, "evaluations": 0}, call.everything_stays())
     schedule, evaluations = _core.pooch(
-        task.graph,
-        task.device,
-        task.workspace_limit,
+        call.graph,
+        call.device,
+        call.workspace_limit,
         recompute,
         tree,
         beam,
         fill,
         threads,
-        max(0.0, task.started + max(time_limit, LEAST_TIME) - time.perf_counter()) if time_limit > 0 else None,
+        max(0.0, call.started + max(time_limit, LEAST_TIME) - time.perf_counter()) if time_limit > 0 else None,
         search,
         seed,
-        {"name": task.planner, **params},
+        {"name": call.entry.name, **params},
         progress,
     )
     if schedule is None:
-        raise task.endless()
-    return task.result({**params, "evaluations": evaluations}, schedule, recomputes=recompute)
+        raise call.endless()
+    return call.result({**params, "evaluations": evaluations}, schedule)

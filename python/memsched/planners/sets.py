@@ -1,0 +1,291 @@
+"""Planners that decide which tensors travel: their calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memsched import _core
+from memsched._core import Chain, ChainPlans, Device, Graph, Schedule
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError
+from memsched.planners.call import Call, check_memory, far_apart, infeasible, over_at, seconds_left
+from memsched.planners.entry import ENTRIES
+from memsched.problems.bounds import certified
+from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.result import Result
+from memsched.support import checks
+from memsched.support.memo import once_an_object
+from memsched.support.types import Flags
+
+SETS = 64  # rows of flags that are there at a time, fewer ..
+SIMULATED = 2_000_000  # .. where so many ops are simulated for them: about 0.2 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetCall(Call):
+    """One call of a planner that decides which blocks of tensors travel.
+
+    Attributes
+    ----------
+    blocks : int
+        How many blocks there are.
+    stage : ndarray of int, one entry a tensor
+        The block that the tensor is a part of, else -1. Of a chain block k is a^k and tape^k, k < n.
+    """
+
+    blocks: int
+    stage: npt.NDArray[np.int64]
+
+    def tensors(self, stages: Flags) -> Flags:
+        """Flags of tensors for flags of blocks, one row or many."""
+        padded = np.concatenate([stages, np.zeros((*stages.shape[:-1], 1), np.uint8)], axis=-1)
+        return np.ascontiguousarray(padded[..., self.stage])
+
+    def host_error(self) -> InfeasibleError:
+        """What to raise when nothing that fits the device fits the host too."""
+        name, memory = f"'{self.graph.name}'", self.device.memory
+        if self.device.host_memory is None:
+            return InfeasibleError(
+                f"{self.entry.name} found no plan of finite length for {name} in {memory} bytes; "
+                f"the link is too slow, and without it M must be {memory + self.excess}",
+                memory + self.excess,
+            )
+        sizes = _core.tensor_bytes(self.graph)
+        room, spared = self.device.host_memory, 0
+        for tensor in _core.movable_tensors(self.graph):
+            if spared + sizes[tensor] > room:
+                break
+            spared += int(sizes[tensor])
+        needed = max(memory + 1, memory + self.excess - spared)
+        return InfeasibleError(
+            f"{self.entry.name} has no plan for {name} in {memory} bytes with host_memory = {room}: "
+            f"what must leave does not fit the host; raise host_memory, or M to about {needed}",
+            needed,
+        )
+
+    def makespans(
+        self, rows: Flags, *, ahead: int | None = None, stall: bool = True, until: float = math.inf
+    ) -> npt.NDArray[np.float64]:
+        """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run.
+
+        So are those that are left when time.perf_counter() is at `until`.
+        """
+        graph, device, seconds = self.graph, self.device, seconds_left(until)
+        found = _core.offload_set_makespans(graph, device, device.memory, rows, ahead, stall, time_limit=seconds)
+        return np.array(found)
+
+    def makespans_of_many(
+        self,
+        sets: Callable[[npt.NDArray[np.int64]], Flags],
+        count: int,
+        *,
+        time_limit: float | None = None,
+        aheads: Sequence[int | None] = (None,),
+        stall: bool = True,
+    ) -> npt.NDArray[np.float64]:
+        """The same of so many sets of blocks, `sets` by their numbers, one row a lookahead; few are there at a time.
+
+        A time limit is of the whole call; it comes to numbers far apart first.
+
+        Raises
+        ------
+        LimitError
+            There was no time for one that runs.
+        """
+        found = np.full((len(aheads), count), math.inf)
+        order = np.arange(count) if time_limit is None else far_apart(count)
+        step = max(1, min(SETS, SIMULATED // max(1, len(self.stage) * len(aheads))))
+        until = over_at(self.started, time_limit)
+        for at in range(0, len(order), step):
+            numbers = order[at : at + step]
+            rows = self.tensors(sets(numbers))
+            for line, ahead in zip(found, aheads, strict=True):
+                line[numbers] = self.makespans(rows, ahead=ahead, stall=stall, until=until)
+            if time.perf_counter() >= until:
+                break
+        if time.perf_counter() >= until and not np.isfinite(found).any():
+            raise LimitError(
+                f"time_limit is {time_limit} seconds, and none of the sets that were tried runs; give more"
+            )
+        return found
+
+    def check_host(self, tensors: Flags) -> None:
+        """Refuse a set that does not fit host_memory with an InfeasibleError."""
+        limit = self.device.host_memory
+        if limit is not None and int(_core.tensor_bytes(self.graph)[tensors != 0].sum()) > limit:
+            raise self.host_error()
+
+    def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
+        """The no-wait schedule of one set.
+
+        Raises
+        ------
+        InfeasibleError
+            The set does not fit host_memory.
+        """
+        self.check_host(tensors)
+        graph = self.graph if self.workspace_limit is None else graph_of(self.problem)
+        return _core.offload_set_schedule(
+            graph, self.device.memory, tensors, planner, self.chunk, ahead, self.workspace_limit
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainCall(SetCall):
+    """One call of a planner of chains.
+
+    Attributes
+    ----------
+    tape : ndarray of bool, one entry a tensor
+        Whether it is (a piece of) a tape^k.
+    """
+
+    tape: npt.NDArray[np.bool_]
+
+    @property
+    def chain(self) -> Chain:
+        """The problem."""
+        assert isinstance(self.problem, Chain)
+        return self.problem
+
+    @property
+    def plans(self) -> ChainPlans:
+        """What plans of the chain share on all devices."""
+        return plans_of(self.chain, self.chunk)
+
+    def plan(
+        self, planner: dict[str, Any], params: dict[str, Any], tensors: Flags, estimate: float | None = None
+    ) -> Result:
+        """The no-wait schedule of one set, simulated and bounded; refuses one that does not fit host_memory."""
+        self.check_host(tensors)
+        schedule, timeline, bound = self.plans.plan(tensors, self.device, planner, self.chunk)
+        return Result(
+            planner=self.entry.name,
+            params=params,
+            problem=self.problem,
+            device=self.device,
+            schedule=schedule,
+            timeline=timeline,
+            estimate=estimate,
+            lower_bound=certified(bound, timeline.makespan),
+            runtime=time.perf_counter() - self.started,
+        )
+
+
+@once_an_object
+def plans_of(chain: Chain, chunk: ChunkLike = None) -> ChainPlans:
+    """What plans of GREEDY and DYNPROG on one chain share."""
+    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
+    return ChainPlans(chain, graph_of(chain, chunk), chunk is not None, seconds)
+
+
+def begin_chain(
+    plan: Callable[..., Result],
+    problem: Problem,
+    M: float | None,
+    beta: float | None,
+    device: Device | None,
+    chunk: ChunkLike = None,
+    *,
+    least: bool = True,
+) -> ChainCall:
+    """Check a call of a planner of chains, and that it can succeed; with `least` that M is what its entry needs, too.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad problem, M, beta, device or chunk.
+    InfeasibleError
+        M is below the planner's minimum, or below the peak when there is no link.
+    """
+    started, entry = time.perf_counter(), ENTRIES[plan]
+    if not isinstance(problem, Chain):
+        raise InvalidInputError(f"problem is a {type(problem).__name__}; {entry.name} plans a Chain")
+    device, alone = make_device(M, beta, device), entry.needs_alone
+    graph = graph_of(problem, chunk)
+    needs_alone = None if alone is None else partial(alone, problem)
+    check_memory(entry.name, graph, device, partial(entry.needs, problem) if least else int, needs_alone)
+    stage, tape = _stages(graph)
+    return ChainCall(
+        entry=entry,
+        problem=problem,
+        graph=graph,
+        device=device,
+        chunk=chunk,
+        started=started,
+        blocks=problem.n,
+        stage=stage,
+        tape=tape,
+    )
+
+
+def begin_sets(
+    plan: Callable[..., Result],
+    problem: Problem,
+    M: float | None,
+    beta: float | None,
+    device: Device | None,
+    chunk: ChunkLike,
+    workspace_limit: object,
+) -> SetCall:
+    """Check a call for a chain or a graph. Of a graph every tensor that may travel is a block of its own.
+
+    Raises
+    ------
+    InvalidInputError
+        A bad problem, M, beta, device, chunk or workspace_limit.
+    InfeasibleError
+        M is below the least of any plan, or below the peak when there is no link.
+    """
+    limit = checks.size("workspace_limit", workspace_limit)
+    if isinstance(problem, Chain):
+        return begin_chain(plan, problem, M, beta, device, chunk)
+    started, entry = time.perf_counter(), ENTRIES[plan]
+    graph = _core.fixed_choices(graph_of(problem, chunk), limit)
+    device = make_device(M, beta, device)
+    movable = _core.movable_tensors(graph)
+    moved = int(np.asarray(_core.tensor_bytes(graph))[movable].sum())
+    peak, host = _core.graph_peak_memory(graph), device.host_memory
+    if host is not None and host < moved and device.memory < peak:
+        reason = f"the host takes {host} bytes, not all {moved} that may travel, so all must stay"
+        raise infeasible(entry.name, graph.name, device, peak, reason)
+    check_memory(entry.name, graph, device, lambda: need_of_moving_all(graph), copies=len(movable))
+    stage = np.full(_core.tensor_count(graph), -1, dtype=np.int64)
+    stage[movable] = np.arange(len(movable))
+    return SetCall(
+        entry=entry,
+        problem=problem,
+        graph=graph,
+        device=device,
+        chunk=None,
+        started=started,
+        blocks=len(movable),
+        stage=stage,
+        workspace_limit=limit,
+    )
+
+
+def need_of_moving_all(graph: Graph) -> int:
+    """The least M when every tensor that may travel is away whenever it may be. All ops must have one algorithm."""
+    lives, movable = _core.Lifetimes(graph), _core.movable_tensors(graph)
+    sizes = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
+    away = np.zeros(_core.op_count(graph) + 1, dtype=np.int64)
+    np.add.at(away, np.maximum(np.asarray(lives.last_forward, dtype=np.int64)[movable], 0) + 1, sizes)
+    np.subtract.at(away, np.asarray(lives.first_backward, dtype=np.int64)[movable], sizes)
+    return graph.resident + int((np.asarray(lives.usage) - np.cumsum(away)[:-1]).max())
+
+
+@once_an_object
+def _stages(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The stage of each tensor of a chain's graph, -1 for what does not travel, and whether it is a tape."""
+    stage, tape = _core.stages_of_tensors(graph)
+    stage.setflags(write=False)
+    tape.setflags(write=False)
+    return stage, tape
