@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `default`, and with more examples `ci` (HYPOTHESIS_PROFILE=ci) and `nightly`."""
+"""Hypothesis profiles: `default`, and `nightly` (HYPOTHESIS_PROFILE=nightly) with ten times the examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, max_examples=250, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
