@@ -358,3 +358,18 @@ def test_recomputation_that_repeats_almost_without_end_keeps_its_limit(count: in
 
     least_work = 1.1 if planner == "plan" else count * 1e-5  # where none has a plan, plan asks them all
     assert spent(work) <= 0.32 + least_work
+
+
+def test_vdnn_plus_looks_at_few_splits_of_a_batch_for_what_would_do() -> None:
+    """It bisected bytes, and made a hundred graphs."""
+    family = ms.profiles.analytic("resnet50", 4096)
+    made: list[int] = []
+
+    def at(batch: int) -> ms.Graph:
+        made.append(batch)
+        return family.at(batch)
+
+    with pytest.raises(ms.InfeasibleError) as refused:
+        ms.vdnn_plus(ms.GraphFamily(at, 4096), family.at(1).resident + 2**20, 10e9)
+    assert len(set(made)) < 40
+    assert ms.vdnn_plus(family, refused.value.min_memory, 10e9).peak_memory <= refused.value.min_memory

@@ -45,13 +45,40 @@ def fitting_batch(family: GraphFamily, memory: int) -> int:
     return least
 
 
+def _equal(family: GraphFamily) -> list[int]:
+    """Of a family that knows some batches only, those that divide its own."""
+    assert family.batches is not None
+    return [batch for batch in family.batches if family.batch % batch == 0]
+
+
 def rounds_of(family: GraphFamily, memory: int) -> Rounds:
     """As few balanced rounds as the fitting batch allows, by eq. (3).
 
     Of a family that knows some batches only, equal rounds of one of them.
     """
     if family.batches is not None:
-        equal = [batch for batch in family.batches if family.batch % batch == 0]
+        equal = _equal(family)
         fitting = [batch for batch in equal if _fits(family, batch, memory)] or equal[:1]
         return [(fitting[-1], family.batch // fitting[-1])]
     return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
+
+
+def choices(family: GraphFamily) -> int:
+    """How many splits `rounds_of` may choose from, counted from the smallest batch."""
+    return family.batch if family.batches is None else len(_equal(family))
+
+
+def choice(family: GraphFamily, number: int) -> tuple[Rounds, int]:
+    """One of these splits, and the memory from which on `rounds_of` takes it."""
+    if family.batches is not None:
+        batch = _equal(family)[number]
+        return [(batch, family.batch // batch)], 0 if number == 0 else _need(family.at(batch))
+    rounds = balanced(family.batch, family.batch - number)
+    return rounds, 0 if number == 0 else _need(family.at(rounds[0][0]))
+
+
+def number_of(family: GraphFamily, rounds: Rounds) -> int:
+    """The number of a split."""
+    if family.batches is not None:
+        return _equal(family).index(rounds[0][0])
+    return family.batch - sum(times for _, times in rounds)

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 
 from memsched import _core
-from memsched._core import Device
+from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.planners.classes import FIRST, ClassCall, begin_classes
 from memsched.planners.entry import planner
 from memsched.planners.graph import vdnn_sync
-from memsched.planners.minimum import by_bisection
-from memsched.planners.rounds import Rounds, rounds_of
+from memsched.planners.rounds import Rounds, choice, choices, number_of, rounds_of
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
-from memsched.support.checks import EXACT_BYTES
 
 
 def least_memory(problem: Problem) -> int:
-    """An M at which vDNN runs on the sub-batch that eq. (3) gives, and with one byte less does not."""
+    """An M at which vDNN runs on the sub-batch that eq. (3) gives; the least where needs grow with the batch."""
     if not isinstance(problem, GraphFamily):
         return vdnn_sync.least_memory(graph_of(problem))
+    return _least_from(problem, 0, 1, vdnn_sync.least_memory)
 
-    def runs(memory: int) -> bool:
-        return vdnn_sync.least_memory(problem.at(rounds_of(problem, memory)[0][0])) <= memory
 
-    return by_bisection(runs, 0, max(1, vdnn_sync.least_memory(problem.graph), _core.graph_peak_memory(problem.graph)))
+def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[Graph], int]) -> int:
+    """An M of at least `memory` at which some split of the batch, from this number on, has a plan.
+
+    A split has a plan if it needs less than the memory from which eq. (3) takes the next one. Looking at a split makes
+    two graphs, so few are looked at.
+    """
+
+    def fits(at: int) -> int | None:
+        rounds, low = choice(family, at)
+        enough = max(low, memory, needs(family.at(rounds[0][0])))
+        return enough if at + 1 == choices(family) or enough < choice(family, at + 1)[1] else None
+
+    last, failed, step, found = choices(family) - 1, number - 1, 1, fits(number)
+    while found is None:
+        failed, number, step = number, min(last, number + step), 2 * step
+        found = fits(number)
+    while number - failed > 1:
+        middle = (failed + number) // 2
+        other = fits(middle)
+        failed, number, found = (middle, number, found) if other is None else (failed, middle, other)
+    return found
 
 
 @planner("the same on sub-batches", needs=least_memory, problems=("graph",))
@@ -78,7 +97,8 @@ def vdnn_plus(
     except InfeasibleError as error:
         if not isinstance(problem, GraphFamily):
             raise
-        least = _least_above(problem, device)
+        number = number_of(problem, rounds_of(problem, device.memory))
+        least = _least_from(problem, number, device.memory + 1, partial(_needs, device=device))
         raise InfeasibleError(f"{error} at these rounds, or with others M >= {least}", least) from None
     if call.stays:
         return call.result({"moved": None}, call.everything_stays().with_rounds(rounds))
@@ -97,16 +117,10 @@ def _start(problem: Problem, device: Device) -> tuple[ClassCall, Rounds]:
     return dataclasses.replace(call, problem=problem), rounds
 
 
-def _least_above(problem: Problem, device: Device) -> int:
-    def runs(memory: int) -> bool:
-        try:
-            _start(problem, make_device(memory, None, device))
-        except InfeasibleError:
-            return False
-        return True
-
-    high = 2 * device.memory
-    while high < EXACT_BYTES and not runs(high):
-        high *= 2
-    high = min(high, EXACT_BYTES)
-    return by_bisection(runs, device.memory, high)
+def _needs(graph: Graph, device: Device) -> int:
+    """What vDNN needs on a graph with this device's link and host."""
+    try:
+        begin_classes(vdnn_plus, graph, 1, None, device, FIRST, need=vdnn_sync.least_memory)
+    except InfeasibleError as error:
+        return error.min_memory
+    return 1
