@@ -22,7 +22,7 @@ from bench.whole_tensors import whole_tensor_bound
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.chain.greedy import greedy_set
+from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.sets import begin_chain
 from memsched.problems.bounds import graph_bound
 from memsched.problems.discretize import ceil_partial_sums
@@ -177,7 +177,7 @@ def simulate_row(profile: str, percent: float, chunk: int | None) -> Row:
     task = begin_chain(ms.greedy, chain, None, None, device, chunk, least=False)
     everything = np.zeros(len(task.stage), np.uint8)
     everything[_core.movable_tensors(graph)] = 1
-    sets = [np.array([flags] * 5) for flags in (greedy_set(task), everything)]
+    sets = [np.array([flags] * 5) for flags in (task.plans.choose(GREEDY, task.device)[0], everything)]
     steps = [len(_core.offload_set_schedule(graph, device.memory, rows[0], {}, chunk)) for rows in sets]
     seconds = best_of(
         [

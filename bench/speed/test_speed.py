@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.chain.greedy import greedy_set
+from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.sets import begin_chain
 from memsched.problems.discretize import ceil_partial_sums
 from memsched.problems.fluid import fluid_chain, fluid_solve
@@ -74,7 +74,7 @@ def test_search_evaluation(benchmark: BenchmarkFixture, name: str, chunk: int | 
     benchmark.group = f"simulate {name} at 40 %, chunk {chunk}"
     device = device_of(name, 40)
     task = begin_chain(ms.greedy, ms.profiles.load(name), None, None, device, chunk, least=False)
-    rows = np.array([greedy_set(task)])
+    rows = np.array([task.plans.choose(GREEDY, task.device)[0]])
     benchmark(_core.offload_set_makespans, task.graph, device, device.memory, rows)
 
 

@@ -18,21 +18,8 @@ from memsched.support import checks
 from memsched.support.types import Flags, Progress
 
 
-def dynprog_set(
-    call: ChainCall,
-    planner: ChainPlanner,
-    *,
-    time_limit: float | None = None,
-    progress: Progress = None,
-) -> tuple[Flags, _core.FluidSolution]:
-    """The tensors that DYNPROG offloads, and what its model says of them; none when everything fits."""
-    tensors, solution = call.plans.choose(planner, call.device, time_limit, progress)
-    assert solution is not None
-    return tensors, solution
-
-
 def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
-    """The same by the paper's Algorithm 1, where not everything fits."""
+    """What DYNPROG offloads by the paper's Algorithm 1, where not everything fits."""
     instance = fluid_chain(call.chain, call.device)
     if slots is None:
         solution = fluid_solve(instance, hash_tables=True, **options)
@@ -182,12 +169,13 @@ def dynprog(
     slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
     time_limit = checks.time_limit(time_limit)
     call = begin_chain(dynprog, chain, M, beta, device, chunk)
-    solution: FluidSolution | _core.FluidSolution
+    solution: FluidSolution | _core.FluidSolution | None
     if method == "hash" and call.excess > 0:
         chosen, solution = _paper_set(call, slots, time_limit=time_limit, progress=progress, **limits)
     else:
         planner = dynprog_planner(slots, break_ties=ties == "simulate", **limits)
-        chosen, solution = dynprog_set(call, planner, time_limit=time_limit, progress=progress)
+        chosen, solution = call.plans.choose(planner, call.device, time_limit, progress)
+        assert solution is not None
     params: dict[str, Any] = {
         "slots": slots,
         "method": method,

@@ -7,27 +7,16 @@ from functools import partial
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.planners import minimum
 from memsched.planners.entry import Figures, planner
-from memsched.planners.sets import ChainCall, begin_chain, plans_of
+from memsched.planners.sets import begin_chain, plans_of
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
-from memsched.support.types import Flags
 
-_GREEDY = ChainPlanner.greedy()
-
-
-def release_prefix(call: ChainCall) -> Flags:
-    """Tensors in order of release until what must leave does: GREEDY on the graph's own tensors or pieces."""
-    return call.plans.release_prefix(call.device)
-
-
-def greedy_set(call: ChainCall) -> Flags:
-    """The tensors that GREEDY offloads: whole activations, or pieces where the chain is cut."""
-    return call.plans.choose(_GREEDY, call.device)[0]
+GREEDY = ChainPlanner.greedy()
 
 
 def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
     """What plans many devices at once, for their figures alone."""
-    return partial(plans_of(chain, chunk).figures, _GREEDY)
+    return partial(plans_of(chain, chunk).figures, GREEDY)
 
 
 @planner("the first activations until the rest fits", needs=minimum.of_graph, figures=greedy_figures)
@@ -79,4 +68,4 @@ def greedy(
     """
     call = begin_chain(greedy, chain, M, beta, device, chunk)
     params = {"chunk": chunk}
-    return call.plan({"name": "greedy", **params}, params, greedy_set(call))
+    return call.plan({"name": "greedy", **params}, params, call.plans.choose(GREEDY, call.device)[0])

@@ -10,8 +10,8 @@ from memsched import _core
 from memsched._core import Chain, Device
 from memsched.planners import minimum
 from memsched.planners.call import over_at, seconds_left
-from memsched.planners.chain.dynprog import dynprog_planner, dynprog_set
-from memsched.planners.chain.greedy import greedy_set, release_prefix
+from memsched.planners.chain.dynprog import dynprog_planner
+from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import planner
 from memsched.planners.sets import SIMULATED, ChainCall, begin_chain
 from memsched.problems.bounds import graph_bound
@@ -27,7 +27,7 @@ FLUID_STATES = 200_000  # of the search for a fluid optimum to start from
 
 def _fitted_prefix(call: ChainCall) -> Flags:
     """The prefix in order of release, its last tensor replaced by the smallest other one that does as well."""
-    flags = release_prefix(call)
+    flags = call.plans.release_prefix(call.device)
     movable = np.array(_core.movable_tensors(call.graph))
     sizes = _core.tensor_bytes(call.graph)
     prefix = movable[flags[movable] == 1]
@@ -65,9 +65,15 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     everything = np.zeros(len(call.stage), np.uint8)
     everything[_core.movable_tensors(call.graph)] = 1
     all_stages = call.tensors(np.ones(call.chain.n, np.uint8))
-    starts = [greedy_set(call), release_prefix(call), _fitted_prefix(call), all_stages, everything]
+    starts = [
+        call.plans.choose(GREEDY, call.device)[0],
+        call.plans.release_prefix(call.device),
+        _fitted_prefix(call),
+        all_stages,
+        everything,
+    ]
     if call.device.memory >= minimum.of_fluid_model(call.chain):
-        starts.append(dynprog_set(call, dynprog_planner(), time_limit=seconds_left(until), progress=progress)[0])
+        starts.append(call.plans.choose(dynprog_planner(), call.device, seconds_left(until), progress)[0])
         exact = fluid_solve(
             fluid_chain(call.chain, call.device),
             gap=1e-3,
