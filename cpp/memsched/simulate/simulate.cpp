@@ -342,6 +342,7 @@ Seconds Simulator::makespan(const StepList& list) {
 Timeline Simulator::times(const StepList& list) {
     explain_ = true;
     Recorder recorder;
+    recorder.events.reserve(2 * list.steps.size());
     recorder.timeline.start.resize(list.steps.size());
     recorder.timeline.end.resize(list.steps.size());
     if (!play(list, recorder)) {

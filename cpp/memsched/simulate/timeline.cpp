@@ -51,10 +51,30 @@ void Recorder::moved(Verb verb, Bytes bytes) {
     }
 }
 
+namespace {
+
+// Most events come in their order; those that do not, for they wait for the link, are sorted alone.
+void sort_events(std::vector<MemoryEvent>& events) {
+    std::vector<MemoryEvent> ahead; // of some later one
+    std::size_t left = events.size();
+    for (std::size_t k = events.size(); k-- > 0;) {
+        if (left == events.size() || events[k] < events[left]) {
+            events[--left] = events[k];
+        } else {
+            ahead.push_back(events[k]);
+        }
+    }
+    std::sort(ahead.begin(), ahead.end());
+    for (std::size_t to = 0, next = 0; next < ahead.size(); ++to) { // `to` never reaches `left`
+        const bool in_order = left < events.size() && events[left] < ahead[next];
+        events[to] = in_order ? events[left++] : ahead[next++];
+    }
+}
+
+} // namespace
+
 void Recorder::finish(Bytes at_start) {
-    std::stable_sort(events.begin(), events.end(), [](const MemoryEvent& a, const MemoryEvent& b) {
-        return a.time != b.time ? a.time < b.time : a.step < b.step;
-    });
+    sort_events(events);
     Bytes held = at_start;
     timeline.peak_memory = held;
     timeline.memory_times = {0};

@@ -29,8 +29,13 @@ void check_timeline(const Timeline& timeline);
 // A change of the bytes that are held.
 struct MemoryEvent {
     Seconds time;
-    StepId step; // events at the same instant act in list order
+    StepId step;        // events at the same instant act in list order,
+    std::int32_t place; // and those of a step in the order in which they were noted
     Bytes change;
+
+    bool operator<(const MemoryEvent& other) const {
+        return time != other.time ? time < other.time : step != other.step ? step < other.step : place < other.place;
+    }
 };
 
 // Notes what happens while a list of steps is played, in any order of time, and makes a timeline of it.
@@ -45,7 +50,7 @@ struct Recorder {
     }
     void memory(Seconds time, StepId k, Bytes change) {
         if (change != 0) {
-            events.push_back({time, k, change});
+            events.push_back({time, k, static_cast<std::int32_t>(events.size()), change});
         }
     }
     void moved(Verb verb, Bytes bytes); // refuses what does not fit in 64 bits
