@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import sweep_points
 from bench.common import RESULTS, Row, environment, environment_line, table
 
 NETWORKS = (
@@ -127,7 +128,9 @@ def better_and_worse(shared: list[float | None], own: list[float | None]) -> Row
     }
 
 
-def report(best: dict[str, dict[str, Row]], networks: Sequence[str], memory: Sequence[str]) -> tuple[str, Row]:
+def report(
+    best: dict[str, dict[str, Row]], networks: Sequence[str], memory: Sequence[str], rounds: int
+) -> tuple[str, Row]:
     """The page, and its figures."""
     rates = {
         planner: {way: found["points"] / found["seconds"] for way, found in ways.items()}
@@ -142,6 +145,7 @@ def report(best: dict[str, dict[str, Row]], networks: Sequence[str], memory: Seq
         "memory": memory,
         "rates": rates,
         "shared against own": quality,
+        "points": {"profile": sweep_points.PROFILE, "found": sweep_points.measure(rounds)},
     }
     return page(figures, best[ALL]["one by one"]["points"]), figures
 
@@ -159,6 +163,7 @@ def page(figures: Row, total: int) -> str:
     once = rates[ALL]["one by one"]
     both, default = (rates[ALL][way] / once for way in ("sweep, 2 threads", "sweep, shared tables, 2 threads"))
     shared = rates["rotor"]["sweep, shared tables, 1 thread"] / rates["rotor"]["one by one"]
+    points = [points_row(name, found) for name, found in figures["points"]["found"].items()]
     goals = [
         [
             "two threads, all three planners, as a sweep is by default: 1.8 x",
@@ -188,7 +193,18 @@ plan with each; that is in all of its ratios.
 
 Two threads over one: {", ".join(f"{name} {ratio:.2f} x" for name, ratio in scaling.items())}. Planners let the
 interpreter go while they plan, so threads scale where plans take long. A plan of greedy takes less than
-what Python does around it, which threads do one after the other.
+what the store does with its row, which threads do one after the other.
+
+## A thousand points of one chain, without a store
+
+greedy and dynprog plan many points in one call of the core. {figures["points"]["profile"]}, 50 memories x 20
+bandwidths, against a loop of single calls in the same process, in turns; by the best of the rounds
+(`python -m bench.sweep_points`).
+
+{table(["planner", "a single call", "1 thread", "2 threads"], points)}
+
+A sweep does the same dynamic programs as the loop, and saves what is around them. Other work kept both cores busy
+meanwhile, so two threads show little.
 
 ## Goals
 
@@ -208,6 +224,11 @@ Time grows with the number of points, plus one table a chain: slots n^3 at worst
 """
 
 
+def points_row(planner: str, found: dict[str, float]) -> list[str]:
+    """Of one planner."""
+    return [planner, f"{found['loop']:.0f} us", *(f"{found[f'{jobs} threads']:.2f} x" for jobs in sweep_points.JOBS)]
+
+
 def verdict(met: bool) -> str:
     """As in the other pages."""
     return "met" if met else "**not met**"
@@ -221,7 +242,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of sweep.md and sweep.json")
     given = parser.parse_args()
     networks, memory = (NETWORKS[:1], MEMORY[9::10]) if given.quick else (NETWORKS, MEMORY)
-    text, figures = report(run(networks, memory, 1 if given.quick else given.rounds), networks, memory)
+    rounds = 1 if given.quick else given.rounds
+    text, figures = report(run(networks, memory, rounds), networks, memory, sweep_points.ROUNDS if rounds > 1 else 1)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "sweep.md").write_text(text, encoding="utf-8")
     (given.out / "sweep.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
