@@ -38,8 +38,8 @@ struct FluidState {
     double moved;     // bytes that travel so far
 };
 
-// What one stage adds to a state, by equations (1) and (6) as corrected in docs/errata.md. The figures are added in the
-// order in which they stand here.
+// What one stage adds to a state, by equations (1) to (8) with the corrections of docs/errata.md. M_F(i) is held plus
+// what is queued, so (3) and (5) need no code. The order of the additions matters: results are compared bit by bit.
 struct FluidStage {
     double x, next, forward, backward; // x_i, x_{i+1} and the times
     double forward_overhead, gradient, backward_overhead, next_gradient, capacity;
@@ -53,6 +53,7 @@ struct FluidStage {
         const double wait_backward = positive(backward_need + queued_in); // (6)
         const double sent = wait_forward + forward, fetched = wait_backward + backward;
         const double idle = s.idle + wait_forward + wait_backward;
+        // kept: (4), (8). offloaded: (2), (7)
         kept = {s.held + next, s.out_queue - sent, s.in_queue - fetched, idle, s.moved};
         offloaded = {s.held + next - x, queued_out + x - sent, x + positive(s.in_queue - fetched), idle, s.moved + x};
         return (forward_need <= 0) & (backward_need <= 0);
@@ -81,7 +82,7 @@ struct FluidBound {
     }
 };
 
-// The transitions of section 3 of the spec, and the turn between the phases by equations (9) and (10).
+// All stages of a chain, and the turn between the phases by equations (9) and (10).
 class FluidModel {
   public:
     explicit FluidModel(const FluidChain& chain);
