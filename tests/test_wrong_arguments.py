@@ -34,6 +34,11 @@ RIGHT: dict[str, Any] = {
     "planner": "greedy",
     "points": 2,
     "time_limit": 0.01,
+    "results": RESULT,
+    "arenas": RESULT,
+    "frontiers": ms.frontier(CHAIN, 8.0, planner="greedy", points=2),
+    "problems": [CHAIN],
+    "rows": ms.sweep(CHAIN, ["greedy"], memory=[30], beta=[8.0]).rows,
 }
 WRONG: list[Any] = [
     *(RESULT, RESULT.timeline, CHAIN, BUFFERS[0], object(), float, lambda *given: 1),
@@ -43,9 +48,9 @@ WRONG: list[Any] = [
 
 
 def functions() -> list[str]:
-    """The public functions and types that are called with Python arguments; a sweep writes files, and has own tests."""
+    """The public functions and types that are called with Python arguments."""
     found = []
-    for name in sorted(set(ms.__all__) - {"sweep"}):
+    for name in sorted(ms.__all__):
         value = getattr(ms, name)
         if callable(value) and not (inspect.isclass(value) and issubclass(value, BaseException)):
             try:
@@ -61,7 +66,12 @@ def arguments(call: Callable[..., Any], path: Path) -> dict[str, Any]:
     parameters = inspect.signature(call).parameters
     needed = {name for name, one in parameters.items() if one.default is one.empty}
     useful = {"beta", "points", "time_limit", *(["M"] if "beta" in parameters else [])} & set(parameters)
-    return {name: path if name == "path" else RIGHT.get(name) for name in needed | useful}
+    if call is ms.plan_again:
+        ms.sweep(CHAIN, ["greedy"], memory=[30], beta=[8.0], store=path)
+    own = {"path": path, "key": RIGHT["rows"][0]["key"], "memory": [30], "beta": [8.0], "planners": ["greedy"]}
+    if call is not ms.sweep:
+        own = {"path": path, "key": own["key"], "compare": False}
+    return {name: own.get(name, RIGHT.get(name)) for name in needed | useful | (set(own) & set(parameters))}
 
 
 @pytest.mark.parametrize("name", functions())

@@ -12,6 +12,7 @@ from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_plotly
 from memsched.show.report.results_page import results_page
 from memsched.show.report.sweep_page import sweep_page
+from memsched.support import checks
 from memsched.support.files import write_bytes
 
 __all__ = ["write_report", "write_sweep_report"]
@@ -63,7 +64,8 @@ def write_report(
     listed = [results] if isinstance(results, Result) else results
     if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Result) for one in listed):
         raise InvalidInputError(f"results is {results!r}; give a Result or a list of them, not empty")
-    wanted = len(listed) == 1 if compare is None else compare
+    wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
+    checks.progress(progress)
     check_plotly()
     found = studies(listed, time_limit, progress) if wanted else [None] * len(listed)
     write_bytes(path, results_page(listed, found).encode("utf-8", "replace"))
@@ -101,4 +103,4 @@ def write_sweep_report(
     >>> path.read_text().startswith("<!DOCTYPE html>")
     True
     """
-    write_bytes(path, sweep_page(rows, title=title).encode("utf-8", "replace"))
+    write_bytes(path, sweep_page(rows, title=checks.text("title", title)).encode("utf-8", "replace"))

@@ -117,6 +117,7 @@ def sweep(
         raise MemschedError(_GUARD)
     shared_tables = checks.flag("shared_tables", shared_tables)
     retry_failed = checks.flag("retry_failed", retry_failed)
+    checks.progress(progress)
     if slots_of_tables is not None:
         slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
@@ -206,6 +207,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     from memsched.study.sweep.store import Store
     from memsched.study.sweep.work import Work, planning
 
+    checks.text("key", key)
     opened = Store(path, read_only=True)
     try:
         row = next(iter(opened.rows([key])), None)
@@ -242,9 +244,9 @@ def _executor(
 
     from memsched.study.sweep.processes import Processes
 
-    if given is None or given == "threads":
+    if given is None or (isinstance(given, str) and given == "threads"):
         return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
-    if given != "processes" and not isinstance(given, Executor):
+    if not isinstance(given, Executor) and not (isinstance(given, str) and given == "processes"):
         raise InvalidInputError(
             f"executor is {given!r}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
         )

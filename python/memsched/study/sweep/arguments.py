@@ -172,10 +172,11 @@ def read_groups(
     shared, wanted_slots = tables
     memory = read_list("memory", memory)
     beta = None if beta is None else read_list("beta", beta)
-    planners = planners if planners is None or isinstance(planners, str) else list(islice(planners, MOST_POINTS + 1))
+    if isinstance(planners, Iterable) and not isinstance(planners, str):
+        planners = list(islice(planners, MOST_POINTS + 1))
     given = listed_problems(problems)
     links = 1 if beta is None else len(beta)
-    each = 1 if planners is None or isinstance(planners, str) else len(planners)
+    each = len(planners) if isinstance(planners, list) else 1
     check_count(len(given) * max(1, each), len(memory), links)
     loaded = [read_problem(one) for one in given]
     wanted = read_options(options)

@@ -10,7 +10,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -27,6 +27,7 @@ from memsched.study.sweep.store_file import (
     check_point,
     connect_to_read,
     damaged,
+    from_version_1,
     make,
     seal,
     unpacked,
@@ -65,9 +66,11 @@ class Store:
         self._beats = 0
         self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and since when
         with self._told("opened"):
-            if read_only or os.path.exists(self.path):
-                check_header(self.path)
-            if read_only:
+            older = (read_only or os.path.exists(self.path)) and check_header(self.path, read_only=read_only)
+            if older:
+                with closing(connect_to_read(self.path)) as old:
+                    self._database = from_version_1(old, self.path)
+            elif read_only:
                 self._database = connect_to_read(self.path)
             else:
                 self._database = sqlite3.connect(os.path.abspath(self.path), timeout=PATIENCE)

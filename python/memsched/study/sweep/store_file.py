@@ -60,29 +60,34 @@ _STATUS = list(POINT).index("status")
 _measured = operator.itemgetter(*_REAL)
 
 
-def check_header(path: str) -> None:
+def check_header(path: str, *, read_only: bool) -> bool:
     """Refuse a file that is no store before SQLite touches it, for it would tidy up after another program.
+
+    Returns whether it is a store of version 1, which can be read, but not added to.
 
     Raises
     ------
     OSError
         There is no regular file.
     StoreError
-        It is a database of something else, or a store of another version.
+        It is a database of something else, or a store of a version that cannot be opened so.
     """
     check_regular(path)
     with open(path, "rb") as file:
         head = file.read(_HEADER)
     if len(head) < _HEADER or not head.startswith(_MAGIC):
-        return  # empty, or being made; of anything else SQLite says that it is no database
+        return False  # empty, or being made; of anything else SQLite says that it is no database
     version, application = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
     if application != _APPLICATION:
         raise StoreError(f"'{path}' is a database, but no store of a sweep; give another file")
-    if version != _VERSION:
+    if version == 1 and not read_only:
+        raise StoreError(f"'{path}' is a store of version 1, which can only be read; sweep into a new file")
+    if version not in (1, _VERSION):
         raise StoreError(
             f"'{path}' is a store of version {version}, and this memsched reads version {_VERSION}; "
             "sweep into a new file, or use the memsched that made it"
         )
+    return version == 1
 
 
 def connect_to_read(path: str) -> sqlite3.Connection:
@@ -99,6 +104,34 @@ def connect_to_read(path: str) -> sqlite3.Connection:
     database = sqlite3.connect(f"{absolute.as_uri()}?{how}", uri=True, timeout=PATIENCE)
     database.execute("PRAGMA query_only = ON")
     return database
+
+
+def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
+    """The same store in memory, in the tables of today. Its rows had no seals.
+
+    Raises
+    ------
+    StoreError
+        It is damaged.
+    sqlite3.Error
+        It cannot be read, or has other tables.
+    """
+    problem = old.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise damaged(path, str(problem))
+    new = sqlite3.connect(":memory:", isolation_level=None)
+    make(new)
+    for *facts, document in old.execute("SELECT key, name, source, ideal, document FROM problems"):
+        new.execute("INSERT INTO problems VALUES (?, ?, ?, ?, ?, ?)", (*facts, seal(facts), document))
+    marks = ", ".join("?" * (len(POINT) + 1))
+    for values in old.execute(f"SELECT {', '.join(POINT)} FROM points"):
+        try:
+            kept = as_kept(values)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise damaged(path, f"its point {values[0]!r:.100} has values where none belong") from error
+        new.execute(f"INSERT INTO points VALUES ({marks})", (*kept, seal(kept)))
+    new.execute("UPDATE totals SET points = (SELECT count(*) FROM points)")
+    return new
 
 
 def make(database: sqlite3.Connection) -> None:
