@@ -102,19 +102,17 @@ TensorFlags ChainPlans::greedy(const Device& device) const {
     return cut_ ? release_prefix(device) : tensors_of(sizes_.prefix(peak_ - device.memory));
 }
 
-FluidSolution ChainPlans::fluid(const FluidOptions& options, const Device& device, const Progress& progress) const {
-    if (device.memory >= peak_) {
-        return {TensorFlags(sizes_.stages(), 0), sizes_.compute(), sizes_.compute(), true, 0, 0, 0};
-    }
-    const Bandwidth bandwidth = fluid_bandwidth(device.d2h, device.h2d, sizes_.compute());
-    return fluid_solve(sizes_, device.memory - graph_.resident(), bandwidth, options, progress);
-}
-
 ChainChoice ChainPlans::choose(const ChainPlanner& planner, const Device& device, const Progress& progress) const {
     if (!planner.fluid) {
         return {greedy(device), {}};
     }
-    ChainChoice choice{{}, fluid(*planner.fluid, device, progress)};
+    const Bandwidth bandwidth = fluid_bandwidth(device.d2h, device.h2d, sizes_.compute());
+    ChainChoice choice;
+    if (device.memory >= peak_) {
+        choice.model = {TensorFlags(sizes_.stages(), 0), sizes_.compute(), sizes_.compute(), true, 0, 0, 0};
+    } else {
+        choice.model = fluid_solve(sizes_, device.memory - graph_.resident(), bandwidth, *planner.fluid, progress);
+    }
     choice.tensors = tensors_of(choice.model->offloaded);
     if (!planner.break_ties) {
         return choice;
@@ -123,7 +121,6 @@ ChainChoice ChainPlans::choose(const ChainPlanner& planner, const Device& device
     if (prefix == choice.model->offloaded) {
         return choice;
     }
-    const Bandwidth bandwidth = fluid_bandwidth(device.d2h, device.h2d, sizes_.compute());
     const FluidChain exact = sizes_.exact(device.memory - graph_.resident(), bandwidth);
     const double speed = 0 < bandwidth && std::isfinite(bandwidth) ? bandwidth : 1;
     if (fluid_makespan(exact, prefix) <= choice.model->makespan * speed * (1 + 1e-12)) {

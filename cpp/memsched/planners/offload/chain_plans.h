@@ -72,7 +72,6 @@ class ChainPlans {
 
     TensorFlags tensors_of(const std::vector<std::uint8_t>& stages) const;
     TensorFlags greedy(const Device& device) const;
-    FluidSolution fluid(const FluidOptions& options, const Device& device, const Progress& progress) const;
     bool may_fit(const ChainPlanner& planner, const Device& device) const;
     Seconds makespan(const TensorFlags& tensors, const Device& device) const;
     ChainPlan plan(const TensorFlags& tensors, const Device& device, bool blocks) const;
