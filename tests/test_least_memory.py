@@ -7,9 +7,11 @@ from itertools import permutations, product
 from math import inf
 
 import pytest
+from hypothesis import given, settings
 
 import memsched as ms
 from memsched.planners.registry import PLANNERS
+from memsched.testing import chains
 from plans import graph as graph_json
 from plans import op, tensor
 from test_tiny_graphs import tiny_graph
@@ -169,3 +171,15 @@ def test_inputs_that_the_first_op_of_a_backward_reads_stay() -> None:
     graph = ms.Graph.from_json(graph_json(tensors, ops))
     assert ms.min_memory(graph, "autoswap") == 5
     assert ms.autoswap(graph, M=5, beta=1.0).peak_memory == 5
+
+
+@settings(max_examples=20)
+@given(chain=chains(max_stages=4))
+def test_vdnn_says_what_it_needs_of_graphs(chain: ms.Chain) -> None:
+    """It plans them by `vdnn_sync`, and used to refuse the question."""
+    graph = ms.to_graph(chain)
+    least = ms.min_memory(graph, "vdnn")
+    assert least == ms.min_memory(graph, "vdnn_sync")
+    assert ms.vdnn(graph, max(1, least), 4.0).peak_memory <= max(1, least)
+    (row,) = ms.sweep(graph, ["vdnn"], memory=[max(1, least)], beta=[4.0])
+    assert row["status"] == "planned"

@@ -49,6 +49,8 @@ class Planner:
         problem -> the same without a link, for planners that recompute; others need the peak of the plain run.
     problems : tuple of str
         "chain", "graph" or both: what it is listed for. Planners of graphs take chains as well, as their graph.
+    unlisted : tuple of str
+        What else it takes, where lists name the planner that it then asks.
     recomputes : bool
         Whether its plans may run an op more than once.
     reorders : bool
@@ -68,6 +70,7 @@ class Planner:
     needs_on: Callable[[Any, Device, ChunkLike], int] | None
     needs_alone: Callable[[Any], int] | None
     problems: tuple[str, ...]
+    unlisted: tuple[str, ...]
     recomputes: bool
     reorders: bool
     uses_link: bool
@@ -78,6 +81,11 @@ class Planner:
     def options(self) -> Mapping[str, Option]:
         """Its options by their names."""
         return options_of(self.plan)
+
+    @property
+    def takes_graphs(self) -> bool:
+        """Whether it plans graphs and families, too."""
+        return "graph" in (*self.problems, *self.unlisted)
 
     @property
     def free(self) -> bool:
@@ -95,6 +103,7 @@ def planner(
     needs_on: Callable[[Any, Device, ChunkLike], int] | None = None,
     needs_alone: Callable[[Any], int] | None = None,
     problems: tuple[str, ...] = ("chain",),
+    unlisted: tuple[str, ...] = (),
     recomputes: bool = False,
     reorders: bool = False,
     uses_link: bool = True,
@@ -112,6 +121,7 @@ def planner(
             needs_on=needs_on,
             needs_alone=needs_alone,
             problems=problems,
+            unlisted=unlisted,
             recomputes=recomputes,
             reorders=reorders,
             uses_link=uses_link,

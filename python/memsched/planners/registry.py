@@ -65,7 +65,7 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     if planner is None:
         return least_memory(problem)
     found = planner_named(planner)
-    if not isinstance(problem, Chain) and "graph" not in found.problems:
+    if not isinstance(problem, Chain) and not found.takes_graphs:
         raise InvalidInputError(f"problem is a {type(problem).__name__}; {planner} plans a Chain")
     return found.needs(problem)
 

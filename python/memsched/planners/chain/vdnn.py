@@ -5,19 +5,23 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from memsched._core import Device, Graph
+from memsched._core import Chain, Device, Graph
 from memsched.planners import minimum
 from memsched.planners.entry import planner
-from memsched.planners.graph.vdnn_sync import vdnn_sync
+from memsched.planners.graph.vdnn_sync import least_memory, vdnn_sync
 from memsched.planners.sets import begin_chain
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike, Problem
+from memsched.problems.problem import ChunkLike, Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Flags
 
 
-@planner("best threshold on forward time over size", needs=minimum.of_graph)
+def _needs(problem: Problem) -> int:
+    return minimum.of_graph(problem) if isinstance(problem, Chain) else least_memory(graph_of(problem))
+
+
+@planner("best threshold on forward time over size", needs=_needs, unlisted=("graph",))
 def vdnn(
     problem: Problem,
     M: float | None = None,

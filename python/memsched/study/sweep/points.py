@@ -12,7 +12,7 @@ from typing import Any
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, LimitError
 from memsched.planners.entry import options_of
-from memsched.planners.registry import PLANNERS, check_planner, planners_of
+from memsched.planners.registry import PLANNERS, check_planner
 from memsched.planners.remat.recompute import most_slots
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of, peak_memory
@@ -214,7 +214,7 @@ def check_kind(problem: Problem, planner: str) -> None:
     ------
     InvalidInputError
     """
-    if planner == "auto" or isinstance(problem, Chain) or planner in planners_of(problem):
+    if planner == "auto" or isinstance(problem, Chain) or PLANNERS[planner].takes_graphs:
         return
     kind = "family of graphs" if isinstance(problem, GraphFamily) else "graph"
     raise InvalidInputError(
