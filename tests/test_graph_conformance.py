@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from listed import CHAIN_PLANNERS, GRAPH_PLANNERS
-from memsched.planners.registry import PLANNERS
+from memsched.planners.registry import PLANNERS, planners_of
 from memsched.testing import devices, graphs
 
 FEW = settings(max_examples=max(25, settings().max_examples // 3))
@@ -104,11 +104,12 @@ def test_the_least_memory_is_enough_and_one_byte_less_is_not(planner: str, case:
 @given(graph=graphs())
 def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms.Graph) -> None:
     enough = needs(planner, graph, 1, 0) or 1
-    # modnn may take algorithms with less workspace, olla another order
-    assert enough >= ms.peak_memory(graph) or planner in ("modnn", "olla")
+    # modnn may take algorithms with less workspace, olla another order, and checkmate runs ops again
+    assert enough >= ms.peak_memory(graph) or planner in ("modnn", "olla", "checkmate")
     result = run(planner, graph, enough, 0)
     check(result, enough)
-    assert result.offloaded == result.recomputed == ()
+    assert result.offloaded == ()
+    assert result.recomputed == () or planner == "checkmate"
     if enough > 1:
         needed = needs(planner, graph, enough - 1)
         if planner == "pooch" and needed is None:  # it may compute again
@@ -315,7 +316,9 @@ def test_chains_and_families_are_planned_on_their_graphs(planner: str) -> None:
 def test_plans_of_pieces_of_real_networks(planner: str) -> None:
     for name, batch in (("resnet50", 256), ("vgg16", 128)):
         graph = ms.profiles.analytic(name, batch).graph
-        memory = max(16 * 10**9, ms.min_memory(graph, "olla")) if planner == "olla" else 16 * 10**9  # nothing moves
+        memory = 16 * 10**9
+        if planner in ("olla", "checkmate"):  # nothing moves
+            memory = max(memory, ms.min_memory(graph, planner))
         result = run(planner, graph, device=ms.Device(memory, 12e9, duplex=True))
         check(result, memory)
 
@@ -325,7 +328,7 @@ def test_compare_and_plan_take_graphs() -> None:
     memory = int(0.2 * ms.min_memory(graph) + 0.8 * ms.peak_memory(graph))
     seen: list[str] = []
     found = ms.compare(graph, memory, 12e9, progress=seen.append)
-    assert list(found) == GRAPH_PLANNERS == seen
+    assert list(found) == planners_of(graph) == seen
     results = [value for value in found.values() if isinstance(value, ms.Result)]
     assert len(results) > 2
     best = ms.plan(graph, memory, 12e9)

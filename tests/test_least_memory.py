@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 
 import memsched as ms
+from listed import GRAPH_PLANNERS
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains
 from plans import graph as graph_json
 from plans import op, tensor
 from test_tiny_graphs import tiny_graph
 
-GRAPH_PLANNERS = [name for name, planner in PLANNERS.items() if "graph" in planner.problems]
 FEW_AND_MANY = pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.slow)])
 
 

@@ -121,6 +121,21 @@ def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
     kept(1.0, lambda: ms.order(graph, method="ilp", time_limit=1.0))
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+def test_checkmate_keeps_its_limit() -> None:
+    pytest.importorskip("highspy")
+    graph = ms.profiles.load_graph("resnet18-224-b32")  # nearly as large as it may be
+    ms.checkmate(ms.to_graph(ms.profiles.random(3, seed=1)), 10**12)  # HiGHS is imported once
+    for limit in (0.3, 1.0, 4.0):
+
+        def work(limit: float = limit) -> None:
+            with contextlib.suppress(ms.LimitError):
+                ms.checkmate(graph, int(0.7 * ms.peak_memory(graph)), time_limit=limit)
+
+        kept(limit, work)
+
+
 def step_graph(count: int) -> ms.Graph:
     """A chain of ops and their way back, which reads what they wrote: most ops have one place."""
     chance, half = random.Random(5), count // 2

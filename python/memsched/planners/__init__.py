@@ -14,6 +14,7 @@ from memsched.planners.graph.swap_all import swap_all
 from memsched.planners.graph.swap_opt import swap_opt
 from memsched.planners.graph.vdnn_plus import vdnn_plus
 from memsched.planners.graph.vdnn_sync import vdnn_sync
+from memsched.planners.remat.checkmate import checkmate
 from memsched.planners.remat.pofo import pofo
 from memsched.planners.remat.rotor import rotor
 
@@ -34,4 +35,5 @@ __all__ = [  # noqa: RUF022
     "superneurons",
     "vdnn_sync",
     "vdnn_plus",
+    "checkmate",
 ]

@@ -59,6 +59,8 @@ class Planner:
         Whether its plans depend on the link; if not, one plan serves all links of a memory.
     with_table : callable or None
         plan, with table=RematTable, for planners that answer many memories from one table.
+    by_name : str
+        Why it runs only where it is asked for by its name; "" where it is one of all.
     figures : callable or None
         (chain, options) -> what plans many devices at once and gives the figures of each as plan would, or None.
     """
@@ -75,6 +77,7 @@ class Planner:
     reorders: bool
     uses_link: bool
     with_table: Callable[..., Result] | None
+    by_name: str
     figures: Callable[..., Figures | None] | None
 
     @property
@@ -108,6 +111,7 @@ def planner(
     reorders: bool = False,
     uses_link: bool = True,
     with_table: Callable[..., Result] | None = None,
+    by_name: str = "",
     figures: Callable[..., Figures | None] | None = None,
 ) -> Callable[[Plan], Plan]:
     """Give a function its entry, as `Planner` says; the function stays as it is."""
@@ -126,6 +130,7 @@ def planner(
             reorders=reorders,
             uses_link=uses_link,
             with_table=with_table,
+            by_name=by_name,
             figures=figures,
         )
         return plan

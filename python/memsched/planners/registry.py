@@ -13,9 +13,9 @@ PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name 
 
 
 def planners_of(problem: Problem) -> list[str]:
-    """The names of the planners that are listed for a problem: those of chains, or those of graphs and families."""
+    """The planners that are meant by all: those of chains, or those of graphs and families, but what runs `by_name`."""
     kind = "chain" if isinstance(problem, Chain) else "graph"
-    return [name for name, entry in PLANNERS.items() if kind in entry.problems]
+    return [name for name, entry in PLANNERS.items() if kind in entry.problems and not entry.by_name]
 
 
 def check_planner(name: str) -> None:

@@ -1,4 +1,5 @@
-"""OLLA's integer programs over HiGHS (Steiner et al., 2022): the order of the ops, addresses, and both at once.
+"""Integer programs over HiGHS: OLLA's (Steiner et al., 2022) of the order of the ops, addresses, and both at once, and
+Checkmate's (Jain et al., 2020) of what runs again.
 
 They are exact on small graphs. Needs highspy: `pip install memsched[ilp]`.
 """

@@ -28,12 +28,13 @@ class Scale:
 
     unit: int
     divisor: float
+    slack: float = SLACK
 
     @classmethod
-    def of(cls, sizes: Sequence[int], most: int) -> Scale:
-        """For sums of `sizes` up to `most` bytes."""
+    def of(cls, sizes: Sequence[int], most: int, largest: float = LARGEST) -> Scale:
+        """For sums of `sizes` up to `most` bytes; up to `largest` where HiGHS sees them."""
         unit = max(math.gcd(*sizes), 1)
-        return cls(unit=unit, divisor=max(most / unit / LARGEST, 1.0))
+        return cls(unit=unit, divisor=max(most / unit / largest, 1.0), slack=SLACK * largest / LARGEST)
 
     @property
     def whole(self) -> bool:
@@ -44,7 +45,7 @@ class Scale:
 
     def bound(self, value: float) -> int:
         """A lower bound in bytes from HiGHS's: less its tolerance, then up to the next multiple of the unit."""
-        return math.ceil((value - SLACK) * self.divisor) * self.unit if math.isfinite(value) else 0
+        return math.ceil((value - self.slack) * self.divisor) * self.unit if math.isfinite(value) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +81,16 @@ class Model:
 
     def row(self, low: float, high: float, terms: Terms) -> None:
         """low <= terms <= high."""
-        self._check_time()
+        self.check_time()
         self.rows.append((low, high, terms))
 
-    def _check_time(self) -> None:
+    def check_time(self) -> None:
         if self.until is not None and time.monotonic() > self.until:
             raise TimeUpError
 
     def solve(self, *, time_limit: float | None, gap: float) -> Outcome:
         """With one thread, until the bound is within `gap` of the best or time is up."""
+        until = None if time_limit is None else time.monotonic() + time_limit
         highspy = load()
         solver = highspy.Highs()
         options: dict[str, bool | int | float | str] = {
@@ -100,11 +102,11 @@ class Model:
             "mip_feasibility_tolerance": TOLERANCE,
             "primal_feasibility_tolerance": TOLERANCE,
         }
-        if time_limit is not None:
-            options["time_limit"] = max(time_limit, 0.0)
         for name, value in options.items():
             solver.setOptionValue(name, value)
         solver.passModel(self._assembled())
+        if until is not None:
+            solver.setOptionValue("time_limit", max(until - time.monotonic(), 0.0))
         _run(solver)
         status = solver.getModelStatus()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
@@ -128,7 +130,7 @@ class Model:
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         merged = []
         for _, _, terms in self.rows:
-            self._check_time()
+            self.check_time()
             row: dict[int, float] = {}
             for column, factor in terms:
                 row[column] = row.get(column, 0.0) + factor

@@ -1,0 +1,194 @@
+"""Checkmate's integer program (Jain et al., 2020): which ops run again, and with it what is kept, in the least time.
+
+R(t, k) of the paper says that op k runs in stage t. Its S and FREE say what is held: a tensor is, from the last run
+that writes it to the last run that reads it before it is written again. So one number a tensor and position
+suffices, `held`, which is 0 or 1 where R is: what runs decides it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memsched.arena.ilp.model import Model, Outcome, Scale, Terms, TimeUpError, load
+from memsched.arena.ilp.stages import INPUT, Runs, Stages, Way
+
+MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and HiGHS takes about a minute
+_LARGEST = 1e3  # bytes are scaled to at most that: of rows of 1e6, HiGHS has cut off what fits
+_SECONDS = 1e4  # the plain run as HiGHS sees it
+_GAP = 1e-4  # of that: bounds that are closer are the same
+_CLOSE = 1e-6  # of _LARGEST, the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeSolution:
+    """Runs that fit, and what is proven of all choices of runs in stages.
+
+    Attributes
+    ----------
+    runs : list of (op, Way), or None
+        None: none were found.
+    bound : float
+        No choice of runs that fits takes fewer seconds; infinite: none fits. Of `least_recompute_ilp` bytes.
+    variables : int
+        Of the program; 0 where none was written.
+    """
+
+    runs: Runs | None
+    bound: float
+    variables: int = 0
+
+
+def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) -> RecomputeSolution:
+    """The runs that take the least time in so many bytes, resident included.
+
+    `until` is a time of the monotonic clock.
+
+    Raises
+    ------
+    MemschedError
+        highspy is not installed.
+    """
+    load()
+    ideal = stages.seconds(min)
+    if max(stages.start, stages.need) > memory:
+        return RecomputeSolution(runs=None, bound=math.inf)
+    unit = (ideal or stages.seconds(max) or 1.0) / _SECONDS
+    model = Model(until)
+    try:
+        program = _Program(model, stages, lambda way: way.seconds / unit)
+        program.limit(memory - stages.always)
+        outcome = model.solve(time_limit=_share(until), gap=_GAP)
+    except TimeUpError:
+        return RecomputeSolution(runs=None, bound=ideal, variables=len(model.lower))
+    bound = math.inf if outcome.infeasible else max(ideal, (outcome.bound - _GAP) * unit)
+    return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
+
+
+def least_recompute_ilp(stages: Stages, most: int, *, until: float | None = None) -> RecomputeSolution:
+    """The runs that hold the least, if that is less than `most` bytes, resident included. Times do not matter.
+
+    Raises
+    ------
+    MemschedError
+        highspy is not installed.
+    """
+    load()
+    least = max(stages.start, stages.need)
+    if least >= most:
+        return RecomputeSolution(runs=None, bound=most)
+    scale, need = _scale(stages, most), stages.need - stages.always
+    model = Model(until)
+    try:
+        high = (most - stages.always - 1) // scale.unit * scale.unit
+        top = model.variable(scale.down(need), scale.down(high), cost=1.0, integer=scale.whole)
+        program = _Program(model, stages, lambda way: 0.0)
+        program.limit_by(top, need, scale)
+        outcome = model.solve(time_limit=_share(until), gap=0.9 if scale.whole else _CLOSE)
+    except TimeUpError:
+        return RecomputeSolution(runs=None, bound=least, variables=len(model.lower))
+    bound = most if outcome.infeasible else max(least, min(most, scale.bound(outcome.bound) + stages.always))
+    return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
+
+
+class _Program:
+    """Variables of what runs where and of what is held, and the rows between them.
+
+    `held` has of each position the bytes beside the weights.
+    """
+
+    def __init__(self, model: Model, stages: Stages, cost: Callable[[Way], float]) -> None:
+        self.model, self.stages = model, stages
+        self.positions = stages.positions()
+        self.held: list[list[tuple[int, int]]] = []
+        self.ran: list[list[int]] = []  # variables of each position, one a way
+        self.at: list[list[int]] = [[] for _ in stages.ways]  # positions of each op, by number
+        for number, (stage, op) in enumerate(self.positions):
+            first, ways = stage == op, stages.ways[op]
+            low = 1.0 if first and len(ways) == 1 else 0.0
+            ran = [model.variable(low, 1.0, cost=cost(way), integer=True) for way in ways]
+            model.row(float(first), 1.0, [(variable, 1.0) for variable in ran])
+            self.at[op].append(number)
+            self.ran.append(ran)
+            self.held.append([(variable, way.scratch) for variable, way in zip(ran, ways, strict=True) if way.scratch])
+        for number in range(len(stages.items)):
+            self._hold(number)
+
+    def _hold(self, number: int) -> None:
+        """What is held of an item: from the last position that touches it back to the first, what is wanted after."""
+        item, model = self.stages.items[number], self.model
+        size = item.size
+        touching = item.readers if item.writer == INPUT else item.readers | {item.writer}
+        places = sorted(place for op in touching for place in self.at[op])
+        after: Terms = []  # held after the place
+        for before, place in zip([-1, *places][-2::-1], reversed(places), strict=True):
+            stage, op = self.positions[place]
+            ways = zip(self.ran[place], self.stages.ways[op], strict=True)
+            ran = [(variable, 1.0) for variable, way in ways if op != item.writer or number in way.items]
+            wanted = [(variable, -factor) for variable, factor in after]
+            if op == item.writer:
+                self.held[place] += [(variable, size) for variable, _ in ran]
+                if stage == op:  # it is not there before
+                    model.row(0.0, math.inf, [*ran, *wanted])
+                    return
+                if not after:
+                    continue
+            held = model.variable(0.0, 1.0, integer=True)
+            if op == item.writer:  # there still, or written
+                model.row(0.0, math.inf, [(held, 1.0), *ran, *wanted])
+            else:
+                model.row(0.0, math.inf, [(held, 1.0), *((variable, -1.0) for variable, _ in ran)])
+                model.row(0.0, math.inf, [(held, 1.0), *wanted])
+            after = [(held, 1.0)]
+            term = (held, size)
+            for terms in self.held[before + 1 : place + 1] if size else ():
+                terms.append(term)
+
+    def limit(self, room: int) -> None:
+        """What is held is at most `room` bytes.
+
+        Of what is 0 or 1, no factor need be above what all together are too much by. That makes the rows exact: beside
+        a factor of 10^9 times another one HiGHS has cut off what fits. And half of a unit more admits nothing.
+        """
+        for held in self.held:
+            row: dict[int, int] = {}
+            for variable, size in held:
+                row[variable] = row.get(variable, 0) + size
+            excess = sum(row.values()) - room
+            if excess > 0:
+                row = {variable: min(size, excess) for variable, size in row.items()}
+                most = sum(row.values()) - excess
+                scale = Scale.of(list(row.values()), max(most, excess), _LARGEST)
+                high = scale.down(most // scale.unit * scale.unit) + scale.down(scale.unit) / 2
+                self.model.row(-math.inf, high, [(variable, scale.down(size)) for variable, size in row.items()])
+
+    def limit_by(self, top: int, least: int, scale: Scale) -> None:
+        """What is held is at most a variable, which is at least so many bytes."""
+        for held in self.held:
+            if sum(size for _, size in held) > least:
+                self.model.row(
+                    -math.inf, 0.0, [*((variable, scale.down(size)) for variable, size in held), (top, -1.0)]
+                )
+
+    def runs(self, outcome: Outcome) -> Runs | None:
+        """What runs."""
+        if outcome.values is None:
+            return None
+        chosen: Runs = []
+        for (stage, op), ran in zip(self.positions, self.ran, strict=True):
+            values = [outcome.values[variable] for variable in ran]
+            if stage == op or max(values) > 0.5:
+                chosen.append((op, self.stages.ways[op][values.index(max(values))]))
+        return chosen
+
+
+def _share(until: float | None) -> float | None:
+    """Of the seconds that are left those for HiGHS, which does not look at the clock all the time."""
+    return None if until is None else 0.9 * max(until - time.monotonic(), 0.0)
+
+
+def _scale(stages: Stages, most: int) -> Scale:
+    scratch = [way.scratch for ways in stages.ways for way in ways]
+    return Scale.of([*(item.size for item in stages.items), *scratch], most - stages.always, _LARGEST)

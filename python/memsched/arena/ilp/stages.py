@@ -1,0 +1,192 @@
+"""What may run, and when, in Checkmate's stages (Jain et al., 2020): ops by number, in the order of the graph.
+
+Stage t ends with the first run of op t. Before it, ops below t that have run may run again, each once, in their order.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from memsched._core import Graph
+from memsched.support.checks import EXACT_BYTES
+from memsched.support.documents import Document
+
+INPUT = -1  # the writer of what is there from the start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to run an op: an algorithm, and whether the tape is skipped."""
+
+    alg: str
+    skip: bool
+    seconds: float
+    items: frozenset[int]  # that it writes
+    scratch: int  # bytes: the workspace, and what is written for nobody
+
+    def serves(self, other: Way, sizes: Sequence[int], timed: bool) -> bool:
+        """Whether it does what the other does, in no more bytes and, where that matters, no more time."""
+        bytes_less = self._bytes(sizes) <= other._bytes(sizes)
+        return self.items >= other.items and bytes_less and (not timed or self.seconds <= other.seconds)
+
+    def _bytes(self, sizes: Sequence[int]) -> int:
+        return self.scratch + sum(sizes[item] for item in self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Tensors that come and go together, as they have the same writer and the same readers."""
+
+    writer: int
+    readers: frozenset[int]
+    size: int  # bytes
+
+
+Position = tuple[int, int]  # (stage, op): where the op may run
+Runs = list[tuple[int, Way]]  # ops, in the order in which they run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """A graph's runs. Weights stay on the device; `always` are their bytes and the resident ones.
+
+    Attributes
+    ----------
+    ways : of each op, those that no other one serves
+    items : what some op reads, but weights
+    touched : of each op, the numbers of the items that it reads or writes
+    last : of each op, the last stage in which it may run
+    start : bytes at time 0
+    """
+
+    ways: list[list[Way]]
+    items: list[Item]
+    touched: list[set[int]]
+    last: list[int]
+    always: int
+    start: int
+
+    @property
+    def variables(self) -> int:
+        """That a program has at most, one a way and one an item that is touched, wherever an op may run."""
+        places = [1 + last - op for op, last in enumerate(self.last)]
+        each = [len(ways) + len(items) for ways, items in zip(self.ways, self.touched, strict=True)]
+        return sum(count * more for count, more in zip(places, each, strict=True))
+
+    def seconds(self, of: Callable[[Iterable[float]], float]) -> float:
+        """Of one run of each op, in its fastest (min) or slowest (max) way."""
+        return math.fsum(of(way.seconds for way in ways) for ways in self.ways)
+
+    def positions(self) -> list[Position]:
+        """Where ops may run, in this order."""
+        return [(stage, op) for stage in range(len(self.last)) for op in range(stage + 1) if self.last[op] >= stage]
+
+    @property
+    def need(self) -> int:
+        """Bytes of the largest run, which no choice of runs can do without."""
+        runs = [
+            min(way.scratch + self._bytes(self.before(op, way, set()) | way.items) for way in ways)
+            for op, ways in enumerate(self.ways)
+        ]
+        return self.always + max(runs, default=0)
+
+    def before(self, op: int, way: Way, after: set[int]) -> set[int]:
+        """Items that are held before a run, for those that are wanted after it."""
+        return (after - way.items) | {item for item in self.touched[op] if self.items[item].writer != op}
+
+    def peak(self, runs: Runs) -> int:
+        """Bytes at the worst moment; of runs that read what no earlier one has written, more than there can be."""
+        peak, held = self.start, set[int]()
+        for op, way in reversed(runs):
+            before = self.before(op, way, held)
+            peak = max(peak, self.always + self._bytes(held | before | way.items) + way.scratch)
+            held = before
+        return peak if all(self.items[item].writer == INPUT for item in held) else EXACT_BYTES + 1
+
+    def lean(self, runs: Runs, memory: int, until: float) -> Runs:
+        """Without runs again that the memory does not ask for, such as those that take no time."""
+        left, ran = list(runs), [op for op, _ in runs]
+        for k in reversed(range(len(runs))):
+            if ran[k] in ran[:k] and time.monotonic() < until:
+                fewer = left[:k] + left[k + 1 :]
+                if self.peak(fewer) <= memory:
+                    left = fewer
+        return left
+
+    def _bytes(self, items: set[int]) -> int:
+        return sum(self.items[item].size for item in items)
+
+
+def stages_of(graph: Graph, *, timed: bool) -> Stages:
+    """Read a graph. Not `timed`: only bytes matter, and slower ways that need less stand for faster ones."""
+    tensors, ops = graph.tensors, graph.ops
+    size = {str(tensor["name"]): int(tensor["size"]) for tensor in tensors}
+    weights = {str(tensor["name"]) for tensor in tensors if tensor["role"] == "weight"}
+    writer = {name: k for k, op in enumerate(ops) for name in op["writes"]}
+    taped = {name for op in ops for name in op.get("tape", ())}
+    readers: dict[str, set[int]] = {name: set() for name in size}
+    for k, op in enumerate(ops):
+        for name in op["reads"]:
+            readers[name].add(k)
+    alike: dict[tuple[int, bool, frozenset[int]], list[str]] = {}
+    for name in size:
+        if readers[name] and name not in weights:
+            alike.setdefault((writer.get(name, INPUT), name in taped, frozenset(readers[name])), []).append(name)
+    items = [
+        Item(writer=source, readers=users, size=sum(size[name] for name in names))
+        for (source, _, users), names in alike.items()
+    ]
+    number = {name: k for k, names in enumerate(alike.values()) for name in names}
+    ways = [_ways(op, size, number, [item.size for item in items], timed) for op in ops]
+    always = int(graph.resident) + sum(size[name] for name in weights)
+    given = [name for name in size if name not in writer and name not in weights]
+    touched: list[set[int]] = [set() for _ in ops]
+    for k, item in enumerate(items):
+        for user in item.readers if item.writer == INPUT else item.readers | {item.writer}:
+            touched[user].add(k)
+    return Stages(
+        ways=ways,
+        items=items,
+        touched=touched,
+        last=_last([bool(op.get("once")) for op in ops], items),
+        always=always,
+        start=always + sum(size[name] for name in given),
+    )
+
+
+def _ways(op: Document, size: dict[str, int], number: dict[str, int], sizes: list[int], timed: bool) -> list[Way]:
+    found: list[Way] = []
+    for skip in (False, True) if op.get("tape") else (False,):
+        left = set(op["tape"]) if skip else set()
+        for choice in op["choices"]:
+            workspace = op.get("skip_workspace", choice["workspace"]) if skip else choice["workspace"]
+            writes = [name for name in op["writes"] if name not in left]
+            way = Way(
+                alg=choice["alg"],
+                skip=skip,
+                seconds=float(choice["time"]),
+                items=frozenset(number[name] for name in writes if name in number),
+                scratch=int(workspace) + sum(size[name] for name in writes if name not in number),
+            )
+            found.append(way)
+    best: list[Way] = []
+    for way in found:
+        if not any(other.serves(way, sizes, timed) for other in best):
+            best = [other for other in best if not way.serves(other, sizes, timed)] + [way]
+    return best
+
+
+def _last(once: list[bool], items: Iterable[Item]) -> list[int]:
+    """Of each op the last stage in which a run of it may serve: what it writes is read there, or later."""
+    users: list[set[int]] = [set() for _ in once]
+    for item in items:
+        if item.writer != INPUT:
+            users[item.writer] |= item.readers
+    last = list(range(len(once)))
+    for op in reversed(range(len(once))):
+        if not once[op]:
+            last[op] = max((last[user] for user in users[op]), default=op)
+    return last

@@ -1,0 +1,176 @@
+"""Checkmate (Jain et al., 2020): what is kept and what runs again, by an integer program."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+from memsched import _core
+from memsched._core import Device, Graph, Schedule
+from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, recompute_ilp
+from memsched.arena.ilp.stages import Runs, Stages, stages_of
+from memsched.errors import LimitError, MemschedError
+from memsched.planners.call import Call, begin
+from memsched.planners.entry import planner
+from memsched.problems.problem import Problem, graph_of
+from memsched.result import Result
+from memsched.support import checks
+from memsched.support.memo import once_an_object
+
+_SECONDS = 10.0
+_ROUNDING = 1e-7  # relative, within which two times are the same to the integer program
+
+
+def least_memory(problem: Problem) -> int:
+    """The least M for which it has a plan, as far as ten seconds and HiGHS tell."""
+    return _least(graph_of(problem))[0]
+
+
+@once_an_object
+def _least(graph: Graph, seconds: float = _SECONDS) -> tuple[int, bool]:
+    """An M that is enough, bytes, and whether no less is."""
+    stages, most = stages_of(graph, timed=False), _listed_peak(graph)
+    if stages.variables > MOST_VARIABLES or most <= max(stages.start, stages.need):
+        return most, most <= max(stages.start, stages.need)
+    found = least_recompute_ilp(stages, most, until=time.monotonic() + seconds)
+    least = min(most, stages.peak(found.runs)) if found.runs is not None else most
+    return least, found.bound >= least
+
+
+def _listed_peak(graph: Graph) -> int:
+    """Bytes of the plan that runs each op once, in the least workspaces."""
+    return _core.order_peak(graph, [0] * _core.tensor_count(graph), list(range(_core.op_count(graph))))
+
+
+@planner(
+    "recomputes, offloads nothing: the best in stages, by an integer program",
+    needs=least_memory,
+    needs_alone=least_memory,
+    problems=("graph",),
+    recomputes=True,
+    uses_link=False,
+    by_name="it is exact, for small graphs, and needs the extra ilp",
+)
+def checkmate(
+    problem: Problem,
+    M: float | None = None,
+    beta: float | None = None,
+    *,
+    device: Device | None = None,
+    time_limit: float = _SECONDS,
+) -> Result:
+    """Run ops again in place of keeping what they write, so that the time is least; nothing moves.
+
+    Checkmate's class of plans: op t of the graph runs for the first time at the end of stage t; before it, in the same
+    stage, any ops below t may run again, each once, in the order of the graph. An integer program over HiGHS chooses
+    them, and the algorithm of each run. It is exact where the time suffices, which it does on small graphs.
+
+    Parameters
+    ----------
+    problem : Graph, Chain or GraphFamily
+        Of a family the graph at full batch. Weights stay; inputs are freed after their last use.
+    M : int
+        Bytes, resident included.
+    beta : float
+        Taken for the sake of other planners; nothing uses the link.
+    device : Device, optional
+        Instead of M and beta, which override its memory and bandwidth.
+    time_limit : float
+        Seconds. When they are over, the best plan so far.
+
+    Returns
+    -------
+    Result
+        params has class_bound, the seconds that no plan of the class takes less than, and class_optimal, whether this
+        is its best plan, up to one part in 10^7. Other plans may be faster, such as those in another order; `optimal`
+        says that none is.
+
+    Raises
+    ------
+    InfeasibleError
+        No plan of the class fits.
+    LimitError
+        The graph is too large for the program, or the time was over before there was a plan.
+    MemschedError
+        highspy is not installed.
+    InvalidInputError
+
+    References
+    ----------
+    Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020, section 4.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    >>> result = ms.checkmate(chain, M=20)
+    >>> result.recomputed, result.params["class_optimal"]
+    (('F1',), True)
+    """
+    call = begin(checkmate, problem, M, beta, device)
+    limit = checks.non_negative("time_limit", time_limit, "seconds")
+    graph, device = call.graph, call.device
+    named = {"name": "checkmate", "time_limit": limit}
+    until, memory, stages = time.monotonic() + limit, device.memory, stages_of(graph, timed=True)
+    plans = [_listed(graph, memory, named)] if _listed_peak(graph) <= memory else []
+    bound, variables = stages.seconds(min), 0
+    fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
+    if not fastest and stages.variables <= MOST_VARIABLES:
+        found = recompute_ilp(stages, memory, until=until)
+        bound, variables = found.bound, found.variables
+        if found.runs is not None and stages.peak(found.runs) <= memory:
+            plans.append(_schedule(graph, stages, stages.lean(found.runs, memory, until), memory, named))
+    if not plans:
+        raise _no_plan(call, stages, bound, until)
+    results = [call.result({}, plan) for plan in plans]
+    best = min(results, key=lambda result: result.makespan)
+    bound = min(bound, best.makespan)
+    params = {
+        "time_limit": limit,
+        "class_bound": bound,
+        "class_optimal": best.makespan <= bound * (1 + _ROUNDING),
+        "variables": variables,
+    }
+    return replace(best, params=params, runtime=time.perf_counter() - call.started)
+
+
+def _no_plan(call: Call, stages: Stages, bound: float, until: float) -> MemschedError:
+    """Why there is none: it does not fit, the graph is too large, or the time was over."""
+    graph, memory, enough = call.graph, call.device.memory, _listed_peak(call.graph)
+    if bound == math.inf or max(stages.start, stages.need) > memory:
+        needed, proven = _least(graph, max(0.0, until - time.monotonic()))
+        return call.no_plan(needed, "no runs in stages fit", enough=not proven)
+    once = f"give M >= {enough}, where each op runs once"
+    if stages.variables > MOST_VARIABLES:
+        return LimitError(
+            f"checkmate's program for the {len(stages.ways)} ops of '{graph.name}' has {stages.variables} variables, "
+            f"and {MOST_VARIABLES} are the most; {once}, or take pooch"
+        )
+    return LimitError(
+        f"checkmate found no plan for '{graph.name}' in {memory} bytes within the time_limit; give more, or {once}"
+    )
+
+
+def _listed(graph: Graph, memory: int, named: dict[str, Any]) -> Schedule:
+    """Each op once, in the listed order, in its fastest algorithm that fits."""
+    flags, ops = [0] * _core.tensor_count(graph), list(range(_core.op_count(graph)))
+    return _core.order_schedule(graph, ops, flags, memory, memory, named)
+
+
+def _schedule(graph: Graph, stages: Stages, runs: Runs, memory: int, named: dict[str, Any]) -> Schedule:
+    """The runs, and every tensor freed when it has been read last before it is written again."""
+    ops = graph.ops
+    weights = {tensor["name"] for tensor in graph.tensors if tensor["role"] == "weight"}
+    inputs = [tensor["name"] for tensor in graph.tensors if tensor["role"] == "input"]
+    steps: list[dict[str, Any]] = []  # from the last to the first
+    wanted: set[str] = set()
+    for op, way in reversed(runs):
+        writes = [name for name in ops[op]["writes"] if not way.skip or name not in ops[op]["tape"]]
+        touched = dict.fromkeys([*ops[op]["reads"], *writes])
+        steps += [{"free": name} for name in touched if name not in wanted and name not in weights]
+        steps.append({"run": ops[op]["name"], "alg": way.alg, **({"skip": ops[op]["tape"]} if way.skip else {})})
+        wanted = (wanted - set(writes)) | set(ops[op]["reads"])
+    steps += [{"free": name} for name in inputs if name not in wanted]
+    return Schedule(steps[::-1], budget=memory, graph=graph.name, planner=named, rounds=[(graph.batch, 1)])

@@ -1,0 +1,142 @@
+"""Checkmate against all plans of its class, and against all plans without a link."""
+
+from __future__ import annotations
+
+import sys
+from math import inf
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import memsched as ms
+from memsched.planners.registry import planners_of
+from memsched.planners.remat import checkmate as module
+from memsched.planners.remat.pebbles import pebbles
+from memsched.testing import graphs
+from oracles.checkmate import least_memory, least_time
+from oracles.olla_graphs import FIGURE_3, random_graphs
+
+CLOSE = 1e-7
+SMALL = st.one_of(random_graphs(6), random_graphs(6, 10**9), graphs(max_layers=3, max_bytes=4))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _highs() -> None:
+    pytest.importorskip("highspy", reason="checkmate needs highspy, which is not installed")
+
+
+def small(graph: ms.Graph) -> ms.Graph:
+    assume(len(graph.ops) <= 7 and len(graph.tensors) <= 9)
+    return graph
+
+
+def plain(count: int) -> ms.Graph:
+    """A chain with tensors of one byte and runs of one second, as in figure 1 of the paper."""
+    return ms.to_graph(ms.Chain([1.0] * count, [1.0] * count, [1] * (count + 1), [1] * (count + 1)))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
+@given(graph=SMALL.map(small), data=st.data())
+def test_its_plans_are_the_best_of_its_class(graph: ms.Graph, data: st.DataObject) -> None:
+    least = least_memory(graph, ms.peak_memory(graph) + graph.resident + 9)
+    top = max(least, ms.peak_memory(graph) + 3)
+    memory = data.draw(st.one_of(st.just(max(1, least)), st.integers(max(1, least), max(1, top))))
+    best = least_time(graph, memory)
+    found = ms.checkmate(graph, memory)
+    assert found.makespan == pytest.approx(best, rel=CLOSE)
+    assert best * (1 - CLOSE) <= found.params["class_bound"] <= best * (1 + 1e-9)
+    assert found.params["class_optimal"]
+    assert found.offloaded == ()
+    report = ms.validate(found)
+    assert report.peak_memory <= memory
+    assert report.makespan == pytest.approx(best, rel=CLOSE)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@given(graph=st.one_of(random_graphs(6), graphs(max_layers=3, max_bytes=4)).map(small))
+def test_the_least_memory_is_that_of_its_class(graph: ms.Graph) -> None:
+    least = ms.min_memory(graph, "checkmate")
+    assert least == least_memory(graph, least)
+    if least > 1:
+        assert least_time(graph, least - 1) == inf
+        with pytest.raises(ms.InfeasibleError, match=f"it needs M >= {least}") as caught:
+            ms.checkmate(graph, least - 1)
+        assert caught.value.min_memory == least
+
+
+@settings(max_examples=60)
+@given(graph=graphs(max_layers=5), share=st.floats(0, 1))
+def test_no_plan_of_all_plans_is_slower(graph: ms.Graph, share: float) -> None:
+    """Pebbles plays all that a plan may do, in any order; its first search proves its plan where it ends."""
+    least = max(1, ms.min_memory(graph, "checkmate"))
+    memory = int(least + share * max(0, ms.peak_memory(graph) - least))
+    found = ms.checkmate(graph, memory)
+    assert found.lower_bound <= found.makespan * (1 + CLOSE)
+    try:
+        other = pebbles(graph, memory, 0)
+    except ms.LimitError:
+        return
+    if other.params["seen"] < other.params["states"]:
+        assert other.makespan <= found.makespan * (1 + CLOSE)
+
+
+def test_a_chain_of_the_paper() -> None:
+    """Without memory to spare, each step back runs the forward again from the input."""
+    graph = plain(4)
+    least = ms.min_memory(graph, "checkmate")
+    tight, loose = ms.checkmate(graph, least), ms.checkmate(graph, ms.peak_memory(graph))
+    assert tight.makespan == least_time(graph, least) > loose.makespan == 8
+    assert ms.rotor(ms.Chain([1.0] * 4, [1.0] * 4, [1] * 5, [1] * 5), least, 0).makespan >= tight.makespan
+
+
+def test_what_fits_exactly_is_not_cut_off() -> None:
+    """A workspace of all the memory beside a tensor of one byte: rounding once made HiGHS prove a second run."""
+    tensors = [{"name": "x", "size": 0, "role": "input"}]
+    tensors += [{"name": name, "size": size, "role": "activation"} for name, size in (("a", 0), ("b", 1))]
+    reads_writes: list[tuple[list[str], list[str], int]] = [([], ["a"], 10**9), ([], [], 0), ([], [], 0)]
+    reads_writes += [([], ["b"], 0), (["x", "a", "b"], [], 0)]
+    ops = [
+        {
+            "name": f"o{k}",
+            "phase": "fwd",
+            "reads": reads,
+            "writes": writes,
+            "choices": [{"alg": "one", "time": 1.0, "workspace": scratch}],
+        }
+        for k, (reads, writes, scratch) in enumerate(reads_writes)
+    ]
+    assert module.recompute_ilp(module.stages_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
+
+
+def test_graphs_that_are_too_large_are_refused_with_the_number_of_variables() -> None:
+    graph = ms.profiles.load_graph("gpt2-1024-b8")
+    most = ms.min_memory(graph, "checkmate")
+    assert ms.checkmate(graph, most).recomputed == ()
+    with pytest.raises(ms.LimitError, match=rf"has \d+ variables, and 20000 are the most; give M >= {most}"):
+        ms.checkmate(graph, most - 1)
+    with pytest.raises(ms.InfeasibleError, match=f"M >= {most} is enough, and less may be") as caught:
+        ms.checkmate(graph, 1000)
+    assert caught.value.min_memory == most
+
+
+def test_no_time_gives_the_listed_order_or_none() -> None:
+    graph = ms.profiles.analytic("alexnet", 512).graph
+    with pytest.raises(ms.LimitError, match="within the time_limit"):
+        ms.checkmate(graph, int(0.95 * ms.peak_memory(graph)), time_limit=0)
+    once = ms.checkmate(graph, ms.min_memory(graph, "olla") + 2**20, time_limit=0)
+    assert once.recomputed == ()
+    assert not once.params["class_optimal"]
+
+
+def test_it_runs_only_where_it_is_named() -> None:
+    assert "checkmate" not in planners_of(FIGURE_3)
+    assert "checkmate" not in ms.compare(FIGURE_3, 60, 1.0)
+    assert ms.plan(FIGURE_3, 60, planner="checkmate").planner == "checkmate"
+    assert list(ms.compare(FIGURE_3, 60, 1.0, planners=["checkmate"])) == ["checkmate"]
+
+
+def test_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    with pytest.raises(ms.MemschedError, match=r"pip install 'memsched\[ilp\]'"):
+        ms.checkmate(plain(4), ms.peak_memory(plain(4)) - 1)
