@@ -19,7 +19,7 @@ from memsched.planners.registry import PLANNERS
 from memsched.study.frontier import frontier
 from memsched.study.sweep.points import group, swept_problem
 from memsched.study.sweep.rows import MEASURES
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 from memsched.testing import chains
 
 CHAIN = "resnet18-224-b32"
@@ -321,7 +321,7 @@ def test_values_that_a_planner_refuses_are_failures_of_its_points() -> None:
 def test_what_is_computed_once_an_object_is_forgotten_with_it() -> None:
     made: list[tuple[int, Any]] = []
 
-    @once_an_object
+    @once_per_object
     def of(one: ms.Chain, more: Any) -> int:
         made.append((one.n, more))
         return len(made)

@@ -26,7 +26,7 @@ from memsched.study.sweep import store as stores
 from memsched.study.sweep.points import group, swept_problem
 from memsched.study.sweep.rows import Row
 from memsched.study.sweep.store import Store
-from memsched.study.sweep.store_file import POINT, as_kept, seal
+from memsched.study.sweep.store_file import POINT, as_stored, seal
 from sweeps import POINTS, SWEEP
 
 CHAIN = "resnet18-224-b32"
@@ -105,7 +105,7 @@ def test_claims_of_a_living_sweep_are_respected_and_those_of_a_dead_one_taken_ov
     assert first.claim(["a", "b"]) == {"a", "b"}
     assert second.claim(["b", "c"]) == {"c"}
     now[0] += 9
-    first.alive()
+    first.heartbeat()
     now[0] += 9
     assert second.claim(["a", "c"]) == {"c"}
     now[0] += 11
@@ -139,7 +139,7 @@ def test_clocks_of_other_hosts_decide_nothing(skews: list[float], steps: list[tu
                 assert owner in (None, which)
                 owner = which
             else:
-                sweeps[which].alive()
+                sweeps[which].heartbeat()
         for one in sweeps:
             one.close()
 
@@ -326,7 +326,7 @@ def test_a_forged_point_that_contradicts_itself_is_refused(
         values = list(database.execute(f"SELECT {', '.join(POINT)} FROM points").fetchone())
         values[list(POINT).index(key)] = value(row)
         database.execute(
-            f"UPDATE points SET {key} = ?, seal = ?", (values[list(POINT).index(key)], seal(as_kept(values)))
+            f"UPDATE points SET {key} = ?, seal = ?", (values[list(POINT).index(key)], seal(as_stored(values)))
         )
     with pytest.raises(ms.StoreError, match=key):
         ms.read_store(path)

@@ -17,7 +17,7 @@ from memsched.planners.entry import ENTRIES
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
 from memsched.support import checks
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress
 
 WORKSPACE_LIMIT = 8 << 20  # bytes, what Chainer gives cuDNN
@@ -69,13 +69,13 @@ def all_swap(graph: Graph) -> Flags:
     return np.ones(len(_core.feature_maps(graph)), np.uint8)
 
 
-@once_an_object
+@once_per_object
 def need_of_swapping_all(graph: Graph, workspace_limit: int) -> int:
     """The least M at which a plan exists that swaps every feature map."""
     return _core.least_budget(graph, workspace_limit, all_swap(graph))
 
 
-@once_an_object
+@once_per_object
 def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
     """The least M at which nothing has to move."""
     return _core.least_budget(graph, workspace_limit, 0 * all_swap(graph))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memsched import _core
 from memsched._core import Graph
 from memsched.problems.family import GraphFamily
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 
 Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
 
@@ -22,7 +22,7 @@ def balanced(batch: int, rounds: int) -> Rounds:
     return [(size, times) for size, times in ((small + 1, larger), (small, rounds - larger)) if times > 0]
 
 
-@once_an_object
+@once_per_object
 def _need(graph: Graph) -> int:
     return max(graph.resident + _core.need_of_fastest(graph), _core.modnn_min_memory(graph))
 

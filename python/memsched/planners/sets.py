@@ -21,7 +21,7 @@ from memsched.problems.bounds import certified
 from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 from memsched.support import checks
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 from memsched.support.types import Flags
 
 SETS = 64  # rows of flags that are there at a time, fewer ..
@@ -179,7 +179,7 @@ class ChainCall(SetCall):
         )
 
 
-@once_an_object
+@once_per_object
 def plans_of(chain: Chain, chunk: ChunkLike = None) -> ChainPlans:
     """What plans of GREEDY and DYNPROG on one chain share."""
     seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
@@ -282,7 +282,7 @@ def need_of_moving_all(graph: Graph) -> int:
     return graph.resident + int((np.asarray(lives.usage) - np.cumsum(away)[:-1]).max())
 
 
-@once_an_object
+@once_per_object
 def _stages(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The stage of each tensor of a chain's graph, -1 for what does not travel, and whether it is a tape."""
     stage, tape = _core.stages_of_tensors(graph)

@@ -9,13 +9,13 @@ from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None
 
 
-@once_an_object
+@once_per_object
 def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
     return _core.to_graph(chain, chunk)
 
@@ -47,13 +47,13 @@ def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
     return graph_of(problem, schedule.chunk)
 
 
-@once_an_object
+@once_per_object
 def least_of(graph: Graph) -> int:
     """The least memory of any plan of a graph, bytes, resident included."""
     return _core.graph_min_memory(graph)
 
 
-@once_an_object
+@once_per_object
 def peak_of(graph: Graph) -> int:
     """The peak of a graph's plain run, bytes, resident included."""
     return _core.graph_peak_memory(graph)

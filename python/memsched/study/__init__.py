@@ -1,1 +1,1 @@
-"""What is asked of problems and plans beyond one planner: comparisons, frontiers, sweeps, addresses."""
+"""Studies beyond a single planner call: comparisons, frontiers, sweeps, addresses."""

@@ -1,4 +1,4 @@
-"""Addresses for plans: what a schedule holds from step to step, placed in one arena."""
+"""Addresses for a plan: everything its schedule holds, placed in one arena."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
 
-_SECONDS_A_BUFFER = 5e-6  # that placing takes at least
+_SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
 
 
 def place(
@@ -34,27 +34,27 @@ def place(
 ) -> Placement:
     """Give every buffer an offset in one arena, so that no two share a byte while both are alive.
 
-    "greedy" tries rules of thumb: mostly, the buffer that can go lowest is placed next. "search" starts from the best
-    of them and goes on, by an exact search in turns with a large neighbourhood search, until the arena is proven to be
-    as low as it can be. It is never worse than "greedy" with time for one rule.
+    "greedy" tries several rules of thumb; most place the buffer that can go lowest next. "search" starts from the best
+    of them and alternates an exact search with a large neighbourhood search, until the arena is proven to be as low as
+    it can be. It is never worse than "greedy", given time for one rule.
 
-    Of a Result or a Timeline the buffers are what its schedule holds from step to step, workspaces included, by the
-    order of the list: so the addresses hold whatever the durations are. Inputs and weights are packed from offset 0,
-    where contiguous schedules have them. Resident bytes are no part of the arena.
+    The buffers of a Result or a Timeline are what its schedule holds, workspaces included, from step to step in the
+    order of the list. So the addresses hold whatever the durations are. Inputs and weights are packed from offset 0,
+    as contiguous schedules expect them. Resident bytes are not part of the arena.
 
     Parameters
     ----------
     buffers : iterable of Buffer, Timeline or Result
-        A Timeline must come from `simulate` or a planner; one that was read from a file or copied no longer knows its
+        A Timeline must come from `simulate` or a planner. One that was read from a file or copied no longer knows its
         buffers.
     capacity : int, optional
-        Bytes: any placement that fits will do. By default the arena is made as low as possible.
+        Bytes. With a capacity, any placement that fits is accepted; by default the arena is made as low as possible.
     time_limit : float or None
-        Seconds after which the best placement so far is returned; None: not before it is proven.
+        Seconds after which the best placement so far is returned; None: search until it is proven.
     method : str
         "search", "greedy", or "ilp" for the integer program of the paper (needs memsched[ilp]).
     alignment : int
-        Bytes, of which offsets are multiples, for the buffers of a Result or a Timeline; each `Buffer` has its own.
+        Offsets are multiples of this many bytes. For the buffers of a Result or a Timeline; a `Buffer` has its own.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -65,8 +65,8 @@ def place(
     Raises
     ------
     InfeasibleError
-        Nothing fits the capacity, or nothing was found that does; the message says which. min_memory is the height of
-        the best placement known.
+        Nothing fits the capacity, or nothing that fits was found; the message says which. min_memory is the height
+        of the best placement known.
     InvalidInputError
 
     References
@@ -104,23 +104,23 @@ def place(
 def with_addresses(
     result: Result, placement: Placement | None = None, *, time_limit: float | None = 10.0, alignment: int = 1
 ) -> Result:
-    """The same plan with an address for everything it holds, so that its budget holds in one real arena.
+    """Return the same plan with an address for everything it holds, so that its budget holds in one real arena.
 
     Parameters
     ----------
     result : Result
-        Of any planner.
+        From any planner.
     placement : Placement, optional
-        What `place(result)` gave. By default it is made here, to fit the budget.
+        The result of `place(result)`. By default one that fits the budget is made here.
     time_limit : float or None
         Seconds for placing.
     alignment : int
-        Bytes, of which the offsets are multiples. Inputs and weights are packed as they are.
+        Offsets are multiples of this many bytes; inputs and weights are packed without gaps.
 
     Returns
     -------
     Result
-        With a contiguous schedule, simulated again. A step may have to wait until just its bytes are free, so the
+        With a contiguous schedule, simulated again. A step may have to wait until its own bytes are free, so the
         makespan can be longer.
 
     Raises
@@ -128,7 +128,7 @@ def with_addresses(
     InfeasibleError
         The addresses need more than the budget; min_memory says how much, resident included.
     InvalidInputError
-        The placement is of another plan.
+        The placement belongs to another plan.
 
     Examples
     --------
@@ -148,10 +148,12 @@ def with_addresses(
     graph = largest_graph(result.problem, result.schedule)
     if placement is None:
         placement = _within_budget(result, graph, time_limit, alignment)
-    elif _is_of(placement, _buffers_of_plan(result, graph)) or _is_of(placement, buffers_of(result.schedule, graph)):
-        placement = _as_held(placement, buffers_of(result.schedule, graph))
+    elif _matches(placement, _buffers_of_plan(result, graph)) or _matches(
+        placement, buffers_of(result.schedule, graph)
+    ):
+        placement = _with_actual_ends(placement, buffers_of(result.schedule, graph))
     else:
-        raise InvalidInputError("the placement is not one of this result; make it by memsched.place(result)")
+        raise InvalidInputError("the placement belongs to another result; make one with memsched.place(result)")
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     if placement.height > room:
         raise _too_high(result, placement.height + graph.resident, room + graph.resident)
@@ -161,19 +163,19 @@ def with_addresses(
 
 
 def _within_budget(result: Result, graph: Graph, time_limit: float | None, alignment: int) -> Placement:
-    """Addresses within the budget; if possible such that no step waits for an address that it did not wait for before.
+    """Addresses within the budget. If possible, they make no step wait longer than it waited before.
 
     Raises
     ------
     InfeasibleError
-        They need more than the budget.
+        The addresses need more than the budget.
     """
     begin = time.perf_counter()
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     blocks = _core.residency(graph, result.schedule)
     held = as_columns(blocks, alignment)
     columns = for_all_rounds(held, result.schedule)
-    found = _calm(result, columns, room, time_limit)
+    found = _without_waits(result, columns, room, time_limit)
     if found is None:
         spent = time.perf_counter() - begin
         rest = None if time_limit is None else max(0.0, time_limit - spent)
@@ -181,7 +183,7 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
             found = place_columns(columns, room, time_limit=rest)
         except InfeasibleError as error:
             own = placement_of(result.schedule, graph)
-            if own is not None and own.height <= room and _is_of(own, buffers_of(result.schedule, graph, alignment)):
+            if own is not None and own.height <= room and _matches(own, buffers_of(result.schedule, graph, alignment)):
                 return own
             raise _too_high(result, error.min_memory + graph.resident, room + graph.resident) from None
     offsets, height, bound = found
@@ -197,20 +199,20 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     )
 
 
-def _calm(result: Result, columns: Columns, room: int, time_limit: float | None) -> Placed | None:
-    """Addresses within the room that no step waits for, if there is time to look for them, and they are found."""
+def _without_waits(result: Result, columns: Columns, room: int, time_limit: float | None) -> Placed | None:
+    """Addresses within the room that make no step wait, or None if they are not found in a share of the time."""
     seconds = min(2.0, math.inf if time_limit is None else time_limit / 5)
-    if seconds < _SECONDS_A_BUFFER * len(columns.start):
+    if seconds < _SECONDS_PER_BUFFER * len(columns.start):
         return None
     try:
-        offsets, height, _ = place_columns(_until_back(result, columns), room, time_limit=seconds)
+        offsets, height, _ = place_columns(_held_until_returned(result, columns), room, time_limit=seconds)
     except InfeasibleError:
         return None
     return offsets, height, _core.load(columns.start, columns.end, columns.size)
 
 
-def _is_of(placement: Placement, buffers: list[Buffer]) -> bool:
-    """Whether these are the buffers that were placed, aligned, and inputs and weights where they must be."""
+def _matches(placement: Placement, buffers: list[Buffer]) -> bool:
+    """Whether the placement is of these buffers: aligned, and with inputs and weights where they must be."""
 
     def facts(one: Buffer) -> tuple[float, float, int]:
         return one.start, one.end, one.size
@@ -223,22 +225,22 @@ def _is_of(placement: Placement, buffers: list[Buffer]) -> bool:
 
 def _too_high(result: Result, needed: int, budget: int) -> InfeasibleError:
     return InfeasibleError(
-        f"with addresses the plan of {result.planner} needs {needed} bytes, and its budget is {budget}; "
-        "plan for less memory, or give the addresses more",
+        f"with addresses, the plan of {result.planner} needs {needed} bytes and its budget is {budget}; "
+        "plan for less memory, or allow the addresses more",
         needed,
     )
 
 
-def _until_back(result: Result, columns: Columns) -> Columns:
-    """The buffers, each until the last step that begins before its bytes have come back."""
+def _held_until_returned(result: Result, columns: Columns) -> Columns:
+    """The buffers, each held until the last step that begins before its bytes have been returned."""
     begins, ends = result.timeline.start, result.timeline.end
-    first = np.minimum.accumulate(begins[::-1])[::-1]  # from a step on, the earliest begin
+    first = np.minimum.accumulate(begins[::-1])[::-1]  # the earliest begin of this step and all later ones
     last = np.array(columns.end, dtype=np.int64)
     return columns._replace(end=np.maximum(last, np.searchsorted(first, ends[last - 1])).tolist())
 
 
 def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:
-    """The same, such that addresses hold in the rounds of smaller batches, too."""
+    """The buffers of a plan, with lifetimes such that the addresses also hold in the rounds of smaller batches."""
     blocks = _core.residency(graph, result.schedule)
     held = as_columns(blocks, alignment)
     columns = for_all_rounds(held, result.schedule)
@@ -248,8 +250,8 @@ def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[B
     return [dataclasses.replace(one, end=end) for one, end in zip(buffers, columns.end, strict=True)]
 
 
-def _as_held(placement: Placement, held: list[Buffer]) -> Placement:
-    """The placement with each buffer until it ends, where it was placed for longer, and what is proven of those."""
+def _with_actual_ends(placement: Placement, held: list[Buffer]) -> Placement:
+    """The placement with the actual ends of its buffers, where they were placed for longer, and the bound for these."""
     if [one.end for one in placement.buffers] == [one.end for one in held]:
         return placement
     buffers = [dataclasses.replace(one, end=own.end) for one, own in zip(placement.buffers, held, strict=True)]
@@ -257,5 +259,5 @@ def _as_held(placement: Placement, held: list[Buffer]) -> Placement:
 
 
 def _load(buffers: list[Buffer]) -> int:
-    """The most bytes that are alive at once."""
+    """The largest number of bytes alive at once."""
     return _core.load([int(b.start) for b in buffers], [int(b.end) for b in buffers], [b.size for b in buffers])

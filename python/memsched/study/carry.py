@@ -1,4 +1,4 @@
-"""A plan for one device on another that has at least as much of everything."""
+"""Move a plan for one device to another that is at least as good in every respect."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from memsched.result import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What is left of a plan without its problem and its times: enough to measure it again.
+    """A plan without its problem and timeline: what is needed to simulate it again.
 
-    It can be kept as long as the problem, for it does not keep the problem alive.
+    It holds no reference to the problem, so caching it with a problem does not keep the problem alive.
     """
 
     planner: str
@@ -30,7 +30,7 @@ class Draft:
 
     @classmethod
     def of(cls, plan: Result) -> Draft:
-        """That of a result."""
+        """The draft of a result."""
         return cls(
             planner=plan.planner,
             params=plan.params,
@@ -42,10 +42,10 @@ class Draft:
         )
 
     def on(self, problem: Problem, device: Device) -> Result:
-        """The same steps, measured on a device with no less memory, bandwidth or host memory, and no more latency.
+        """The same steps, simulated on a device with no less memory, bandwidth or host memory and no more latency.
 
-        They run there, and take no longer: so docs/schedule.md, "No anomalies". params["planned_for"] says for which
-        device they were planned.
+        They run there and take no longer (docs/schedule.md, "No anomalies"). params["planned_for"] is the device that
+        they were planned for.
         """
         began = time.perf_counter()
         result = measured(

@@ -1,4 +1,4 @@
-"""Running several planners on one problem: `compare` shows them all, `plan` returns the best."""
+"""Run several planners on one problem: `compare` returns every result, `plan` the best."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from memsched.result import Result
 from memsched.study.carry import Draft
 from memsched.study.ladder import below, size_of
 from memsched.support import checks
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 
-SEARCH = 1.0  # seconds in which auto improves PoocH's plan, which by default stops where its paper does
-MOVES = 300_000  # of auto's walks around the plans of a chain, times stages; about 0.1 s ..
-MOST_MOVES = 8192  # .. or less,
-MOVES_A_STAGE = 512  # on short chains
-SHORT = 24  # stages, or half the ops: here auto tries all rungs, or takes half of its time limit for them
-SEARCHES = ("offload", "pooch")  # go on for as long as they may
-LEAST_SHARE = 0.01  # seconds of a planner; 0 would be no limit
+SEARCH = 1.0  # seconds for which auto improves PoocH's plan; by default pooch stops where its paper does
+MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
+MOST_MOVES = 8192  # the same, of long ..
+MOVES_PER_STAGE = 512  # .. and of short chains
+SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
+SEARCHES = ("offload", "pooch")  # these use all the time they get
+LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
 AUTO: dict[str, dict[str, object]] = {"pooch": {"search": SEARCH}, "modnn": {"rounds": "search"}}
 
 
@@ -56,9 +56,9 @@ def compare(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     planners : sequence of str, optional
-        Names; by default all that are listed for chains, or for graphs and families.
+        Names. By default all listed planners for chains, or for graphs and families.
     chunk : None, int or "storage"
-        Of a chain, how tensors travel: whole, or in pieces.
+        For a chain: whether tensors travel whole or in pieces.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional
@@ -67,8 +67,8 @@ def compare(
     Returns
     -------
     dict
-        Planner name -> Result, or the MemschedError that it ended with (InfeasibleError has .min_memory), in the order
-        of `planners`. So an input that one planner refuses is its own outcome.
+        Planner name -> Result, or the MemschedError that the planner raised (InfeasibleError has .min_memory), in the
+        order of `planners`. An input that only one planner refuses is thus an entry, not an exception.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def plan(
     chunk: ChunkLike = None,
     time_limit: float | None = None,
 ) -> Result:
-    """Run one planner by name, or all and return the plan with the least simulated makespan.
+    """Run one planner by name, or all of them and return the plan with the least simulated makespan.
 
     Parameters
     ----------
@@ -122,39 +122,40 @@ def plan(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     planner : str
-        A planner's name, or "auto": all that are listed for such a problem, with POFO's or PoocH's plan improved by a
-        search, for this device and for smaller ones, whose plans run here, too. On ties auto takes the one registered
-        first. params["planned_for"] is the smaller device, if it is one's plan.
+        A planner's name, or "auto". auto runs all listed planners for such a problem, improves the plan of POFO or
+        PoocH by a search, and also plans for smaller devices, since such plans run here too. Ties go to the planner
+        registered first. If the best plan was made for a smaller device, params["planned_for"] names that device.
     chunk : None, int or "storage"
-        Of a chain, how tensors travel: whole, or in pieces.
+        For a chain: whether tensors travel whole or in pieces.
     time_limit : float, optional
-        Seconds in all. Of auto each planner has an equal share of what is left when its turn comes; of up to 24 stages
-        half of it is for smaller devices. Where no planner has a plan when the time is over, the rest are asked all the
-        same, each for 0.15 s. By default, and with 0, auto's searches on chains stop after a number of moves, so that
-        its plan does not depend on the machine, and PoocH's after one second.
+        Seconds in total. In auto each planner gets an equal share of the time that is left when its turn comes; up to
+        24 stages, half of the time is for smaller devices. If time runs out before any planner has a plan, the
+        remaining ones still get 0.15 s each. By default, and with 0, auto's searches on chains stop after a number of
+        moves, so that the plan does not depend on the machine, and PoocH's search stops after one second.
 
     Returns
     -------
     Result
-        With "auto" and no time_limit never worse than any listed planner's for this device with its default options,
-        but for offload's search of a second; with one, the best of what they find in their shares. `lower_bound` holds
-        for all plans, those that recompute included (of a family, in the same rounds); with a name for that planner's.
+        "auto" without time_limit is never worse than any listed planner with default options on this device, except
+        for offload's search of one second; with a time_limit it is the best plan found. With "auto", `lower_bound`
+        holds for all plans, recomputation included (of a family, in the same rounds); otherwise for the plans of the
+        named planner.
 
     Raises
     ------
     InfeasibleError
-        No planner found a plan; `.min_memory` is the least that any needs. Of a graph, or of a chain's, with up to 64
-        ops and tensors all plans are searched too, within a number of steps; the message says where that proves that
-        there is none. Of larger ones a plan may exist all the same.
+        No planner found a plan; `.min_memory` is the least that any planner needs. For graphs of up to 64 ops and
+        tensors, chains included, all plans are also searched, up to a number of steps, and the message says if that
+        proves that there is no plan. For larger problems a plan may still exist.
     InvalidInputError
 
     Notes
     -----
-    On a ladder of devices more never gives a slower plan: of two devices with the same duplex and latency, the one
-    with at least the memory, the bandwidth and the host memory has a plan that is no slower, if each of the three
-    is on the ladder for the smaller device, or the same for both, and both have the memory that rotor needs.
-    docs/algorithms.md says which are on it, and why this is not promised in between. It holds for chains, without a
-    time_limit or with 0, and for graphs of up to 48 ops with 0.
+    On a ladder of devices, more never gives a slower plan. Take two devices with the same duplex and latency, the
+    second with at least the memory, bandwidth and host memory of the first. The second gets a plan that is no slower,
+    provided that each of the three figures is a rung of the ladder for the first device or the same for both, and
+    that both have the memory that rotor needs. docs/algorithms.md lists the rungs and says why nothing is promised in
+    between. This holds for chains without a time_limit or with 0, and for graphs of up to 48 ops with 0.
 
     Examples
     --------
@@ -175,7 +176,7 @@ def plan(
 
 
 def _best(found: Mapping[str, Result | MemschedError]) -> Result:
-    """The fastest plan; where there is none the error of the planner that needs least."""
+    """The fastest plan; if there is none, the error of the planner that needs least."""
     results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
     if results:
         return min(results, key=lambda result: result.makespan)
@@ -185,12 +186,12 @@ def _best(found: Mapping[str, Result | MemschedError]) -> Result:
 
 
 def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) -> Result:
-    """The fastest of all planners' plans for the device, and for the rungs below it."""
+    """The fastest plan of any planner for the device or a rung below it."""
     names, began = planners_of(problem), time.perf_counter()
-    fixed = _walks(problem) | {name: value for name, value in given.items() if name != "time_limit"}
+    fixed = _search_limits(problem) | {name: value for name, value in given.items() if name != "time_limit"}
     seconds, short = checks.time_limit(given.get("time_limit")), size_of(problem) <= SHORT
     if seconds:
-        found = _in_turns(problem, device, fixed, began + (seconds / 2 if short else seconds))
+        found = _run_in_turn(problem, device, fixed, began + (seconds / 2 if short else seconds))
     else:
         found = {name: _outcome(PLANNERS[name], problem, device, _auto(name, fixed | given)) for name in names}
     if all(isinstance(one, InvalidInputError) for one in found.values()):
@@ -216,14 +217,14 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     raise _none_found(problem, device, found)
 
 
-def _in_turns(
+def _run_in_turn(
     problem: Problem, device: Device, options: dict[str, object], until: float
 ) -> dict[str, Result | MemschedError]:
-    """What each planner says when time.perf_counter() shall be `until` at the end.
+    """The outcome of each planner, where all are to finish when time.perf_counter() reaches `until`.
 
-    First those that take no limit. Then the others, each with an equal share of what time is left: what it leaves goes
-    to those behind it, last of all to the searches. When there is a plan, and less left than the quickest planner with
-    one has taken, the rest are not asked: to read a problem and simulate a plan takes each about as long.
+    Planners that take no limit run first. Then the others run, each with an equal share of the time left; what one
+    leaves goes to those after it, and the searches come last. Once there is a plan, and less time is left than the
+    quickest successful planner took, the rest are skipped: reading a problem and simulating a plan takes each as long.
     """
     timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
     names = sorted(timed, key=lambda name: (timed[name], name in SEARCHES))
@@ -241,12 +242,12 @@ def _in_turns(
 
 
 def _left(until: float | None) -> dict[str, object]:
-    """The option that gives a planner all the time until then; none where there is no limit."""
+    """The option that gives a planner all the time until then; empty without a limit."""
     return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
 
 
 def _rungs(problem: Problem, device: Device, plans: list[Result], until: float | None) -> Iterator[Device]:
-    """Smaller devices, as long as there is time."""
+    """Smaller devices, while there is time."""
     rungs = below(problem, device, partial(_least_makespan, plans))
     while until is None or time.perf_counter() < until:
         rung = next(rungs, None)
@@ -256,13 +257,13 @@ def _rungs(problem: Problem, device: Device, plans: list[Result], until: float |
 
 
 def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Result]) -> None:
-    """Keep the fastest of the plans so far and this one, for less, on the device."""
+    """Keep the fastest of the plans so far and this draft, simulated on the device."""
     if one is not None:
         plans[:] = [min((*plans, one.on(problem, device)), key=_makespan)]
 
 
 def _draft(problem: Problem, name: str, rung: Device, options: dict[str, object]) -> Draft | None:
-    """A planner's plan for a rung; the next call for the problem finds it ready, if it did not depend on time."""
+    """A planner's plan for a rung. It is cached with the problem, unless it depends on time."""
     ends = (rung.memory, rung.d2h, rung.h2d, rung.duplex, rung.latency, rung.host_memory, rung.name)
     make = _drafted if "time_limit" in options else _kept_draft
     return make(problem, name, ends, tuple(options.items()))
@@ -280,13 +281,13 @@ def _drafted(
     return Draft.of(one) if isinstance(one, Result) else None
 
 
-_kept_draft = once_an_object(_drafted)
+_kept_draft = once_per_object(_drafted)
 
 
 def _pebbles(
     problem: Problem, device: Device, found: dict[str, Result | MemschedError], limit: dict[str, Any]
 ) -> list[Result]:
-    """What the search of all plans finds: of small graphs, or where the planners of chains or families have none."""
+    """The outcome of the search of all plans: of small graphs, or where no planner of chains or families has a plan."""
     rare = isinstance(problem, Chain | GraphFamily) and any(isinstance(one, Result) for one in found.values())
     if rare or not suits(problem):
         return []
@@ -298,7 +299,7 @@ def _pebbles(
 
 
 def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | MemschedError]) -> MemschedError:
-    """What to raise where no planner has a plan; only pebbles, or the need of one op, proves that there is none."""
+    """What to raise if no planner has a plan. Only pebbles, or the need of one op, proves that there is none."""
     infeasible = {name: one for name, one in found.items() if isinstance(one, InfeasibleError)}
     if not infeasible:
         return next(one for one in found.values() if isinstance(one, MemschedError))
@@ -306,7 +307,7 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
     nearest = min(infeasible.values(), key=lambda one: one.min_memory, default=proof)
     assert nearest is not None
     least = least_memory(problem)
-    said = f"that there is none is proven only below {least}, which one op alone needs"
+    said = f"it is proven impossible only below {least}, which one op alone needs"
     if device.memory < least:
         said = f"one op alone needs {least}"
     elif proof is not None and not isinstance(problem, GraphFamily):
@@ -326,15 +327,15 @@ def _least_makespan(plans: list[Result]) -> float:
     return min(map(_makespan, plans), default=math.inf)
 
 
-def _walks(problem: Problem) -> dict[str, object]:
-    """Limits of walks in moves: so what they find for a rung does not depend on the machine, nor on time_limit."""
+def _search_limits(problem: Problem) -> dict[str, object]:
+    """Limits of the searches in moves, so that a rung's plan depends neither on the machine nor on time_limit."""
     if not isinstance(problem, Chain):
         return {}
-    return {"moves": max(1, min(MOST_MOVES, MOVES // problem.n, MOVES_A_STAGE * problem.n))}
+    return {"moves": max(1, min(MOST_MOVES, MOVES // problem.n, MOVES_PER_STAGE * problem.n))}
 
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
-    """The options of one planner; a time limit takes the place of the limit in moves."""
+    """The options of one planner; a time limit replaces the limit in moves."""
     own = {**AUTO.get(name, {}), **options}
     if not timed:
         own.pop("time_limit", None)
@@ -345,7 +346,7 @@ def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[
 
 
 def _check_common(problem: Problem, chunk: ChunkLike, time_limit: float | None) -> None:
-    """Refuse what no planner could take; then what one refuses is its own affair."""
+    """Refuse what no planner accepts, so that any later error belongs to one planner."""
     graph_of(problem, chunk)
     checks.time_limit(time_limit)
 
@@ -355,7 +356,7 @@ def _set(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:
-    """What a planner returns, or the error that it ends with."""
+    """The planner's result, or the error that it raised."""
     try:
         return entry.plan(problem, device=device, **takes(entry.plan, options))
     except MemschedError as error:
@@ -363,6 +364,6 @@ def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str
 
 
 def _bounded(best: Result) -> Result:
-    """With a bound on all plans of the same rounds, not only on those of the planner that won."""
+    """The result with a bound on all plans of the same rounds, not only on the plans of its planner."""
     bound = bound_of(best.problem, best.schedule, best.device, "all")
     return dataclasses.replace(best, lower_bound=certified(bound, best.makespan), bound_on="all")

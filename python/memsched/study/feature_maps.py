@@ -1,4 +1,4 @@
-"""What a plan does with each feature map: keep, swap or recompute, as PoocH tells plans apart."""
+"""The class of each feature map in a plan: keep, swap or recompute (PoocH)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ CLASSES = ("keep", "swap", "recompute")
 def feature_map_classes(result: Result) -> dict[str, str]:
     """The class of each feature map, an activation that the forward writes and the backward reads.
 
-    A map that is fetched from the host is "swap", one whose op runs again instead is "recompute", any other is "keep":
-    it stays on the device until its last use, or never comes back.
+    A map that is fetched from the host is "swap". A map whose op runs again instead is "recompute". Any other map is
+    "keep": it stays on the device until its last use, or never comes back.
 
     Parameters
     ----------
     result : Result
-        Of any planner, also of a chain: then the maps are those of its graph.
+        From any planner. For a chain, the maps are those of its graph.
 
     Returns
     -------

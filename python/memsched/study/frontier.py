@@ -1,4 +1,4 @@
-"""The whole curve makespan against memory of one planner."""
+"""The frontier of one planner: makespan against memory."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ MOST_SLOTS = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frontier:
-    """Makespans of one planner over memories.
+    """The makespans of one planner over a range of memories.
 
     Attributes
     ----------
     planner : str
     problem : Chain
     device : Device
-        The link; its memory is the largest of the curve.
+        The link; its memory is the largest on the curve.
     ideal : float
         Seconds that the chain takes with enough memory: the sum of all run times.
     memory : ndarray of int64
-        Bytes, resident included, rising.
+        Bytes, resident included, in increasing order.
     results : tuple of Result or None
-        One for each memory; None where the planner has no plan.
+        One per memory; None where the planner has no plan.
     """
 
     planner: str
@@ -71,7 +71,7 @@ class Frontier:
 
     @property
     def lower_bound(self) -> npt.NDArray[np.float64]:
-        """Seconds; holds for the planner's decision space; NaN where there is no plan."""
+        """Seconds; a bound on the plans that the planner can make; NaN where there is no plan."""
         return np.array([np.nan if one is None else one.lower_bound for one in self.results])
 
     @property
@@ -94,11 +94,11 @@ def frontier(
     threads: int = 0,
     progress: Progress = None,
 ) -> Frontier:
-    """Plan for a range of memories: the curve from which a budget is chosen.
+    """Plan for a range of memories: the curve from which to choose a budget.
 
-    For rotor and pofo one table answers all memories, for it depends on a memory only through what is left of it; other
-    planners run once a point. More memory never gives a slower plan: where a planner's own would be, the point has the
-    best plan for less, and its params["planned_for"] says for which device.
+    rotor and pofo answer all memories from one table, since the table depends on a memory only through the free part of
+    it. Other planners run once per point. More memory never gives a slower plan: if a planner's own plan would be
+    slower, the point gets the best plan for less memory, and params["planned_for"] is the device of that plan.
 
     Parameters
     ----------
@@ -110,16 +110,16 @@ def frontier(
     device : Device, optional
         Instead of beta, which overrides its bandwidth; its memory is not used.
     memory : sequence of int, optional
-        Bytes, resident included. By default `points` of them, evenly from the planner's minimum to the plain peak.
+        Bytes, resident included. By default `points` values, evenly from the planner's minimum to the plain peak.
     points : int
     slots : int, optional
         Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000.
     chunk : None, int or "storage"
-        How tensors travel: whole, or in pieces.
+        Whether tensors travel whole or in pieces.
     time_limit : float, optional
-        Seconds a point, for planners that take a limit; with one pofo improves its transfers on the simulator.
+        Seconds per point, for planners with a time limit. With it, pofo improves its transfers on the simulator.
     threads : int
-        0: one a core. The result does not depend on it.
+        0: one per core. The result does not depend on it.
     progress : callable, optional
         Called with a fraction from 0 to 1 after each point.
 
@@ -193,7 +193,7 @@ def _planned(run: Callable[..., Result], chain: Chain, device: Device, options: 
 
 
 def _no_worse(best: Result | None, found: Result | None, device: Device) -> Result | None:
-    """What was found, or the best plan for less memory where that is faster: it runs here, too."""
+    """The plan found, or the best plan for less memory if that is faster; it runs here too."""
     if best is None or (found is not None and found.makespan <= best.makespan):
         return found
     kept = Draft.of(best).on(best.problem, device)
@@ -203,7 +203,7 @@ def _no_worse(best: Result | None, found: Result | None, device: Device) -> Resu
 def _memories(
     chain: Chain, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[float] | None, points: int
 ) -> list[int]:
-    """Rising and without repeats."""
+    """In increasing order, without repeats."""
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or isinstance(memory, str) or not len(memory):
             raise InvalidInputError(f"memory is {memory!r}; give a list of bytes, not empty")

@@ -1,4 +1,4 @@
-"""The ladder of a problem: smaller devices whose plans `plan` tries too, since a plan for less also runs on more."""
+"""The ladder of a problem: smaller devices that `plan` also tries, since a plan for less runs on more."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from memsched.planners.registry import min_memory
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, graph_of, peak_memory
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 
-FINE = 18  # memories from the least to the peak, and octaves between links: where a plan takes little time,
-COARSE = 9  # and of longer chains, of which the least memory and every other octave are left out, too
-QUICK = 30  # stages, or half the ops
-LONG = 48  # ops of a graph whose plans take no time to speak of; of longer ones only memories are tried,
-LONGEST = 100  # up to so many ops
-OCTAVES = 6  # links up to 2^6 times slower and faster than one that moves everything while everything runs
-HOST_PARTS = (2, 4, 8)  # of the bytes of all tensors
+FINE = 18  # memories from the least to the peak, and octaves between links, if planning takes little time
+COARSE = 9  # memories of longer chains; the least memory and every other octave are left out too
+QUICK = 30  # stages, or half the ops: up to here the ladder is fine
+LONG = 48  # ops of a graph: above, only memories are tried
+LONGEST = 100  # ops of a graph: above, there is no ladder
+OCTAVES = 6  # links up to 2^6 times slower and faster than the one that moves everything during the computation
+HOST_PARTS = (2, 4, 8)  # rungs of the host memory: these fractions of the bytes of all tensors
 
 
 def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterator[Device]:
-    """The rungs at or below a device, without itself, the nearest first; those that cannot matter are left out.
+    """The rungs at or below a device, without the device itself, the nearest first; useless ones are left out.
 
-    A rung has the memory of the device, or one of the ladder's that is no larger; so have its link and its host.
-    Where the bound on all plans on a rung reaches best(), seconds, neither it nor any rung below it can have a faster
-    plan. A device with what rotor needs has no rungs with less, one with less has rungs with its own link alone. Graphs
-    of more than LONG ops have memories alone, families and graphs of more than LONGEST no ladder.
+    The memory of a rung is the device's own, or one of the ladder's that is no larger; likewise its link and its host
+    memory. If the bound on all plans on a rung reaches best() seconds, neither it nor any rung below it has a faster
+    plan. A device with the memory that rotor needs has no rungs with less; one with less has only rungs with its own
+    link. Graphs of more than LONG ops have rungs of memory only; families and graphs of more than LONGEST have none.
     """
     if not isinstance(problem, Chain) and (isinstance(problem, GraphFamily) or _core.op_count(problem) > LONGEST):
         return
@@ -69,9 +69,9 @@ def _on(device: Device, memory: int, d2h: float, h2d: float, host: int | None) -
     )
 
 
-@once_an_object
+@once_per_object
 def _memories(problem: Problem) -> list[int]:
-    """Falling: from the peak of the plain run to the least memory of POFO, or of one op of a graph."""
+    """In decreasing order: from the plain peak to the least memory of POFO, or of one op of a graph."""
     low = max(1, min_memory(problem, "pofo" if isinstance(problem, Chain) else None))
     high = max(low, peak_memory(problem))
     quick = size_of(problem) <= QUICK
@@ -85,15 +85,15 @@ def size_of(problem: Problem) -> int:
     return problem.n if isinstance(problem, Chain) else _core.op_count(graph_of(problem)) // 2
 
 
-@once_an_object
+@once_per_object
 def _least_of_rotor(problem: Problem) -> int:
-    """With less, and a slow link, pofo has no first plan to prune by, and takes minutes."""
+    """With less memory and a slow link, pofo has no first plan to prune by and takes minutes."""
     return min_memory(problem, "rotor") if isinstance(problem, Chain) else 0
 
 
-@once_an_object
+@once_per_object
 def _links(problem: Problem) -> list[float]:
-    """Falling: octaves of the profile's link, or of a byte a second, and no link."""
+    """In decreasing order: octaves of the profile's link, or of one byte per second, then no link."""
     known = (problem.provenance or {}).get("link_bandwidth") if isinstance(problem, Chain) else None
     unit = float(known) if isinstance(known, int | float) and 0 < known < math.inf else 1.0
     graph = graph_of(problem)
@@ -108,13 +108,13 @@ def _links(problem: Problem) -> list[float]:
 
 
 def _is_a_double(unit: float, octave: int) -> bool:
-    """Whether unit * 2^octave neither overflows nor loses digits, as it may where times are next to nothing."""
+    """Whether unit * 2^octave neither overflows nor loses digits, as it may for tiny times."""
     return sys.float_info.min_exp <= math.frexp(unit)[1] + octave <= sys.float_info.max_exp
 
 
-@once_an_object
+@once_per_object
 def _hosts(problem: Problem) -> list[int]:
-    """Falling: parts of the bytes of all tensors."""
+    """In decreasing order: fractions of the bytes of all tensors."""
     return list(dict.fromkeys(_bytes(graph_of(problem)) // part for part in HOST_PARTS))
 
 

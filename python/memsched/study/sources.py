@@ -1,4 +1,4 @@
-"""Problems as they are named on command lines and in files, and the link that a profile was made with."""
+"""Problems by name, as command lines and files give them, and the link that a profile was made with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
 
 
 def named_problem(source: str) -> Problem | None:
-    """The graph of a shipped profile as graph:NAME, a network by formula as analytic:NETWORK:BATCH[:GPU]; else None."""
+    """The problem of a name graph:NAME (a shipped graph) or analytic:NETWORK:BATCH[:GPU] (by formula); else None."""
     kind, _, rest = source.partition(":")
     if kind == "graph" and rest:
         return profiles.load_graph(rest)
@@ -42,18 +42,18 @@ def problem_from(document: Document) -> Problem:
 
 
 def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:
-    """A problem by its name, or from a file; the paths of files start at `folder`."""
+    """A problem by name, or from a file; relative paths start at `folder`."""
     named = named_problem(source)
     if named is not None:
         return named
     path = Path(folder, source)
-    if source in profiles.names() or (not path.suffix and not os.path.exists(path)):  # whatever the name is like
-        return profiles.load(source)  # an unknown name: the error says which are near
+    if source in profiles.names() or (not path.suffix and not os.path.exists(path)):  # may contain anything
+        return profiles.load(source)  # for an unknown name the error lists similar ones
     return problem_from(read_document(path, *PROBLEMS))
 
 
 def link_bandwidth(problem: Problem, remedy: str) -> float:
-    """The bandwidth that the problem's profile was made for, bytes per second.
+    """The bandwidth that the problem's profile was made for, in bytes per second.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-def once_an_object(make: Callable[..., Value]) -> Callable[..., Value]:
+def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
     """Decorate a function of an immutable object and of hashable arguments: it runs once for each.
 
     The object need not be hashable, and equal objects are computed for one by one. Where two threads ask at the same

@@ -8,10 +8,10 @@ from memsched.planners.classes import FIRST, begin_classes
 from memsched.planners.entry import planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 
 
-@once_an_object
+@once_per_object
 def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
     """That of the two sets which needs less, with the first algorithm of each op."""
     return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))

@@ -16,7 +16,7 @@ from memsched.planners.call import LEAST_TIME
 from memsched.planners.sets import ChainCall
 from memsched.problems.bounds import graph_bound
 from memsched.problems.problem import graph_of, peak_of
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress
 
 TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit of all that make tables
@@ -25,7 +25,7 @@ FIRST_LAYERS = 64  # of what is planned first where the time is limited
 SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
 
 
-@once_an_object
+@once_per_object
 def _least_memory(chain: Chain) -> tuple[int, int]:
     return _core.least_memory(chain)
 
@@ -225,7 +225,7 @@ def rotor_plan(call: ChainCall, table: RematTable) -> RematPlan | None:
 NO_PLAN: tuple[RematPlan | None, int] = (None, 0)
 
 
-@once_an_object
+@once_per_object
 def _plans_of_slots(table: RematTable) -> dict[int, tuple[RematPlan | None, int]]:
     """The plans found in a table so far: by slots, with the bytes that the plan really needs, resident included."""
     return {}

@@ -1,4 +1,4 @@
-"""Sweeps: many problems, planners, memories and links at once, into a table that survives interruptions."""
+"""Sweeps: many problems, planners, memories and links, in a table that survives interruptions."""
 
 from __future__ import annotations
 

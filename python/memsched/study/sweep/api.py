@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from memsched.study.sweep.store import Store
 
-_GUARD = 'the processes of a sweep cannot start; in a script, call it under `if __name__ == "__main__":`'
+_GUARD = 'the worker processes cannot start; in a script, call sweep under `if __name__ == "__main__":`'
 
 
 def sweep(
@@ -49,46 +49,46 @@ def sweep(
 ) -> Sweep:
     """Plan every problem with every planner for every memory and bandwidth.
 
-    A point that cannot be planned, or whose planner fails, is recorded with its error, and the others go on. With a
-    store nothing is planned twice: not after an interruption, not by two sweeps at once, not next month.
+    A point that cannot be planned, or whose planner fails, is recorded with its error, and the sweep goes on. With a
+    store no point is planned twice: neither after an interruption, nor by two sweeps at once, nor in a later sweep.
 
     Parameters
     ----------
     problems : Chain, Graph, GraphFamily or str, or a sequence of them
         A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file.
     planners : sequence of str, optional
-        Names, "auto" included; by default all that are listed for each problem.
+        Names; "auto" is allowed. By default all listed planners for each problem.
     memory : sequence of int or str
-        Budgets: bytes, "8GiB", or "40%" of the way from min_memory to peak_memory of each problem.
+        Budgets: bytes, "8GiB", or "40%" for that far from min_memory to peak_memory of each problem.
     beta : sequence of float or str, optional
-        Bandwidths: bytes per second, "12GB/s", "inf", or "profile": that of each profile, which is the default unless
-        there is a `device`.
+        Bandwidths: bytes per second, "12GB/s", "inf", or "profile" for the link of each profile. "profile" is the
+        default, unless `device` is given.
     device : Device, optional
-        What memory and beta override: duplex, latency, host_memory.
+        Gives duplex, latency and host_memory; memory and beta override the rest.
     options : mapping, optional
-        Of planners: {"dynprog": {"slots": 200}}. Under "all", for all that take them.
+        By planner: {"dynprog": {"slots": 200}}. Those under "all" go to every planner that takes them.
     shared_tables : bool
-        Whether rotor and pofo answer all memories of a chain from one table, as `frontier` does. Its slots are
-        shares of the peak of the plain run, so that a point does not depend on what else is swept.
+        Whether rotor and pofo answer all memories of a chain from one table, as `frontier` does. Slots then divide
+        the peak of the plain run, so that a point does not depend on what else is swept.
     slots_of_tables : int, optional
         Slots of such tables; by default as many as fit in 240 MB, at most 2000.
     store : path, optional
-        A SQLite file, which is made where there is none; points that are in it are not planned again.
+        A SQLite file, created if it does not exist. Points found in it are not planned again.
     executor : "threads", "processes" or concurrent.futures.Executor, optional
-        Where points are planned. By default on threads, which planners let run side by side. An executor of Dask
-        (client.get_executor()) or of MPI will do; it is not shut down.
+        Where points are planned. By default on threads, since planners release the GIL. Executors of Dask
+        (client.get_executor()) and MPI work too. Your executor is not shut down.
     jobs : int, optional
-        Threads or processes, or how many batches an executor of your own has in flight, by halves; by default one a
+        Threads or processes; for your own executor, how many batches are in flight. By default one per
         core.
     retry_failed : bool
-        Whether points that failed before are planned again; those that are infeasible are not.
+        Whether points that failed before are planned again. Infeasible points are not.
     progress : callable, optional
         Called with a SweepProgress about ten times a second.
 
     Returns
     -------
     Sweep
-        One row a point, by problem, planner, memory and bandwidth as they were given.
+        One row per point, ordered by problem, planner, memory and bandwidth as given.
 
     Raises
     ------
@@ -97,9 +97,9 @@ def sweep(
     LimitError
         More than a million points.
     StoreError
-        The store cannot be read or written; what is in it stays.
+        The store cannot be read or written; its content is kept.
     KeyboardInterrupt
-        After finished points are in the store.
+        Raised once all finished points are in the store.
 
     Examples
     --------
@@ -110,10 +110,12 @@ def sweep(
     """
     import multiprocessing.process
 
-    from memsched import __version__  # here, and what follows, so that `import memsched` stays light
+    from memsched import __version__  # imported here so that `import memsched` stays light
     from memsched.study.sweep.drive import Drive
 
-    if getattr(multiprocessing.process.current_process(), "_inheriting", False):  # a worker reads its parent's script
+    if getattr(
+        multiprocessing.process.current_process(), "_inheriting", False
+    ):  # a worker is importing its parent's script
         raise MemschedError(_GUARD)
     shared_tables = checks.flag("shared_tables", shared_tables)
     retry_failed = checks.flag("retry_failed", retry_failed)
@@ -139,7 +141,7 @@ def sweep(
 
 
 def read_store(path: str | os.PathLike[str]) -> Sweep:
-    """All points of a store, of whatever sweeps.
+    """All points of a store, from every sweep that used it.
 
     Parameters
     ----------
@@ -149,12 +151,12 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
     Returns
     -------
     Sweep
-        By problem, planner, options, memory and bandwidth. Its figures are `claimed`.
+        Ordered by problem, planner, options, memory and bandwidth. Its figures are `claimed`.
 
     Raises
     ------
     StoreError
-        There is no such file, or it is no store, or it is one of another version.
+        There is no such file, or it is not a store, or it has another version.
 
     Examples
     --------
@@ -174,19 +176,19 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
 
 
 def plan_again(path: str | os.PathLike[str], key: str) -> Result:
-    """Plan a point of a store once more, to see the plan itself: a store keeps figures, not schedules.
+    """Plan a point of a store again to see its plan: a store keeps figures, not schedules.
 
     Parameters
     ----------
     path : path
         The store.
     key : str
-        Of the point: `row["key"]`.
+        The key of the point: `row["key"]`.
 
     Returns
     -------
     Result
-        The same as in the sweep, unless the planner had a time limit.
+        The same plan as in the sweep, unless the planner had a time limit.
 
     Raises
     ------
@@ -218,7 +220,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         opened.close()
     problem = problem_from(document)
     if isinstance(problem, GraphFamily) and source is not None:
-        problem = find_problem(source)  # which has all batches
+        problem = find_problem(source)  # the original has all batches
     work = Work(
         problem=problem,
         key=row["problem_key"],
@@ -239,7 +241,7 @@ def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store |
 def _executor(
     given: Executor | str | None, workers: int, problems: Sequence[SweptProblem], interrupts: Interrupts
 ) -> tuple[Callable[[], Executor], bool]:
-    """What makes the executor, and whether it is ours to shut down."""
+    """A function that makes the executor, and whether we shut it down."""
     from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 
     from memsched.study.sweep.processes import Processes
@@ -266,7 +268,7 @@ def _executor(
                 with interrupts.allowed():
                     begun.result()
             except BrokenExecutor as error:
-                if again:  # perhaps somebody has killed a worker
+                if again:  # a worker may have been killed from outside
                     return start(again=False)
                 raise MemschedError(_GUARD) from error
             except BaseException:
@@ -281,7 +283,7 @@ def _executor(
 
 
 def _once(groups: Sequence[Group]) -> list[Group]:
-    """Without points that are there already, in this or another group."""
+    """The groups without repeated points."""
     seen: set[str] = set()
     found: list[Group] = []
     for one in groups:

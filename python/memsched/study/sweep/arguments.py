@@ -1,4 +1,4 @@
-"""What a sweep is asked for: its arguments, checked before anything is planned."""
+"""The arguments of a sweep, checked before anything is planned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[P
 
 
 def read_problem(given: Problem | str) -> SweptProblem:
-    """A problem by itself, or by its name."""
+    """A problem, given as an object or by name."""
     if isinstance(given, str):
         named = given in profiles.names() or given.startswith(("graph:", "analytic:"))
         return swept_problem(find_problem(given), given if named else None)
@@ -54,7 +54,7 @@ def read_problem(given: Problem | str) -> SweptProblem:
 def read_devices(
     problem: Problem, memory: Sequence[float | str], beta: Sequence[float | str] | None, base: Device | None
 ) -> list[Device]:
-    """A device for each memory and bandwidth."""
+    """One device per memory and bandwidth."""
     if base is not None and not isinstance(base, Device):
         raise InvalidInputError(f"device is {base!r}; it must be a Device")
     memories = [parse_memory(one, problem) for one in memory]
@@ -143,7 +143,7 @@ def _takes(planner: str, option: str) -> bool:
 
 
 def options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
-    """The options of a planner, those of "all" that it takes included."""
+    """The options of a planner, including those under "all" that it takes."""
     common = {name: value for name, value in options.get("all", {}).items() if _takes(planner, name)}
     return {**common, **options.get(planner, {})}
 
@@ -158,9 +158,9 @@ def read_groups(
     tables: tuple[bool, int | None],
     version: str,
 ) -> tuple[list[SweptProblem], list[Group]]:
-    """The problems, and the points of each with each of its planners.
+    """The swept problems, and one group per problem and planner.
 
-    `tables` says whether points share tables, and of how many slots; `version` is memsched's, for the keys.
+    `tables` says whether points share tables, and with how many slots. `version` is memsched's; it enters the keys.
 
     Raises
     ------

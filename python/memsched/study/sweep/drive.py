@@ -1,4 +1,4 @@
-"""Handing the points of a sweep to an executor, and their measures to the store."""
+"""Hand the points of a sweep to an executor, and their figures to the store."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from memsched.study.sweep.rows import Row, unplanned
 from memsched.study.sweep.store import Store
 from memsched.study.sweep.work import Work, run
 
-BATCH_SECONDS = 0.25  # of work between two returns of a worker
+BATCH_SECONDS = 0.25  # of work before a worker returns
 MOST_IN_BATCH = 64
-BEAT = 1.0  # seconds between two signs of life
+BEAT = 1.0  # seconds between two heartbeats
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some points of a group, by their places in it."""
+    """Some points of a group, by index."""
 
     group: Group
     places: tuple[int, ...]
-    deaths: int = 0  # of workers that had only this point
+    deaths: int = 0  # workers that died with only this point
 
     @property
     def keys(self) -> list[str]:
-        """Of the points."""
+        """The keys of its points."""
         return [self.group.keys[at] for at in self.places]
 
     def work(self, here: bool) -> Work:
-        """What a worker gets: in this process the problem itself, elsewhere its name where it has one."""
+        """The worker's input: the problem itself in this process, elsewhere its name if it has one."""
         group = self.group
         named = None if here else group.problem.source
         return Work(
@@ -61,11 +61,11 @@ class Batch:
 
 
 class Drive:
-    """One sweep under way.
+    """One sweep in progress.
 
-    Points go out in batches, of which a few are always in flight, and come back after a fraction of a second, so that
-    a kill loses little. A batch whose worker raised or died is tried again point by point, and a point that does it
-    alone is recorded with its error.
+    A few batches are in flight at a time, and each returns after a fraction of a second, so that a kill loses little.
+    If a worker raises or dies, its batch is tried again point by point. A point that fails alone is recorded with its
+    error.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Drive:
         self._kept = self._points - sum(len(batch.places) for batch in left)
         most = max(1, min(MOST_IN_BATCH, (self._points - self._kept) // (4 * jobs)))
         self._waiting = deque(_mixed(left, most))
-        self._suspects: deque[Batch] = deque()  # of one point each, one of which may kill its worker
+        self._suspects: deque[Batch] = deque()  # batches of one point, which may kill their worker
         self._elsewhere: list[Batch] = []  # claimed by other sweeps
         self._flying: dict[Future[list[Row]], Batch] = {}
 
     def run(self) -> None:
-        """Until every point is in the store."""
+        """Run until every point is in the store."""
         self._executor = self._started()
         self._here = isinstance(self._executor, ThreadPoolExecutor)
         try:
@@ -118,7 +118,7 @@ class Drive:
 
     @property
     def kept(self) -> int:
-        """How many points were in the store already, or came there by another sweep."""
+        """How many points were already in the store, or were added by another sweep."""
         return self._kept
 
     @property
@@ -141,12 +141,12 @@ class Drive:
                 self._submit(replace(batch, places=ours))
 
     def _submit(self, batch: Batch) -> None:
-        stop = (self._stop,) if self._here else ()  # others have their own
+        stop = (self._stop,) if self._here else ()  # other processes have their own
         try:
             future = self._executor.submit(run, batch.work(self._here), BATCH_SECONDS, *stop)
         except BrokenExecutor as error:
-            self._record(self._after_a_death([(batch, error)]))
-        except (RuntimeError, OSError) as error:  # it was shut down, or can start no worker
+            self._record(self._worker_died([(batch, error)]))
+        except (RuntimeError, OSError) as error:  # shut down, or unable to start a worker
             raise self._broken(error) from error
         else:
             self._flying[future] = batch
@@ -155,15 +155,15 @@ class Drive:
         if self._flying:
             with self._interrupts.allowed():
                 done = wait(self._flying, timeout=BEAT, return_when=FIRST_COMPLETED).done
-            done |= {future for future in self._flying if future.cancelled()}  # of which wait is not told
+            done |= {future for future in self._flying if future.cancelled()}  # wait() does not return these
             self._keep(done)
             if not done:
-                self._store.alive()
+                self._store.heartbeat()
         elif not (self._waiting or self._suspects):
             self._look_elsewhere()
 
     def _look_elsewhere(self) -> None:
-        """Other sweeps have the rest: what they have finished is done, and what they have left is ours."""
+        """Check points claimed by other sweeps: collect finished ones, claim abandoned ones."""
         known = self._store.finished()
         left = [
             Batch(one.group, tuple(at for at in one.places if one.group.keys[at] not in known))
@@ -180,7 +180,7 @@ class Drive:
                 time.sleep(BEAT / 4)
 
     def _keep(self, done: set[Future[list[Row]]], again: bool = True) -> None:
-        """Put what came back into the store; send what did not once more."""
+        """Store the points that came back; send the others again."""
         finished: list[tuple[Group, int, Row]] = []
         raised: list[tuple[Batch, BaseException]] = []
         dead: list[tuple[Batch, BaseException]] = []
@@ -198,7 +198,7 @@ class Drive:
         if again:
             for batch, error in raised:
                 self._record(self._blame([batch], error))
-            self._record(self._after_a_death(dead))
+            self._record(self._worker_died(dead))
 
     def _record(self, finished: list[tuple[Group, int, Row]]) -> None:
         if finished:
@@ -207,14 +207,14 @@ class Drive:
             self._counts[row["status"]] += 1
 
     def _blame(self, batches: list[Batch], error: BaseException) -> list[tuple[Group, int, Row]]:
-        """The row of a point that was alone when its worker raised or died; of several each is tried again, alone."""
+        """Record a point that was alone when its worker raised or died; retry several points one by one."""
         if sum(len(batch.places) for batch in batches) == 1:
             return [(batches[0].group, batches[0].places[0], unplanned(error))]
         self._suspects.extend(Batch(batch.group, (at,)) for batch in batches for at in batch.places)
         return []
 
-    def _after_a_death(self, dead: list[tuple[Batch, BaseException]]) -> list[tuple[Group, int, Row]]:
-        """A worker of ours died, and took all that was in flight with it."""
+    def _worker_died(self, dead: list[tuple[Batch, BaseException]]) -> list[tuple[Group, int, Row]]:
+        """One of our workers died, and all points in flight were lost."""
         if not dead:
             return []
         error = dead[0][1]
@@ -225,7 +225,7 @@ class Drive:
         self._end(wait=False)
         self._executor = self._started()
         if len(batches) == 1 and len(batches[0].places) == 1 and not batches[0].deaths:
-            self._suspects.append(replace(batches[0], deaths=1))  # perhaps somebody else killed the worker
+            self._suspects.append(replace(batches[0], deaths=1))  # the worker may have been killed from outside
             return []
         return self._blame(batches, error)
 
@@ -253,9 +253,9 @@ class Drive:
 
 
 def _mixed(batches: Sequence[Batch], most: int) -> Iterator[Batch]:
-    """Parts of at most so many points, problem by problem, and of each the planners in turn.
+    """Cut batches into parts of at most `most` points, problem by problem, alternating between planners.
 
-    So planners that are quick, whose time is Python's, run beside those that compute for long without it.
+    So quick planners, which mostly hold the GIL, run beside long ones, which release it.
     """
     for _, own in groupby(batches, key=lambda batch: batch.group.problem.key):
         turns = zip_longest(*(_cut(batch, most) for batch in own))

@@ -1,4 +1,4 @@
-"""Ctrl-C in a sweep: it comes through where nothing is half done, and only once."""
+"""Ctrl-C in a sweep: delivered once, and only where nothing is half done."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Any
 
 
 class Interrupts:
-    """Holds SIGINT back from what must not be cut in two, such as finished points on their way into the store.
+    """Hold back SIGINT during work that must be completed, such as storing finished points.
 
-    Whatever would handle the signal does so inside `allowed`, also when it came before. After the first, further ones
-    are dropped until the sweep has ended in order. In other threads than the main one, which get no signals, and where
-    SIGINT is not handled by Python, nothing changes.
+    The previous handler runs inside `allowed`, also for a signal that arrived earlier. Further signals are dropped
+    until the sweep has ended in order. Nothing changes in threads other than the main one, which receive no signals,
+    or if SIGINT is not handled by Python.
     """
 
     def __init__(self) -> None:
         self._before: Any = None
         self._frame: FrameType | None = None
-        self._came = self._open = self._told = self._ending = False
+        self._pending = self._open = self._delivered = self._ending = False
 
     def __enter__(self) -> Interrupts:
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is threading.main_thread() and callable(before):
             self._before = before
-            signal.signal(signal.SIGINT, self._hear)
+            signal.signal(signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None and signal.getsignal(signal.SIGINT) == self._hear:
+        if self._before is not None and signal.getsignal(signal.SIGINT) == self._on_signal:
             signal.signal(signal.SIGINT, self._before)
-            if kind is None and self._came and not self._told:
-                self._tell()
+            if kind is None and self._pending and not self._delivered:
+                self._deliver()
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Here the signal may come through."""
+        """Within this context the signal may be delivered."""
         self._open = True
         try:
-            if self._came and not self._ending:
-                self._told = False  # the sweep goes on, so what was raised was lost, as in a callback of the collector
-                self._tell()
+            if self._pending and not self._ending:
+                self._delivered = False  # the exception was lost, for instance in a callback of the garbage collector
+                self._deliver()
             yield
         except BaseException:
             self._ending = True
@@ -53,14 +53,14 @@ class Interrupts:
         finally:
             self._open = False
 
-    def _hear(self, _: int, frame: FrameType | None) -> None:
-        self._came, self._frame = True, frame
+    def _on_signal(self, _: int, frame: FrameType | None) -> None:
+        self._pending, self._frame = True, frame
         if self._open:
-            self._tell()
+            self._deliver()
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def _deliver(self) -> None:
+        if not self._delivered:
+            self._delivered = True
             self._open = False
             self._before(signal.SIGINT, self._frame)
-            self._told = self._came = False  # its handler lets the sweep go on
+            self._delivered = self._pending = False  # the handler returned, so the sweep goes on

@@ -1,4 +1,4 @@
-"""The points of a sweep that is kept nowhere: what a store does, for one sweep and as long as it runs."""
+"""The points of a sweep without a store, kept in memory while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTHING: Row = dict.fromkeys(MEASURES)
 
 
 class Memory:
-    """Finished points, as the rows that a store would hand out."""
+    """Finished points, as the rows that a store would return."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
@@ -21,21 +21,21 @@ class Memory:
         """There is nothing to close."""
 
     def add_problem(self, problem: SweptProblem) -> None:
-        """Each point knows its own."""
+        """Nothing to do: each point knows its problem."""
 
-    def alive(self) -> None:
-        """Nobody else waits for it."""
+    def heartbeat(self) -> None:
+        """Nothing to do: no other sweep can see this one."""
 
     def finished(self) -> set[str]:
-        """The keys of all points that are there, planned or not."""
+        """The keys of all finished points, planned or not."""
         return set(self._rows)
 
     def claim(self, keys: Sequence[str]) -> set[str]:
-        """Those of the points that are not finished."""
+        """The points that are not finished."""
         return {key for key in keys if key not in self._rows}
 
     def add(self, points: Sequence[tuple[Group, int, Row]]) -> None:
-        """Finished points: their group, their place in it, and their measures."""
+        """Add finished points: group, index in the group, and figures."""
         finished = time.time()
         for group, at, row in points:
             device, problem = group.devices[at], group.problem
@@ -57,5 +57,5 @@ class Memory:
             }
 
     def rows(self, keys: Sequence[str]) -> list[Row]:
-        """The given points that are there, in that order."""
+        """The given points that are finished, in the given order."""
         return [self._rows[key] for key in keys if key in self._rows]

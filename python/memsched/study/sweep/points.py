@@ -1,4 +1,4 @@
-"""The points of a sweep: problems x devices x planners, each with a key that names all that its result depends on."""
+"""The points of a sweep: problems x devices x planners. The key of a point covers all that its result depends on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from memsched.result import Result
 from memsched.study.compare import plan
 from memsched.support.documents import Document, write_device
 
-MOST_TABLE_SLOTS = 2000  # over the peak: as fine as a planner's own 500 for all memories above a quarter of it
-MOST_POINTS = 1_000_000  # of one sweep, whose rows take some gigabytes
-_MEMORY = "\0the memory\0"  # stands for it where there are many
+MOST_TABLE_SLOTS = (
+    2000  # over the peak: at least as fine as a planner's default 500 for memories above a quarter of the peak
+)
+MOST_POINTS = 1_000_000  # of one sweep; their rows take some gigabytes
+_MEMORY = "\0the memory\0"  # placeholder for the memory of a device
 _OURS = ("planner", "progress", "threads")  # a sweep sets these itself
 
 
@@ -34,13 +36,13 @@ class SweptProblem:
     ----------
     problem : Chain, Graph or GraphFamily
     source : str or None
-        A name by which any process can load it; None where the problem itself must travel.
+        A name by which any process can load it; None if the problem itself must be sent.
     key : str
         Hash of its content, without its name.
     document : bytes
         Its JSON form, compressed.
     ideal : float
-        Seconds of all runs, with the fastest algorithms and enough memory.
+        Seconds of computation with the fastest algorithms and enough memory.
     """
 
     problem: Problem
@@ -51,27 +53,27 @@ class SweptProblem:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A name to show."""
         return self.problem.name or "a problem without a name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The points that differ in the device only.
+    """Points that differ only in the device.
 
     Attributes
     ----------
     problem : SweptProblem
     planner : str
     options : dict
-        Of the planner, as they were given.
+        The planner's options as given.
     table_slots : int or None
-        Slots of the table that answers all memories, over the peak of the plain run; None where each point has its own.
+        Slots, over the plain peak, of the table that answers all memories; None if points share no table.
     version : str
-        Of memsched.
+        memsched's version.
     devices : tuple of Device
     keys : tuple of str
-        One a device.
+        One per device.
     """
 
     problem: SweptProblem
@@ -87,13 +89,13 @@ class Group:
         return write_device(self.devices[at])
 
     def only(self, places: Sequence[int]) -> Group:
-        """Some of its points."""
+        """The group with some of its points."""
         devices = tuple(self.devices[at] for at in places)
         return replace(self, devices=devices, keys=tuple(self.keys[at] for at in places))
 
 
 def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
-    """Identify a problem by its content; a family that is made by a function by its graphs at powers of two."""
+    """Identify a problem by its content. A family made by a function is identified by its graphs at powers of two."""
     document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
     graph = graph_of(problem)
     return SweptProblem(
@@ -106,14 +108,14 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
 
 
 def _batches(family: GraphFamily) -> list[int]:
-    """All that are stored, or a sample of those that can be made."""
+    """All stored batches, or a sample of those that can be made."""
     if family.batches is not None:
         return list(family.batches)
     return [2**power for power in range(family.batch.bit_length()) if 2**power <= family.batch]
 
 
 def content_key(document: Document) -> str:
-    """The key of a problem: a hash of its JSON form without its name and where it comes from."""
+    """The key of a problem: a hash of its JSON form without name and provenance."""
     return _digest({key: value for key, value in document.items() if key not in ("name", "provenance")})
 
 
@@ -126,7 +128,7 @@ def _hashed(text: str) -> str:
 
 
 def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]:
-    """`_digest` of {**shared, "device": device} for each. Devices that differ in the memory alone share most of it."""
+    """`_digest` of {**shared, "device": device} for each. Devices that differ only in memory share most of the work."""
     texts: dict[tuple[Any, ...], list[str]] = {}
     for device in devices:
         link = (device.d2h, device.h2d, device.duplex, device.latency, device.host_memory)
@@ -138,7 +140,7 @@ def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]
 
 
 def plan_of(planner: str) -> Callable[..., Result]:
-    """What plans: a registered planner, or for "auto" the best of all."""
+    """The function that plans: a registered planner, or `plan` for "auto"."""
     check_planner(planner)
     return plan if planner == "auto" else PLANNERS[planner].plan
 
@@ -149,7 +151,7 @@ def check_options(planner: str, options: Mapping[str, Any]) -> None:
     Raises
     ------
     InvalidInputError
-        Naming the option and those that there are.
+        It names the option and the ones that exist.
     """
     known = [name for name in options_of(plan_of(planner)) if name not in _OURS]
     for name in options:
@@ -160,7 +162,7 @@ def check_options(planner: str, options: Mapping[str, Any]) -> None:
 
 
 def table_slots(problem: Problem, planner: str, options: Mapping[str, Any], wanted: int | None) -> int | None:
-    """Slots of the shared table, where the planner can answer from one with these options."""
+    """Slots of the shared table; None if the planner cannot use one with these options."""
     with_table = None if planner == "auto" else PLANNERS[planner].with_table
     if with_table is None or not isinstance(problem, Chain):
         return None
@@ -177,7 +179,7 @@ def group(
     devices: Sequence[Device],
     version: str,
 ) -> Group:
-    """Give each point its key."""
+    """Make a group and the key of each of its points."""
     table = None if slots is None else {"slots": slots, "memory": peak_memory(problem.problem)}
     shared = {"problem": problem.key, "planner": planner, "options": dict(options), "version": version, "table": table}
     keys = tuple(_keys(shared, devices))
@@ -193,7 +195,7 @@ def group(
 
 
 def check_count(pairs: int, memories: int, links: int) -> None:
-    """Refuse more points than a sweep may have, before any of them is made.
+    """Refuse more points than a sweep may have, before any is made.
 
     Raises
     ------
@@ -208,7 +210,7 @@ def check_count(pairs: int, memories: int, links: int) -> None:
 
 
 def check_kind(problem: Problem, planner: str) -> None:
-    """Refuse a planner of chains for anything else.
+    """Refuse a planner of chains for other problems.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The processes of a sweep: they stop when they are told, and end when their parent does."""
+"""Worker processes of a sweep. They stop on request, and end when their parent does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from memsched.study.sweep import work
 
-_GRACE = 5.0  # seconds in which workers end when they are told to
+_GRACE = 5.0  # seconds that workers have to end on request
 
 
 class Processes(ProcessPoolExecutor):
@@ -30,10 +30,10 @@ class Processes(ProcessPoolExecutor):
         self._theirs = theirs
 
     def submit(self, what: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """Hand out some work; this starts the processes, which hear no SIGINT from their birth on."""
+        """Submit work. This starts the processes, with SIGINT blocked from the start."""
         if not hasattr(signal, "pthread_sigmask"):
             return super().submit(what, *arguments, **named)
-        resource_tracker.ensure_running()  # which would let signals through again
+        resource_tracker.ensure_running()  # otherwise it would unblock signals later
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             return super().submit(what, *arguments, **named)
@@ -41,10 +41,10 @@ class Processes(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the workers; those that have not ended after a while are killed.
+        """End the workers. Those that have not ended after a while are killed.
 
-        One that is killed by somebody else while it waits for work takes the lock of the queue with it, and the others
-        would wait for that, and we for them, without end.
+        A worker that is killed from outside while it waits for work keeps the lock of the queue; the others would wait
+        for that lock, and we for them, forever.
         """
         workers = list((self._processes or {}).values())
         manager: Any = self._executor_manager_thread
@@ -60,12 +60,12 @@ class Processes(ProcessPoolExecutor):
             manager.join()
 
     def stop(self) -> None:
-        """Ask the workers to drop the point that they plan; those they have finished come back."""
+        """Ask the workers to drop the point in progress. Finished points are still returned."""
         self._ours.close()
 
 
 def _begin(parent: Connection) -> None:
-    """In a new worker: watch the line to the parent, which goes dead when that says stop, or dies."""
+    """In a new worker: watch the pipe to the parent, which closes when the parent says stop or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
@@ -77,4 +77,4 @@ def _watch(parent: Connection) -> None:
     begun = multiprocessing.parent_process()
     if begun is not None:
         begun.join()
-    os._exit(1)  # nobody is there to take what it plans
+    os._exit(1)  # the parent is gone, so nothing would take the results

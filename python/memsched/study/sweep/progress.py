@@ -12,9 +12,9 @@ class SweepProgress:
     Attributes
     ----------
     points : int
-        Of the whole sweep.
+        In the whole sweep.
     kept : int
-        Points that the store had before.
+        Points that were already in the store.
     planned, infeasible, failed : int
         Points that this sweep has finished.
     seconds : float
@@ -30,16 +30,16 @@ class SweepProgress:
 
     @property
     def finished(self) -> int:
-        """By this sweep."""
+        """Points finished by this sweep."""
         return self.planned + self.infeasible + self.failed
 
     @property
     def rate(self) -> float:
-        """Points a second."""
+        """Points per second."""
         return self.finished / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def remaining(self) -> float | None:
-        """Seconds, at this rate; None while nothing is known."""
+        """Seconds at this rate; None while the rate is unknown."""
         left = self.points - self.kept - self.finished
         return left / self.rate if self.rate > 0 else None if left else 0.0

@@ -1,4 +1,4 @@
-"""One point of a sweep, measured: a flat row of numbers."""
+"""One measured point of a sweep: a flat row of numbers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from memsched.result import Result, gap_above
 from memsched.support import checks
 
 Row: TypeAlias = dict[str, Any]
-ReadRow: TypeAlias = Mapping[str, Any]  # from wherever users have it
+ReadRow: TypeAlias = Mapping[str, Any]  # a row from the user
 
-# Column -> its type in SQLite. None where a point has no plan, or where its planner has no such number.
+# Column -> its SQLite type. NULL if the point has no plan, or its planner no such number.
 MEASURES: dict[str, str] = {
     "makespan": "REAL",
     "lower_bound": "REAL",
@@ -33,7 +33,7 @@ MEASURES: dict[str, str] = {
 }
 
 _PLANNED = ("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle", "runtime")
-# Status -> the measures that such a point has in any case.
+# Status -> the columns that such a point always has.
 STATUSES: dict[str, tuple[str, ...]] = {
     "planned": (*_PLANNED, "recompute_time", "offloaded", "recomputed"),
     "infeasible": ("min_memory", "error"),
@@ -52,7 +52,7 @@ _KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, *_OPTIONAL)
 
 
 def planned(result: Result) -> Row:
-    """The measures of a plan."""
+    """The figures of a plan."""
     timeline = result.timeline
     return {
         "status": "planned",
@@ -73,7 +73,7 @@ def planned(result: Result) -> Row:
 
 
 def figured(figures: tuple[Any, ...]) -> Row:
-    """The same of a plan of which there are figures alone."""
+    """The same from figures alone, without a plan."""
     makespan, bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime = figures
     return {
         "status": "planned",
@@ -94,16 +94,16 @@ def figured(figures: tuple[Any, ...]) -> Row:
 
 
 def unplanned(error: BaseException) -> Row:
-    """The measures of a point without a plan: nothing fits, or the planner failed."""
+    """The figures of a point without a plan: nothing fits, or the planner failed."""
     if isinstance(error, InfeasibleError):
         return {"status": "infeasible", "min_memory": error.min_memory, "error": str(error)}
     return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
 
 
 def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """A figure of a planned row that others of the row contradict, and what it must be; None where none does.
+    """A figure of a planned row that contradicts others in the row, and what it must be; None if there is none.
 
-    That is all that a row can prove: its makespan and its bound are what the sweep claims.
+    No more can be checked in a row: its makespan and its bound are claims of the sweep.
     """
     makespan, bound = row["makespan"], row["lower_bound"]
     if not 0 <= makespan < math.inf:
@@ -125,12 +125,12 @@ def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
-    """The rows, each with all that pages and pictures ask of it.
+    """Check that the rows have everything that reports and plots need.
 
     Raises
     ------
     InvalidInputError
-        Naming the row, the key and the value.
+        It names the row, the key and the value.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise InvalidInputError(f"rows is {checks.shown(rows)}; give a list, as the rows of a Sweep are")
@@ -158,7 +158,7 @@ def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
 
 
 def _check_proof(where: str, row: ReadRow) -> None:
-    """Refuse what other figures of the row contradict."""
+    """Refuse a row whose figures contradict each other."""
     wrong = contradiction(row)
     if wrong is not None:
         _check(where, wrong[0], row[wrong[0]], False, wrong[1])

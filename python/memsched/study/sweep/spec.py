@@ -19,7 +19,7 @@ _KEYS = ("problems", "planners", "memory", "bandwidth", "shared_tables", "slots_
 _DEVICE = ("duplex", "latency", "host_memory")
 _RANGE = ("from", "to", "points")
 _MOST_POINTS = 100_000  # of one range
-_MOST_LETTERS = 20_000  # tomllib takes the square of the length of a dotted key
+_MOST_LETTERS = 20_000  # tomllib takes time quadratic in the length of a dotted key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Spec:
     Attributes
     ----------
     problems : tuple of str
-        Names, and paths that start at the folder of the file.
+        Names, or paths relative to the folder of the file.
     planners : tuple of str or None
     memory : tuple of int or str
     bandwidth : tuple of float or str, or None
@@ -55,8 +55,8 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     Parameters
     ----------
     path : path
-        With problems and memory, and optionally planners, bandwidth, shared_tables, slots_of_tables, and the tables
-        device (duplex, latency, host_memory) and options (by planner, or all). Memory may be a list, or a range
+        It has problems and memory, and optionally planners, bandwidth, shared_tables, slots_of_tables, and the tables
+        device (duplex, latency, host_memory) and options (by planner, or all). Memory is a list, or a range
         {from = "0%", to = "100%", points = 50}.
 
     Returns
@@ -72,7 +72,7 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
 
 
 def parse_spec(text: str, where: str = "the sweep", folder: str | os.PathLike[str] = ".") -> Spec:
-    """The same from a text; `where` is what errors call it.
+    """Parse the text of such a file; errors call it `where`.
 
     Examples
     --------
@@ -106,12 +106,12 @@ def _toml(text: str, where: str) -> dict[str, Any]:
             raise InvalidInputError(f"{where} needs tomli with Python 3.10; install memsched[sweep]") from error
     if len(text) > _MOST_LETTERS:
         raise InvalidInputError(
-            f"{where} has {len(text)} letters, and a description has at most {_MOST_LETTERS}; "
+            f"{where} has {len(text)} characters, and a description has at most {_MOST_LETTERS}; "
             "write several, and sweep them into one store"
         )
     try:
         document: dict[str, Any] = tomllib.loads(text)
-        repr(document)  # not of numbers of thousands of digits, which may be written in hexadecimal
+        repr(document)  # fails for integers of thousands of digits, which TOML allows in hexadecimal
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where} is not valid TOML: {error}") from error
     return document
@@ -143,7 +143,7 @@ def _values(key: str, value: Any, where: str) -> tuple[float | str, ...]:
 
 
 def _memory(value: Any, where: str) -> tuple[float | str, ...]:
-    """A list as it is, or a range from end to end."""
+    """A list as it is, or a range with both ends."""
     if not isinstance(value, dict):
         return _values("memory", value, where)
     what = f"memory of {where}"
@@ -168,9 +168,9 @@ def _percent(text: str, what: str) -> float:
 
 
 def _path(problem: str, folder: Path) -> str:
-    """Names as they are; paths of files from the folder of the description."""
+    """Names as they are; paths relative to the folder of the description."""
     path = folder / problem
-    return str(path) if ":" not in problem and os.path.isfile(path) else problem  # whatever the name is like
+    return str(path) if ":" not in problem and os.path.isfile(path) else problem  # a name may contain anything
 
 
 def _device(value: Any, where: str) -> Device | None:

@@ -1,4 +1,4 @@
-"""The store: one SQLite file, one row a point. It survives a kill at any moment, and serves several sweeps at once."""
+"""The store: one SQLite file, one row per point. It survives a kill at any moment and serves several sweeps at once."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from memsched.study.sweep.rows import MEASURES, Row, contradiction
 from memsched.study.sweep.store_file import (
     PATIENCE,
     POINT,
-    as_kept,
+    as_stored,
     check_content,
     check_header,
     check_point,
     connect_to_read,
     damaged,
+    decompressed,
     from_version_1,
     make,
     seal,
-    unpacked,
 )
 from memsched.support.documents import Document, write_device
 from memsched.support.files import MOST_BYTES, path_of
 
-_LEASE = 10.0  # seconds without a sign of life after which others take over what a sweep has claimed
-_AT_ONCE = 32  # rows in one statement, which may have 999 values
+_LEASE = 10.0  # seconds without a heartbeat after which others take over the claims of a sweep
+_AT_ONCE = 32  # rows per statement; SQLite allows 999 values
 _COLUMNS = (*POINT, "seal")
 
 
@@ -46,16 +46,16 @@ class Store:
     Parameters
     ----------
     path : path
-        The file, which is made where there is none.
+        The file; created if it does not exist.
     read_only : bool
-        The file must be there, and is not changed.
+        The file must exist, and is not changed.
     retry_failed : bool
         Points whose planner failed count as not finished.
 
     Raises
     ------
     StoreError
-        It cannot be opened, is no store, or is one of another version.
+        The file cannot be opened, is not a store, or has another version.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, retry_failed: bool = False) -> None:
@@ -64,8 +64,8 @@ class Store:
         self.path = path_of(path, "the store")
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._beats = 0
-        self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and since when
-        with self._told("opened"):
+        self._heard: dict[str, tuple[object, float]] = {}  # sweep -> its beat, and when that was first seen
+        with self._store_errors("opened"):
             older = (read_only or os.path.exists(self.path)) and check_header(self.path, read_only=read_only)
             if older:
                 with closing(connect_to_read(self.path)) as old:
@@ -75,14 +75,14 @@ class Store:
             else:
                 self._database = sqlite3.connect(os.path.abspath(self.path), timeout=PATIENCE)
         try:
-            with self._told("opened"):
+            with self._store_errors("opened"):
                 self._begin(read_only)
         except StoreError:
             self._database.close()
             raise
 
     def _begin(self, read_only: bool) -> None:
-        self._database.isolation_level = None  # transactions are begun where they are needed
+        self._database.isolation_level = None  # transactions are begun explicitly
         self._database.execute("PRAGMA trusted_schema = OFF")
         if not read_only:
             with self._transaction():
@@ -93,7 +93,7 @@ class Store:
             self._database.execute("PRAGMA synchronous = NORMAL")
 
     def _write_ahead(self) -> None:
-        """SQLite does not wait by itself for others that do the same at this moment."""
+        """Switch to write-ahead logging. SQLite does not wait for others that switch at the same time."""
         patience = time.monotonic() + PATIENCE
         while True:
             try:
@@ -105,53 +105,53 @@ class Store:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Give up what is claimed and not finished, and close."""
+        """Release unfinished claims, and close."""
         if self._read_only:
             self._database.close()
             return
         try:
-            with self._told("written"), self._transaction():
+            with self._store_errors("written"), self._transaction():
                 self._database.execute("DELETE FROM claims WHERE sweep = ?", (self._name,))
                 self._database.execute("DELETE FROM sweeps WHERE name = ?", (self._name,))
         except StoreError:
-            pass  # a store that cannot be written now: others take over in time
+            pass  # not writable now; others will take over the claims
         self._database.close()
 
     def add_problem(self, problem: SweptProblem) -> None:
         """Keep a problem, so that its points can be planned again."""
         facts = (problem.key, problem.name, problem.source, float(problem.ideal))
-        with self._told("written"), self._transaction():
+        with self._store_errors("written"), self._transaction():
             self._database.execute(
                 "INSERT OR IGNORE INTO problems VALUES (?, ?, ?, ?, ?, ?)",
                 (*facts, seal(facts), problem.document),
             )
 
     def problem(self, key: str) -> tuple[str | None, Document]:
-        """The name by which a problem can be loaded, if it has one, and its JSON form."""
-        with self._told("read"):
+        """The name to load a problem by, if it has one, and its JSON form."""
+        with self._store_errors("read"):
             found = self._database.execute(
                 "SELECT source, CASE WHEN length(document) <= ? THEN document END FROM problems WHERE key = ?",
                 (MOST_BYTES, key),
             ).fetchone()
             try:
                 source, packed = found
-                document: Document = json.loads(unpacked(packed))
+                document: Document = json.loads(decompressed(packed))
                 if key != content_key(document):
-                    raise ValueError("its content is that of another")
+                    raise ValueError("its content has another key")
             except (TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
                 raise damaged(self.path, f"its problem {key!r:.100} cannot be read ({error})") from error
             return source, document
 
     def finished(self) -> set[str]:
-        """The keys of all points that are there, planned or not."""
-        with self._told("read"):
+        """The keys of all finished points, planned or not."""
+        with self._store_errors("read"):
             return {key for (key,) in self._database.execute(f"SELECT key FROM points WHERE {self._there}")}
 
     def claim(self, keys: Sequence[str]) -> set[str]:
-        """Those of the points that nobody has finished, nor another living sweep claimed: now they are ours."""
+        """Claim the points that are neither finished nor claimed by a live sweep, and return their keys."""
         listed = json.dumps(list(keys))
-        with self._told("written"), self._transaction():
-            self._sign_of_life()
+        with self._store_errors("written"), self._transaction():
+            self._beat()
             self._database.execute(
                 "INSERT OR IGNORE INTO claims SELECT value, ? FROM json_each(?) "
                 f"WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value AND {self._there})",
@@ -163,13 +163,13 @@ class Store:
             )
             return {key for (key,) in mine.fetchall()}
 
-    def alive(self) -> None:
-        """Say that this sweep goes on; to be said every few seconds."""
-        with self._told("written"), self._transaction():
-            self._sign_of_life()
+    def heartbeat(self) -> None:
+        """Show that this sweep is alive; call it every few seconds."""
+        with self._store_errors("written"), self._transaction():
+            self._beat()
 
-    def _sign_of_life(self) -> None:
-        """Count on, and forget sweeps whose count has stood still for the lease, by our own clock and no other."""
+    def _beat(self) -> None:
+        """Increase our beat, and drop sweeps whose beat has not changed for the lease, by our own clock."""
         self._beats += 1
         self._database.execute("INSERT OR REPLACE INTO sweeps VALUES (?, ?)", (self._name, self._beats))
         now = time.monotonic()
@@ -183,18 +183,18 @@ class Store:
         self._database.execute("DELETE FROM claims WHERE sweep NOT IN (SELECT name FROM sweeps)")
 
     def add(self, points: Sequence[tuple[Group, int, Row]]) -> None:
-        """Finished points: their group, their place in it, and their measures. Only failures are replaced."""
+        """Add finished points: group, index in the group, and figures. Only failures are replaced."""
         finished = time.time()
         values = [_values(group, at, row, finished) for group, at, row in points]
         keys = [group.keys[at] for group, at, _ in points]
         listed = json.dumps(keys)
-        with self._told("written"), self._transaction():
+        with self._store_errors("written"), self._transaction():
             self._database.execute(
                 "UPDATE totals SET points = points + (SELECT count(DISTINCT value) FROM json_each(?) "
                 "WHERE NOT EXISTS (SELECT 1 FROM points WHERE points.key = value))",
                 (listed,),
             )
-            for first in range(0, len(values), _AT_ONCE):  # one statement for many: each lets go of the interpreter
+            for first in range(0, len(values), _AT_ONCE):  # few statements, as each one releases the GIL
                 some = values[first : first + _AT_ONCE]
                 marks = ", ".join([f"({', '.join('?' * len(_COLUMNS))})"] * len(some))
                 self._database.execute(
@@ -205,12 +205,12 @@ class Store:
             self._database.execute("DELETE FROM claims WHERE key IN (SELECT value FROM json_each(?))", (listed,))
 
     def rows(self, keys: Sequence[str] | None = None) -> list[Row]:
-        """The given points that are there, in that order; by default all, by problem, planner, memory and bandwidth."""
+        """The given finished points, in the given order; by default all, by problem, planner, memory and bandwidth."""
         query = f"SELECT {', '.join(f'points.{name}' for name in _COLUMNS)} FROM points"
         if keys is None:
             query += " LEFT JOIN problems ON problem = problems.key"
             query += " ORDER BY problems.name, planner, options, memory, bandwidth, points.key"
-        with self._told("read"):
+        with self._store_errors("read"):
             self._database.execute("BEGIN")
             try:
                 problems = self._problems()
@@ -256,7 +256,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, and alone among those that write."""
+        """A transaction with the lock for writing."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield
@@ -267,7 +267,7 @@ class Store:
             raise
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _store_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, sqlite3.Warning, OSError, OverflowError, UnicodeError, MemoryError) as error:
@@ -283,16 +283,16 @@ def _values(group: Group, at: int, row: Row, finished: float) -> tuple[Any, ...]
         *map(row.get, MEASURES),
         *(json.dumps(write_device(device)), group.table_slots, group.version, finished),
     )
-    kept = as_kept(values)
+    kept = as_stored(values)
     return (*kept, seal(kept))
 
 
-_decode = json.JSONDecoder().raw_decode  # of all of `json.loads` half the time
+_decode = json.JSONDecoder().raw_decode  # twice as fast as `json.loads`
 
 
 @lru_cache(maxsize=1024)
 def _object(text: str) -> Document:
-    """The same options and devices come many times."""
+    """Cached, since the same options and devices occur many times."""
     read: Document
     read, end = _decode(text)
     if end != len(text):
@@ -303,17 +303,17 @@ def _object(text: str) -> Document:
 def _remedy(error: str) -> str:
     """What to do about an error of SQLite."""
     if "full" in error:
-        return "; free some space and run the same sweep again: what it has finished is kept"
+        return "; free some space and run the same sweep again: finished points are kept"
     if "not a database" in error or "malformed" in error:
         return "; it is not a store, or it is damaged: give another file"
     if any(words in error for words in ("unable to open", "No such file", "File name too long")):
-        return "; give a file in a folder that is there, with a name of at most 240 letters"
+        return "; give a file in a folder that exists, with a name of at most 240 characters"
     if "readonly" in error:
         return "; give a file and a folder that can be written"
     if "out of memory" in error or "too big" in error:
         return "; it is damaged, or too large for this machine: give another file"
     if "I/O" in error:
-        return "; look after the disk and run the same sweep again: what it has finished is kept"
+        return "; check the disk and run the same sweep again: finished points are kept"
     if "locked" in error:
         return "; another program holds it: end that, or give another file"
     return ""

@@ -1,4 +1,4 @@
-"""The file of a store: its tables, and whether a file that is opened has these and is whole."""
+"""The file of a store: its schema, and whether a file has that schema and is intact."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PATIENCE = 60.0  # seconds to wait for another writer
 
 _APPLICATION = 0x6D656D73  # "mems", in the file's header
 _VERSION = 2
-_MARSHAL = 2  # its form of plain values, which has stayed the same since Python 2.5
+_MARSHAL = 2  # version of marshal; the form of plain values has not changed since Python 2.5
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100  # bytes
 
-# Column -> its type in SQLite, in the order of the table; a question mark where there may be no value.
+# Column -> its SQLite type, in the order of the table; a question mark allows NULL.
 POINT = {
     **{"key": "TEXT", "problem": "TEXT", "planner": "TEXT", "memory": "INTEGER", "bandwidth": "REAL"},
     **{"options": "TEXT", "status": "TEXT"},
@@ -61,25 +61,25 @@ _measured = operator.itemgetter(*_REAL)
 
 
 def check_header(path: str, *, read_only: bool) -> bool:
-    """Refuse a file that is no store before SQLite touches it, for it would tidy up after another program.
+    """Refuse a file that is not a store before SQLite opens it and recovers the data of another program.
 
-    Returns whether it is a store of version 1, which can be read, but not added to.
+    Return whether it is a store of version 1, which can be read but not written.
 
     Raises
     ------
     OSError
-        There is no regular file.
+        It is not a regular file.
     StoreError
-        It is a database of something else, or a store of a version that cannot be opened so.
+        It is another database, or a store of a version that cannot be opened like this.
     """
     check_regular(path)
     with open(path, "rb") as file:
         head = file.read(_HEADER)
     if len(head) < _HEADER or not head.startswith(_MAGIC):
-        return False  # empty, or being made; of anything else SQLite says that it is no database
+        return False  # empty, or being created; SQLite itself refuses what is not a database
     version, application = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
     if application != _APPLICATION:
-        raise StoreError(f"'{path}' is a database, but no store of a sweep; give another file")
+        raise StoreError(f"'{path}' is a database, but not the store of a sweep; give another file")
     if version == 1 and not read_only:
         raise StoreError(f"'{path}' is a store of version 1, which can only be read; sweep into a new file")
     if version not in (1, _VERSION):
@@ -93,8 +93,8 @@ def check_header(path: str, *, read_only: bool) -> bool:
 def connect_to_read(path: str) -> sqlite3.Connection:
     """A connection that changes no content and leaves no file behind.
 
-    SQLite lays two files beside a store that is written by several, also when it only reads. Who may write takes them
-    away at the end; who may not reads the file alone if nobody has laid them there.
+    SQLite puts two files beside a store in write-ahead mode, even if it only reads. Who may write removes them at the
+    end; who may not, reads the file alone if nobody has put them there.
     """
     absolute = Path(path).absolute()
     if os.access(absolute, os.W_OK) and os.access(absolute.parent, os.W_OK):
@@ -107,7 +107,7 @@ def connect_to_read(path: str) -> sqlite3.Connection:
 
 
 def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """The same store in memory, in the tables of today. Its rows had no seals.
+    """Convert a store of version 1, whose rows have no seals, to a current store in memory.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
     marks = ", ".join("?" * (len(POINT) + 1))
     for values in old.execute(f"SELECT {', '.join(POINT)} FROM points"):
         try:
-            kept = as_kept(values)
+            kept = as_stored(values)
         except (TypeError, ValueError, OverflowError) as error:
             raise damaged(path, f"its point {values[0]!r:.100} has values where none belong") from error
         new.execute(f"INSERT INTO points VALUES ({marks})", (*kept, seal(kept)))
@@ -135,7 +135,7 @@ def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
 
 
 def make(database: sqlite3.Connection) -> None:
-    """Lay out the tables, if nothing is there; inside a transaction."""
+    """Create the tables in an empty database; inside a transaction."""
     (version,), (tables,) = (
         database.execute(query).fetchone() for query in ("PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
     )
@@ -145,15 +145,15 @@ def make(database: sqlite3.Connection) -> None:
 
 
 def check_content(database: sqlite3.Connection, path: str) -> None:
-    """Refuse what has other tables than a store, or is damaged.
+    """Refuse a database with other tables than a store, or a damaged one.
 
     Raises
     ------
     StoreError
     sqlite3.Error
-        It cannot be read at all.
+        The file cannot be read.
     """
-    wanted, found = _of_a_store(), _schema(database)
+    wanted, found = _expected_schema(), _schema(database)
     for kind, name in found:
         if (kind, name) not in wanted:
             raise StoreError(f"'{path}' has the {kind} {name!r}, which no store has; give another file")
@@ -170,23 +170,23 @@ def check_content(database: sqlite3.Connection, path: str) -> None:
     if problem != "ok":
         raise damaged(path, str(problem))
     counts = database.execute("SELECT points, (SELECT count(*) FROM points) FROM totals").fetchall()
-    if len(counts) != 1 or counts[0][0] != counts[0][1]:  # a page of the file was lost, or another stands in its place
-        raise damaged(path, "its points are not as many as were written")
+    if len(counts) != 1 or counts[0][0] != counts[0][1]:  # a page of the file was lost or overwritten
+        raise damaged(path, "the number of its points is not the one that was written")
 
 
 def damaged(path: str, what: str) -> StoreError:
-    """The error of a store that is not as it was written."""
-    return StoreError(f"'{path}' is damaged: {what}; take a copy of before, or sweep into a new file")
+    """The error for a store that is not as it was written."""
+    return StoreError(f"'{path}' is damaged: {what}; use an earlier copy, or sweep into a new file")
 
 
 def _schema(database: sqlite3.Connection) -> dict[tuple[str, str], str]:
-    """What is declared, without what SQLite keeps for itself."""
+    """The declared tables and indexes, without SQLite's own."""
     query = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite@_%' ESCAPE '@'"
     return {(kind, name): sql for kind, name, sql in database.execute(query)}
 
 
 @lru_cache(maxsize=1)
-def _of_a_store() -> dict[tuple[str, str], str]:
+def _expected_schema() -> dict[tuple[str, str], str]:
     database = sqlite3.connect(":memory:")
     try:
         make(database)
@@ -196,12 +196,12 @@ def _of_a_store() -> dict[tuple[str, str], str]:
 
 
 def seal(values: Iterable[Any]) -> int:
-    """A sum of a row, which tells when a bit of it has turned; SQLite has none."""
+    """A checksum of a row, to detect flipped bits; SQLite has none."""
     return zlib.crc32(marshal.dumps(tuple(values), _MARSHAL))
 
 
-def as_kept(values: Iterable[Any]) -> tuple[Any, ...]:
-    """The values of a point as SQLite gives them back."""
+def as_stored(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values of a point as SQLite returns them."""
     return tuple([one if one is None or made is str else made(one) for made, one in zip(_MADE, values, strict=True)])
 
 
@@ -210,7 +210,7 @@ def _real(value: float) -> float | None:
 
 
 def check_point(values: Sequence[Any], path: str) -> None:
-    """Refuse a point that no sweep writes: values without its seal.
+    """Refuse a point that no sweep wrote: its values do not match its seal.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def check_point(values: Sequence[Any], path: str) -> None:
         raise damaged(path, f"its point {values[0]!r:.100} is not as it was written")
     status = values[_STATUS]
     measures = _measured(values)
-    if not _of_a_point(status, tuple(map(type, values))) or math.inf in measures or -math.inf in measures:
+    if not _types_fit(status, tuple(map(type, values))) or math.inf in measures or -math.inf in measures:
         raise damaged(path, f"its point {values[0]!r:.100} has values where none belong")
 
 
@@ -230,7 +230,7 @@ _MADE: list[Callable[[Any], Any]] = [
 
 
 @lru_cache(maxsize=256)
-def _of_a_point(status: object, types: tuple[type, ...]) -> bool:
+def _types_fit(status: object, types: tuple[type, ...]) -> bool:
     """Whether a point with this status may have values of these types."""
     needed = STATUSES.get(status) if isinstance(status, str) else None
     if needed is None:
@@ -242,19 +242,19 @@ def _of_a_point(status: object, types: tuple[type, ...]) -> bool:
     return True
 
 
-def unpacked(document: bytes) -> bytes:
-    """What was compressed, under the cap of an input file.
+def decompressed(document: bytes) -> bytes:
+    """Decompress a document, limited to the size of an input file.
 
     Raises
     ------
     ValueError
-        It is more, or cut short.
+        It is larger, or cut short.
     zlib.error
     """
     reader = zlib.decompressobj()
     text = reader.decompress(document, MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes, which is the most")
+        raise ValueError(f"it decompresses to more than {MOST_BYTES} bytes, the limit")
     if not reader.eof:
         raise ValueError("its end is missing")
     return text

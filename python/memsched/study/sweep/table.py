@@ -1,4 +1,4 @@
-"""What a sweep returns: a tidy table, one row a point."""
+"""The result of a sweep: a tidy table, one row per point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-# In the order of a tidy table: what a point is, what came out, what else is known.
+# First what identifies a point, then its figures, then the rest.
 COLUMNS = (
     *("problem", "planner", "memory", "bandwidth", "options", "status", "makespan", "lower_bound", "gap", "optimal"),
     *("peak_memory", "estimate", "bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed"),
@@ -43,15 +43,15 @@ class Sweep:
     Attributes
     ----------
     rows : list of dict
-        One a point: problem (its name), planner, memory (bytes), bandwidth (bytes per second, to the host), options,
+        One per point: problem (its name), planner, memory (bytes), bandwidth (bytes per second, to the host), options,
         status ("planned", "infeasible" or "failed"); makespan, lower_bound, estimate, idle, recompute_time, runtime
         (seconds), gap, optimal, peak_memory, bytes_out, bytes_in (bytes), offloaded and recomputed (how many tensors
-        and ops); min_memory (bytes, of the infeasible), error (a sentence, of the infeasible and the failed); ideal
-        (seconds of all runs), device, table_slots, version, finished (a Unix time), problem_key, key. None where a
-        point has no such number.
+        and ops); min_memory (bytes, of infeasible points), error (a sentence, of infeasible and failed points); ideal
+        (seconds of computation with enough memory), device, table_slots, version, finished (Unix time), problem_key,
+        key. None if a point has no such number.
     claimed : bool
-        Whether rows were read from a file: then their figures, bounds among them, are what it claims. Only what the
-        figures of a row say about each other is checked; `plan_again` plans a point anew.
+        Whether the rows were read from a file. Then the figures, bounds included, are claims of that file: only
+        whether the figures of a row agree with each other is checked. `plan_again` plans a point anew.
     """
 
     rows: list[Row] = field(repr=False)
@@ -74,7 +74,7 @@ class Sweep:
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with the columns of `rows`; needs pandas (memsched[sweep]).
 
-        Whole numbers stay whole where some are missing (Int64), and `options` and `device` are their JSON texts.
+        Integer columns with missing values have type Int64; `options` and `device` are JSON texts.
 
         Raises
         ------
@@ -108,8 +108,8 @@ class Sweep:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the data frame as a CSV file; needs pandas (memsched[sweep]).
 
-        A text that begins with =, +, - or @ gets an apostrophe before it, for else a spreadsheet takes it for a
-        formula. Numbers stay as they are.
+        Text that begins with =, +, - or @ is prefixed with an apostrophe, since a spreadsheet would take it for a
+        formula. Numbers are not changed.
 
         Raises
         ------
@@ -123,12 +123,12 @@ class Sweep:
         write_bytes(path, frame.to_csv(index=False).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw makespan over memory, one line a planner and one panel a problem and link: .png, .svg or .pdf.
+        """Plot makespan over memory, one line per planner, one panel per problem and link: .png, .svg or .pdf.
 
         Raises
         ------
         InvalidInputError
-                Nothing is planned, there are more than 60 panels, or the file cannot be written.
+            Nothing is planned, there are more than 60 panels, or the file cannot be written.
         MemschedError
             matplotlib is not installed.
         """

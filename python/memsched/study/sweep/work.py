@@ -1,4 +1,4 @@
-"""What a worker does: plan some points of one group, in this process or in another."""
+"""The work of a worker: plan some points of one group, in this process or another."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from memsched.study.sweep.points import plan_of
 from memsched.study.sweep.rows import Row, figured, planned, unplanned
 
 KEPT_TABLES = 2
-AT_ONCE = 16  # points that are planned without asking for the time
+AT_ONCE = 16  # points that are planned before the time is checked
 
 
-STOP = threading.Event()  # in a process of a sweep: the sweep was interrupted
+STOP = threading.Event()  # in a worker process: set when the sweep is interrupted
 
 
 class StoppedError(Exception):
@@ -37,14 +37,14 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Points of one group, in a form that travels.
+    """Points of one group, in a form that can be sent to a worker.
 
     Attributes
     ----------
     problem : str, Chain, Graph or GraphFamily
-        A name where it has one.
+        Its name, if it has one.
     key : str
-        The problem's.
+        The key of the problem.
     planner : str
     options : dict
     table_slots : int or None
@@ -60,10 +60,10 @@ class Work:
 
 
 def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
-    """The measures of the first points, as many as are planned in so many seconds, but at least one.
+    """Plan the first points, as many as fit in `seconds` but at least one, and return their figures.
 
-    What is left is for the caller to ask for again; so finished points are handed over early. When `stop` is set there
-    may be none.
+    The caller asks again for the rest, so finished points are returned early. When `stop` is set the list may be
+    empty.
     """
     deadline = time.perf_counter() + seconds
     rows: list[Row] = []
@@ -78,7 +78,7 @@ def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
             some = work.devices[first : first + step]
             found = [None] * len(some) if figures is None else figures(some)
             for device, one in zip(some, found, strict=True):
-                rows.append(_alone(plan, device) if one is None else figured(one))
+                rows.append(_plan_point(plan, device) if one is None else figured(one))
     except StoppedError:
         pass
     finally:
@@ -86,7 +86,7 @@ def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     return rows
 
 
-def _alone(plan: Callable[[Device], Result], device: Device) -> Row:
+def _plan_point(plan: Callable[[Device], Result], device: Device) -> Row:
     try:
         return planned(plan(device))
     except MemschedError as error:
@@ -94,14 +94,14 @@ def _alone(plan: Callable[[Device], Result], device: Device) -> Row:
 
 
 def _figures(work: Work) -> Figures | None:
-    """What plans many points at once, where the planner offers that with these options."""
+    """The function that plans many points at once, if the planner has one for these options."""
     known = PLANNERS.get(work.planner)
     offered = None if known is None else known.figures
     if offered is None or any(name not in inspect.signature(offered).parameters for name in work.options):
         return None
     try:
         return offered(_problem(work), **work.options)
-    except MemschedError:  # which each point is told
+    except MemschedError:  # recorded for each point, later
         return None
 
 
@@ -110,7 +110,7 @@ def _problem(work: Work) -> Problem:
 
 
 def planning(work: Work) -> Callable[[Device], Result]:
-    """The planner with all but the device."""
+    """The planner with everything set but the device."""
     problem = _problem(work)
     plan: Callable[..., Result] = plan_of(work.planner)
     if work.table_slots is not None:
@@ -124,11 +124,11 @@ def planning(work: Work) -> Callable[[Device], Result]:
         return plan(problem, device=device, **work.options, **ours)
 
     known = PLANNERS.get(work.planner)
-    return plan_on if known is None or known.uses_link else _once_a_memory(plan_on, known.recomputes)
+    return plan_on if known is None or known.uses_link else _once_per_memory(plan_on, known.recomputes)
 
 
-def _once_a_memory(plan: Callable[[Device], Result], recomputes: bool) -> Callable[[Device], Result]:
-    """For a planner that does not use the link: the last plan again, measured, while the memory is the same."""
+def _once_per_memory(plan: Callable[[Device], Result], recomputes: bool) -> Callable[[Device], Result]:
+    """For planners that ignore the link: simulate the last plan again while the memory is the same."""
     last: list[Result] = []
 
     def plan_on(device: Device) -> Result:
@@ -157,7 +157,7 @@ _making = threading.Lock()
 
 
 def _table(key: str, chain: Chain, slots: int) -> RematTable:
-    """The table for all memories up to the peak of the plain run; the threads of a process share it."""
+    """The table for all memories up to the plain peak, shared by the threads of a process."""
     with _making:
         if (key, slots) not in _tables:
             while len(_tables) >= KEPT_TABLES:
