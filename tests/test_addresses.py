@@ -188,7 +188,7 @@ def test_what_cannot_be_placed() -> None:
         ms.place([ms.Buffer(0, 1, 2)], alignment=2)
     with pytest.raises(ms.InvalidInputError, match="alignment is 0"):
         ms.place(result, alignment=0)
-    with pytest.raises(ms.InvalidInputError, match="the placement is not one of this result"):
+    with pytest.raises(ms.InvalidInputError, match="the placement belongs to another result"):
         ms.with_addresses(result, ms.place([ms.Buffer(0, 1, 2)]))
     with pytest.raises(ms.InvalidInputError, match="result is a int and placement a NoneType"):
         ms.with_addresses(5)  # type: ignore[arg-type]

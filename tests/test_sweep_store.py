@@ -204,7 +204,7 @@ def test_stores_of_other_versions_and_other_files_are_refused_and_stay_as_they_a
     with contextlib.closing(sqlite3.connect(other)) as database:
         database.execute("CREATE TABLE songs (title TEXT)")
     text.write_text("This is no database at all. " * 100)
-    told = {newer: "is a store of version 3", other: "no store of a sweep", text: "not a database"}
+    told = {newer: "is a store of version 3", other: "not the store of a sweep", text: "not a database"}
     for path, message in told.items():
         before = path.read_bytes()
         for attempt in (

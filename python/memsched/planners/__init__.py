@@ -1,4 +1,4 @@
-"""The planners: a file each, and a line here. `__all__` is the order of lists, in which ties are broken, too."""
+"""The planners: one file each, and one line here. Lists follow the order of `__all__`, and so do ties."""
 
 from memsched.planners.chain.autoswap import autoswap
 from memsched.planners.chain.dynprog import dynprog

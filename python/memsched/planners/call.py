@@ -1,4 +1,4 @@
-"""One call of a planner: what it is to plan, on what, since when; and what it returns or raises."""
+"""One call of a planner: its problem, device and start time, and how its result or error is made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memsched.problems.bounds import bound_of, certified
 from memsched.problems.problem import ChunkLike, Problem, graph_of, largest_graph, make_device, peak_of, simulate
 from memsched.result import Result
 
-LEAST_TIME = 0.15  # seconds: what is ready so soon is never cut short
+LEAST_TIME = 0.15  # seconds; work that takes less is never cut short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,14 @@ class Call:
     entry : Planner
     problem : Chain, Graph or GraphFamily
     graph : Graph
-        What is planned on: the chain cut as `chunk` says, the graph, or the family's at full batch.
+        The graph to plan on: the chain's, cut as `chunk` says; the graph itself; or the family's at full batch.
     device : Device
         Its memory is the budget M.
     started : float
         When the call began, for Result.runtime.
     chunk : None, int or "storage"
     workspace_limit : int, optional
-        Of a graph: bytes of workspace within which each op takes its fastest algorithm.
+        For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.
     """
 
     entry: Planner
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def capacity(self) -> int:
-        """Bytes for everything but what is resident."""
+        """Bytes that are left beside the resident ones."""
         return self.device.memory - self.graph.resident
 
     def result(
@@ -69,7 +69,7 @@ class Call:
         estimate: float | None = None,
         placement: Placement | None = None,
     ) -> Result:
-        """Simulate, bound and wrap, as `measured` does."""
+        """Simulate a schedule and make a Result of it, as `measured` does."""
         return measured(
             *(self.entry.name, params, self.problem, schedule, self.device, self.started),
             estimate=estimate,
@@ -78,14 +78,14 @@ class Call:
         )
 
     def no_plan(self, needed: int, reason: str, *, enough: bool = False) -> InfeasibleError:
-        """What to raise where there is no plan: why, and what it takes, or what is `enough` while less may be."""
+        """The error for "no plan"; see `infeasible`."""
         return infeasible(self.entry.name, self.graph.name, self.device, needed, reason, enough=enough)
 
 
 def begin(
     plan: Callable[..., Result], problem: Problem, M: float | None, beta: float | None, device: Device | None
 ) -> Call:
-    """Check what a call is about.
+    """Check the arguments that all planners share.
 
     Raises
     ------
@@ -109,12 +109,11 @@ def measured(
     recomputes: bool,
     placement: Placement | None = None,
 ) -> Result:
-    """Simulate, bound and wrap. A plan that meets the bound is proven optimal.
+    """Simulate a schedule and make a Result with a lower bound. A plan that meets the bound is proven optimal.
 
-    `placement` is that of the schedule, where the planner knows it already.
-
-    `recomputes` tells whether the planner's decision space has recomputation: then the bound must hold for it. Of a
-    family the bound is on plans that split the batch in the same way.
+    `placement` is given if the planner already knows the addresses. `recomputes` says whether the planner may
+    recompute; if so, the bound holds for plans that recompute. For a family the bound is on plans with the same
+    rounds.
     """
     timeline = simulate(problem, schedule, device)
     bound_on = "all" if recomputes else "once"
@@ -137,13 +136,13 @@ def measured(
 def infeasible(
     planner: str, problem: str, device: Device, needed: int, reason: str, *, enough: bool = False
 ) -> InfeasibleError:
-    """What to raise where there is no plan: the reason, and what it takes, or what is `enough` while less may be."""
-    needs = f"M >= {needed} is enough, and less may be" if enough else f"it needs M >= {needed}"
+    """The error for "no plan": the reason, and the memory needed; `enough`: it suffices, but may not be the least."""
+    needs = f"M >= {needed} is enough, and less may do" if enough else f"it needs M >= {needed}"
     return InfeasibleError(f"{planner} has no plan for '{problem}' in {device.memory} bytes: {reason}; {needs}", needed)
 
 
 def without_link(device: Device, moved: int, copies: int = 0) -> bool:
-    """Whether the device has no link, or one on which so many bytes, in so many copies, never arrive."""
+    """Whether the device has no link, or one so slow that this many bytes and copies take forever."""
     slowest = min(device.d2h, device.h2d)
     if slowest == 0 or moved > sys.float_info.max * slowest:
         return True
@@ -158,7 +157,7 @@ def check_memory(
     recomputing: Callable[[], int] | None = None,
     copies: int = 0,
 ) -> None:
-    """Refuse a memory below the planner's minimum, or below the peak when there is no link.
+    """Refuse a memory below the planner's minimum, or, without a link, below the plain peak.
 
     Raises
     ------
@@ -187,16 +186,16 @@ def check_memory(
 
 
 def over_at(started: float, time_limit: float | None) -> float:
-    """The moment of time.perf_counter() at which a call with such a limit is over; without one never."""
+    """The time.perf_counter() at which the limit is reached; infinite without a limit."""
     return math.inf if time_limit is None else started + max(time_limit, LEAST_TIME)
 
 
 def seconds_left(until: float) -> float | None:
-    """Seconds from now to a moment, for the core; None where there is no limit."""
+    """Seconds left until a moment, for the core; None without a limit."""
     return None if until == math.inf else max(0.0, until - time.perf_counter())
 
 
 def far_apart(count: int) -> npt.NDArray[np.int64]:
-    """The numbers below `count`, such that the first few of them lie far apart."""
+    """The numbers below `count`, ordered so that any first few of them lie far apart."""
     numbers, strides = np.arange(count), (2**power for power in range(count.bit_length(), 0, -1))
     return np.concatenate([numbers[stride // 2 :: stride] for stride in strides] + [numbers[:1]])

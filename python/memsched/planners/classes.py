@@ -1,4 +1,4 @@
-"""Planners that decide by classes of feature maps: their calls, what they need, and their search."""
+"""Planners that choose a class for each feature map: their calls, their memory needs, and their search."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from memsched.support import checks
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress
 
-WORKSPACE_LIMIT = 8 << 20  # bytes, what Chainer gives cuDNN
-FIRST = object()  # in the place of a limit
+WORKSPACE_LIMIT = 8 << 20  # bytes; Chainer's default for cuDNN
+FIRST = object()  # instead of a limit: each op uses its first algorithm
 
-Need = Callable[[Graph, int], int]  # the least M on a graph, under a limit of workspaces
+Need = Callable[[Graph, int], int]  # the least M on a graph, given a workspace limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCall(Call):
-    """One call of a planner of classes.
+    """One call of a planner that chooses classes.
 
     Attributes
     ----------
     workspace_limit : int
-        Bytes of workspace within which each op takes its fastest algorithm; -1: each takes its first.
+        Bytes: each op uses the fastest algorithm with at most this much workspace; -1: its first one.
     cannot : str
-        Why not all feature maps can move; "" where they can.
+        Why the feature maps cannot all be offloaded; "" if they can.
     stays : bool
-        Not all can move, but everything fits: then nothing needs to.
+        They cannot all be offloaded, but everything fits, so nothing needs to be.
     """
 
     workspace_limit: int
@@ -49,23 +49,23 @@ class ClassCall(Call):
         kept = np.zeros(len(_core.feature_maps(self.graph)), np.uint8)
         limit, planner = self.workspace_limit, {"name": self.entry.name}
         schedule = _core.class_schedule(self.graph, self.device, limit, kept, planner=planner)
-        assert schedule is not None  # `begin_classes` knows its peak
+        assert schedule is not None  # `begin_classes` has checked its peak
         return schedule
 
     def result(self, params: dict[str, Any], schedule: Schedule, **known: Any) -> Result:
-        """Simulate, bound and wrap."""
+        """Simulate a schedule and make a Result of it."""
         options = {"workspace_limit": self.workspace_limit, **params} if self.workspace_limit >= 0 else params
         return Call.result(self, options, schedule, **known)
 
     def endless(self) -> InfeasibleError:
-        """What to raise where plans fit but take forever, or where not all can move."""
+        """The error if plans fit but take forever, or if not all feature maps can be offloaded."""
         needed = need_of_keeping_all(self.graph, self.workspace_limit)
-        enough = bool(self.cannot) and not self.stays  # where it may mix, less may do
+        enough = bool(self.cannot) and not self.stays  # with a mixture of classes, less may do
         return self.no_plan(needed, self.cannot or "the link is so slow that no plan ends", enough=enough)
 
 
 def all_swap(graph: Graph) -> Flags:
-    """Every feature map travels."""
+    """Flags that offload every feature map."""
     return np.ones(len(_core.feature_maps(graph)), np.uint8)
 
 
@@ -77,7 +77,7 @@ def need_of_swapping_all(graph: Graph, workspace_limit: int) -> int:
 
 @once_per_object
 def need_of_keeping_all(graph: Graph, workspace_limit: int) -> int:
-    """The least M at which nothing has to move."""
+    """The least M at which nothing has to be offloaded."""
     return _core.least_budget(graph, workspace_limit, 0 * all_swap(graph))
 
 
@@ -94,9 +94,9 @@ def begin_classes(
 ) -> ClassCall:
     """Check a call of a planner of graphs, and that it can succeed.
 
-    `need` is the planner's own minimum where feature maps can move. Without a link, or where the host cannot take all
-    of them, it needs what keeps them all, unless it `mixes`: then it may try with less. A planner that has no
-    workspace_limit gives FIRST: each op takes its first.
+    `need` is the planner's minimum if feature maps can be offloaded. Without a link, or with a host too small for all
+    of them, the minimum is what keeps all of them, unless the planner `mixes` classes: then it may try with less. A
+    planner without a workspace_limit passes FIRST.
 
     Raises
     ------
@@ -113,10 +113,10 @@ def begin_classes(
     reason = ""
     if without_link(device, moved, _core.tensor_count(graph)):
         reason = "without a link (beta is 0, missing or next to nothing) "
-        reason += "no mixture that was tried fits" if mixes else "everything must stay"
+        reason += "no mixture tried fits" if mixes else "everything must stay"
     elif device.host_memory is not None and device.host_memory < moved:
         reason = f"the host takes {device.host_memory} bytes, not all {moved} of the feature maps, "
-        reason += "and no mixture that was tried fits" if mixes else "so all must stay"
+        reason += "and no mixture tried fits" if mixes else "so all must stay"
     needed = (need_of_keeping_all if reason else need)(graph, limit)
     stays = bool(reason) and device.memory >= needed
     if device.memory < needed and not (reason and mixes):
@@ -134,7 +134,7 @@ def begin_classes(
 
 
 def by_default(need: Need) -> Callable[[Problem], int]:
-    """The least M on a problem's graph, with the limit of workspaces that planners have by default."""
+    """The least M on a problem's graph, with the default workspace limit."""
     return lambda problem: need(graph_of(problem), WORKSPACE_LIMIT)
 
 
@@ -150,7 +150,7 @@ def search_classes(
     seed: int,
     progress: Progress,
 ) -> Result:
-    """PoocH's search, with recomputation or without.
+    """PoocH's search, with or without recomputation.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The entry of a planner: what all that works with any planner reads of it."""
+"""The entry of a planner: all that the rest of memsched reads about it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from memsched._core import Device
 from memsched.problems.problem import ChunkLike, Problem
 from memsched.result import Result
 
-# Of many devices at once: (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime)
-# of each, or None where it must be planned alone.
+# Per device: (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime), or None if
+# it must be planned on its own.
 Figures: TypeAlias = Callable[[Sequence[Device]], list[tuple[Any, ...] | None]]
 
 
-_CALL = ("problem", "chain", "M", "beta", "device", "table")  # what a call is about: no options
+_CALL = ("problem", "chain", "M", "beta", "device", "table")  # arguments that are not options
 Plan = TypeVar("Plan", bound=Callable[..., Result])
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a planner: its name, its type as it is written, and its default."""
+    """An option of a planner: its name, its type as written, and its default."""
 
     name: str
     type: str
@@ -42,27 +42,27 @@ class Planner:
     plan : callable
         planner(problem, M, beta, *, device, options) -> Result.
     needs : callable
-        problem -> the least M (bytes, resident included) for which it has a plan on a device with a link.
+        problem -> the least M (bytes, resident included) for which the planner has a plan on a device with a link.
     needs_on : callable or None
-        The same of (chain, device, chunk), for a planner whose minimum depends on the link.
+        (chain, device, chunk) -> the same, for a planner whose minimum depends on the link.
     needs_alone : callable or None
-        problem -> the same without a link, for planners that recompute; others need the peak of the plain run.
+        problem -> the same without a link, for planners that recompute; others need the plain peak.
     problems : tuple of str
-        "chain", "graph" or both: what it is listed for. Planners of graphs take chains as well, as their graph.
+        "chain", "graph" or both: what it is listed for. Planners of graphs also take chains, as their graph.
     unlisted : tuple of str
-        What else it takes, where lists name the planner that it then asks.
+        Other problems that it takes; for these, lists name the planner that it delegates to.
     recomputes : bool
         Whether its plans may run an op more than once.
     reorders : bool
         Whether its plans may run the ops in another order than the graph's.
     uses_link : bool
-        Whether its plans depend on the link; if not, one plan serves all links of a memory.
+        Whether its plans depend on the link; if not, one plan serves all links at a memory.
     with_table : callable or None
-        plan, with table=RematTable, for planners that answer many memories from one table.
+        As plan, with an argument table=RematTable, for planners that answer many memories from one table.
     by_name : str
-        Why it runs only where it is asked for by its name; "" where it is one of all.
+        Why it only runs when requested by name; "" if it is among the planners that run by default.
     figures : callable or None
-        (chain, options) -> what plans many devices at once and gives the figures of each as plan would, or None.
+        (chain, options) -> a function that plans for many devices at once and returns their figures; or None.
     """
 
     name: str
@@ -82,17 +82,17 @@ class Planner:
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """Its options by their names."""
+        """Its options by name."""
         return options_of(self.plan)
 
     @property
     def takes_graphs(self) -> bool:
-        """Whether it plans graphs and families, too."""
+        """Whether it also plans graphs and families."""
         return "graph" in (*self.problems, *self.unlisted)
 
     @property
     def free(self) -> bool:
-        """Whether only the bound that holds for all plans, `recompute_bound`, holds for its plans."""
+        """Whether its plans recompute or reorder, so that only `recompute_bound` holds for them."""
         return self.recomputes or self.reorders
 
 
@@ -114,7 +114,7 @@ def planner(
     by_name: str = "",
     figures: Callable[..., Figures | None] | None = None,
 ) -> Callable[[Plan], Plan]:
-    """Give a function its entry, as `Planner` says; the function stays as it is."""
+    """Register a function as a planner; see `Planner` for the arguments. The function is not changed."""
 
     def enter(plan: Plan) -> Plan:
         ENTRIES[plan] = Planner(
@@ -140,12 +140,12 @@ def planner(
 
 @cache
 def options_of(plan: Callable[..., Result]) -> Mapping[str, Option]:
-    """The options of what is called as a planner is, by their names."""
+    """The options of a function with the signature of a planner, by name."""
     listed = inspect.signature(plan).parameters.values()
     return {one.name: Option(one.name, str(one.annotation), one.default) for one in listed if one.name not in _CALL}
 
 
 def takes(plan: Callable[..., Result], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the given options that it takes; None means its default."""
+    """The given options that the planner takes, without those that are None (the default)."""
     known = options_of(plan)
     return {name: value for name, value in given.items() if name in known and value is not None}

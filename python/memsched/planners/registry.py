@@ -1,4 +1,4 @@
-"""The registry: the planners by name. Everything that works with any planner goes through it."""
+"""The registry: the planners by name."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.problem import ChunkLike, Problem, least_memory
 
 PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name in planners.__all__}
-"""In the order of lists; on ties `plan` takes the first."""
+"""In the order of lists. On ties `plan` takes the first."""
 
 
 def planners_of(problem: Problem) -> list[str]:
-    """The planners that are meant by all: those of chains, or those of graphs and families, but what runs `by_name`."""
+    """Names of the planners that run by default: those of chains, or those of graphs and families, without `by_name`."""
     kind = "chain" if isinstance(problem, Chain) else "graph"
     return [name for name, entry in PLANNERS.items() if kind in entry.problems and not entry.by_name]
 
 
 def check_planner(name: str) -> None:
-    """Refuse what `plan` does not know: neither "auto" nor a planner.
+    """Refuse a name that is neither "auto" nor a planner's.
 
     Raises
     ------
     InvalidInputError
-        Listing what there is.
+        It lists the planners.
     """
     if not isinstance(name, str) or (name != "auto" and name not in PLANNERS):
         raise InvalidInputError(f"planner is {name!r}; it must be auto or one of {', '.join(PLANNERS)}")
@@ -44,17 +44,16 @@ def planner_named(name: str) -> Planner:
 
 
 def min_memory(problem: Problem, planner: str | None = None) -> int:
-    """The least M, in bytes, resident included.
+    """The least M for which there is a plan, in bytes, resident included.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
     planner : str, optional
-        That planner's own minimum. Without it, what no plan can do without: resident, and the largest need of one op
-        (reads + writes + workspace; a tape that no op reads need not be written) or of all inputs and weights, which
-        lie on the device at time 0. Some plan needs no more where there is a link and the host takes all. Of a family
-        at batch 1. For tflms it depends on the link: the
-        profile's is taken, or a free one where there is none.
+        That planner's own minimum. Without it, what every plan needs: resident plus the largest need of one op (reads
+        + writes + workspace; a tape that no op reads need not be written), or plus all inputs and weights, which are
+        on the device at time 0. That suffices for some plan if there is a link and the host is large enough. For a
+        family: at batch 1. For tflms it depends on the link; the profile's is assumed, or a free one if there is none.
 
     Examples
     --------
@@ -71,6 +70,6 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
 
 
 def least_on(chain: Chain, planner: str, device: Device, chunk: ChunkLike = None) -> int:
-    """`min_memory`, on the link of this device where it depends on that."""
+    """`min_memory`, on the link of this device if it depends on the link."""
     found = planner_named(planner)
     return min_memory(chain, planner) if found.needs_on is None else found.needs_on(chain, device, chunk)

@@ -1,4 +1,4 @@
-"""How moDNN splits a batch into rounds (Chen et al., 2018, eq. 3)."""
+"""Split a batch into rounds as moDNN does (Chen et al., 2018, eq. 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
 
 
 def balanced(batch: int, rounds: int) -> Rounds:
-    """A batch in so many rounds, whose sizes differ by one at most.
+    """Split a batch into rounds whose sizes differ by at most one.
 
     Examples
     --------
@@ -32,13 +32,13 @@ def _fits(family: GraphFamily, batch: int, memory: int) -> bool:
 
 
 def fitting_batch(family: GraphFamily, memory: int) -> int:
-    """The largest batch at which every op fits with its fastest algorithm, and the inputs do; 1 where none does.
+    """The largest batch at which the inputs and every op with its fastest algorithm fit; 1 if there is none.
 
-    Eq. (3) assumes that needs grow in proportion to the batch. That they grow at all is enough to search by halves.
+    Eq. (3) assumes that needs grow in proportion to the batch. For bisection it is enough that they grow.
     """
     if _fits(family, family.batch, memory):
         return family.batch
-    least, most = 1, family.batch  # it is at least the one, and below the other
+    least, most = 1, family.batch  # least <= result < most
     while most - least > 1:
         middle = (least + most) // 2
         least, most = (middle, most) if _fits(family, middle, memory) else (least, middle)
@@ -52,9 +52,9 @@ def _equal(family: GraphFamily) -> list[int]:
 
 
 def rounds_of(family: GraphFamily, memory: int) -> Rounds:
-    """As few balanced rounds as the fitting batch allows, by eq. (3).
+    """The fewest balanced rounds that the fitting batch allows, by eq. (3).
 
-    Of a family that knows some batches only, equal rounds of one of them.
+    For a family with some batches only: equal rounds of one of them.
     """
     if family.batches is not None:
         equal = _equal(family)

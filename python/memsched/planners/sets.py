@@ -1,4 +1,4 @@
-"""Planners that decide which tensors travel: their calls."""
+"""Planners that choose an offload set: their calls."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from memsched.support import checks
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags
 
-SETS = 64  # rows of flags that are there at a time, fewer ..
-SIMULATED = 2_000_000  # .. where so many ops are simulated for them: about 0.2 s
+SETS = 64  # rows of flags in memory at a time; fewer ..
+SIMULATED = 2_000_000  # .. if they simulate more ops than this, about 0.2 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetCall(Call):
-    """One call of a planner that decides which blocks of tensors travel.
+    """One call of a planner that chooses which blocks of tensors are offloaded.
 
     Attributes
     ----------
     blocks : int
-        How many blocks there are.
-    stage : ndarray of int, one entry a tensor
-        The block that the tensor is a part of, else -1. Of a chain block k is a^k and tape^k, k < n.
+        The number of blocks.
+    stage : ndarray of int, one entry per tensor
+        The block of each tensor, or -1. In a chain, block k is a^k and tape^k, k < n.
     """
 
     blocks: int
     stage: npt.NDArray[np.int64]
 
     def tensors(self, stages: Flags) -> Flags:
-        """Flags of tensors for flags of blocks, one row or many."""
+        """Flags of tensors from flags of blocks, one row or many."""
         padded = np.concatenate([stages, np.zeros((*stages.shape[:-1], 1), np.uint8)], axis=-1)
         return np.ascontiguousarray(padded[..., self.stage])
 
     def host_error(self) -> InfeasibleError:
-        """What to raise when nothing that fits the device fits the host too."""
+        """The error if nothing fits both the device and the host."""
         name, memory = f"'{self.graph.name}'", self.device.memory
         if self.device.host_memory is None:
             return InfeasibleError(
@@ -73,9 +73,9 @@ class SetCall(Call):
     def makespans(
         self, rows: Flags, *, ahead: int | None = None, stall: bool = True, until: float = math.inf
     ) -> npt.NDArray[np.float64]:
-        """Simulated makespans (seconds) of rows of tensor flags; infinite where a set does not run.
+        """Simulated makespans (seconds) of rows of tensor flags; infinite if a set does not run.
 
-        So are those that are left when time.perf_counter() is at `until`.
+        Rows not reached when time.perf_counter() == `until` are infinite too.
         """
         graph, device, seconds = self.graph, self.device, seconds_left(until)
         found = _core.offload_set_makespans(graph, device, device.memory, rows, ahead, stall, time_limit=seconds)
@@ -90,14 +90,14 @@ class SetCall(Call):
         aheads: Sequence[int | None] = (None,),
         stall: bool = True,
     ) -> npt.NDArray[np.float64]:
-        """The same of so many sets of blocks, `sets` by their numbers, one row a lookahead; few are there at a time.
+        """The makespans of sets of blocks, one row per lookahead; `sets` maps numbers to sets, made a few at a time.
 
-        A time limit is of the whole call; it comes to numbers far apart first.
+        The time limit is that of the whole call. Sets are tried in an order of numbers that lie far apart.
 
         Raises
         ------
         LimitError
-            There was no time for one that runs.
+            Time ran out before a set that runs was found.
         """
         found = np.full((len(aheads), count), math.inf)
         order = np.arange(count) if time_limit is None else far_apart(count)
@@ -111,9 +111,7 @@ class SetCall(Call):
             if time.perf_counter() >= until:
                 break
         if time.perf_counter() >= until and not np.isfinite(found).any():
-            raise LimitError(
-                f"time_limit is {time_limit} seconds, and none of the sets that were tried runs; give more"
-            )
+            raise LimitError(f"time_limit is {time_limit} seconds, and no set tried so far runs; give more")
         return found
 
     def check_host(self, tensors: Flags) -> None:
@@ -143,8 +141,8 @@ class ChainCall(SetCall):
 
     Attributes
     ----------
-    tape : ndarray of bool, one entry a tensor
-        Whether it is (a piece of) a tape^k.
+    tape : ndarray of bool, one entry per tensor
+        Whether the tensor is (a piece of) some tape^k.
     """
 
     tape: npt.NDArray[np.bool_]
@@ -157,13 +155,13 @@ class ChainCall(SetCall):
 
     @property
     def plans(self) -> ChainPlans:
-        """What plans of the chain share on all devices."""
+        """Data of the chain that its plans share on all devices."""
         return plans_of(self.chain, self.chunk)
 
     def plan(
         self, planner: dict[str, Any], params: dict[str, Any], tensors: Flags, estimate: float | None = None
     ) -> Result:
-        """The no-wait schedule of one set, simulated and bounded; refuses one that does not fit host_memory."""
+        """The Result of the no-wait schedule of one set; refuses a set that does not fit host_memory."""
         self.check_host(tensors)
         schedule, timeline, bound = self.plans.plan(tensors, self.device, planner, self.chunk)
         return Result(
@@ -181,7 +179,7 @@ class ChainCall(SetCall):
 
 @once_per_object
 def plans_of(chain: Chain, chunk: ChunkLike = None) -> ChainPlans:
-    """What plans of GREEDY and DYNPROG on one chain share."""
+    """Data of a chain that plans of GREEDY and DYNPROG share."""
     seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
     return ChainPlans(chain, graph_of(chain, chunk), chunk is not None, seconds)
 
@@ -196,7 +194,7 @@ def begin_chain(
     *,
     least: bool = True,
 ) -> ChainCall:
-    """Check a call of a planner of chains, and that it can succeed; with `least` that M is what its entry needs, too.
+    """Check a call of a planner of chains, and that it can succeed; with `least` also against its own minimum.
 
     Raises
     ------
@@ -235,7 +233,7 @@ def begin_sets(
     chunk: ChunkLike,
     workspace_limit: object,
 ) -> SetCall:
-    """Check a call for a chain or a graph. Of a graph every tensor that may travel is a block of its own.
+    """Check a call for a chain or a graph. In a graph every tensor that may be offloaded is its own block.
 
     Raises
     ------
@@ -254,7 +252,7 @@ def begin_sets(
     moved = int(np.asarray(_core.tensor_bytes(graph))[movable].sum())
     peak, host = _core.graph_peak_memory(graph), device.host_memory
     if host is not None and host < moved and device.memory < peak:
-        reason = f"the host takes {host} bytes, not all {moved} that may travel, so all must stay"
+        reason = f"the host takes {host} bytes, not all {moved} that could be offloaded, so all must stay"
         raise infeasible(entry.name, graph.name, device, peak, reason)
     check_memory(entry.name, graph, device, lambda: need_of_moving_all(graph), copies=len(movable))
     stage = np.full(_core.tensor_count(graph), -1, dtype=np.int64)
@@ -273,7 +271,7 @@ def begin_sets(
 
 
 def need_of_moving_all(graph: Graph) -> int:
-    """The least M when every tensor that may travel is away whenever it may be. All ops must have one algorithm."""
+    """The least M if every tensor is offloaded whenever possible. All ops must have one algorithm."""
     lives, movable = _core.Lifetimes(graph), _core.movable_tensors(graph)
     sizes = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
     away = np.zeros(_core.op_count(graph) + 1, dtype=np.int64)
@@ -284,7 +282,7 @@ def need_of_moving_all(graph: Graph) -> int:
 
 @once_per_object
 def _stages(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The stage of each tensor of a chain's graph, -1 for what does not travel, and whether it is a tape."""
+    """The stage of each tensor of a chain's graph, -1 if it cannot be offloaded, and whether it is a tape."""
     stage, tape = _core.stages_of_tensors(graph)
     stage.setflags(write=False)
     tape.setflags(write=False)

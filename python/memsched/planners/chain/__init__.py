@@ -1,1 +1,1 @@
-"""Planners of chains that offload; some take graphs, too."""
+"""Planners of chains that offload. Some also take graphs."""

@@ -33,23 +33,23 @@ STARTS = np.vstack([np.eye(4), np.full((1, 4), 0.25)])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The blocks that may travel, on the plain run.
+    """The blocks that may be offloaded, relative to the plain run.
 
-    Of a chain x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1; it is absent, in the paper's sense, from
-    the end of F_{k+1} to the start of B_{k+1}, and its tape during these two as well, for they do not read it. Of a
-    graph each block is one tensor, which is absent between its last forward and its first backward use.
+    In a chain, block x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1. It is absent, in the paper's sense,
+    from the end of F_{k+1} to the start of B_{k+1}; its tape is also absent during these two, which do not read it. In
+    a graph each block is one tensor, absent between its last forward and its first backward use.
 
     Attributes
     ----------
-    seconds : ndarray, one entry an op
-    excess : ndarray, one entry an op
+    seconds : ndarray, one entry per op
+    excess : ndarray, one entry per op
         Bytes by which the load during the op exceeds M.
-    begin, end : ndarray, one entry a block
+    begin, end : ndarray, one entry per block
         It is absent during the ops begin .. end - 1.
-    size, tape : ndarray, one entry a block
-        Bytes of the block, and those of them that are away during the ops begin - 1 and end as well.
-    transfer : ndarray, one entry a block
-        Seconds that it needs to leave and to come back.
+    size, tape : ndarray, one entry per block
+        Bytes of the block, and bytes of its tape, which is also absent during the ops begin - 1 and end.
+    transfer : ndarray, one entry per block
+        Seconds to offload and prefetch the block.
     """
 
     seconds: Array
@@ -67,7 +67,7 @@ def blocks_of(call: SetCall) -> Blocks:
 
 
 def chain_blocks(call: ChainCall) -> Blocks:
-    """Those of a chain."""
+    """The blocks of a chain."""
     chain, device = call.chain, call.device
     held = np.cumsum([chain.activation[0], *chain.saved])[1:]
     forward = held + chain.forward_overhead
@@ -88,7 +88,7 @@ def chain_blocks(call: ChainCall) -> Blocks:
 
 
 def graph_blocks(call: SetCall) -> Blocks:
-    """Those of a graph."""
+    """The blocks of a graph."""
     graph, device = call.graph, call.device
     lives = _core.Lifetimes(graph)
     movable = np.array(_core.movable_tensors(graph), dtype=np.int64)
@@ -104,22 +104,22 @@ def graph_blocks(call: SetCall) -> Blocks:
     )
 
 
-def in_its_unit(blocks: Blocks) -> Blocks:
-    """The same with times in a power of two of seconds, for no score depends on it: so none of them overflows."""
+def scaled_times(blocks: Blocks) -> Blocks:
+    """The blocks with times scaled by a power of two, so that no score overflows; scores do not depend on it."""
     unit = -math.frexp(max(blocks.seconds.max(), blocks.transfer.max(initial=0.0)))[1]
     seconds, transfer = np.ldexp(blocks.seconds, unit), np.ldexp(blocks.transfer, unit)
     return dataclasses.replace(blocks, seconds=seconds, transfer=transfer)
 
 
 def over_absences(blocks: Blocks, rate: Array | Bytes) -> Array:
-    """Integral of a rate, one entry an op, over the absence of each block."""
+    """The integral of a rate (one entry per op) over the absence of each block."""
     total = np.concatenate([[0.0], np.cumsum(rate * blocks.seconds)])
     integral: Array = total[blocks.end] - total[blocks.begin]
     return integral
 
 
 def scores(blocks: Blocks) -> Array:
-    """DOA, AOA and WDOA, shape [3, n]. SWDOA is WDOA on the load left."""
+    """DOA, AOA and WDOA, shape [3, n]. SWDOA is WDOA on the remaining load."""
     doa = over_absences(blocks, np.ones(len(blocks.seconds))) - blocks.transfer
     size = np.maximum(blocks.size, 1)
     aoa = np.where(doa >= 0, doa * size, doa / size)
@@ -133,8 +133,8 @@ def normalised(values: Array) -> Array:
     return unit
 
 
-def take(blocks: Blocks, excess: Bytes, k: int) -> None:
-    """Lower `excess` by what the absence of x_k frees during each op."""
+def remove(blocks: Blocks, excess: Bytes, k: int) -> None:
+    """Lower `excess` by the bytes that the absence of x_k frees during each op."""
     begin, end = int(blocks.begin[k]), int(blocks.end[k])
     excess[begin:end] -= blocks.size[k]
     if blocks.tape[k]:
@@ -142,11 +142,11 @@ def take(blocks: Blocks, excess: Bytes, k: int) -> None:
 
 
 def select(blocks: Blocks, weights: Array, until: float = math.inf) -> Flags:
-    """Take the block with the largest weighted score until the load fits everywhere; one flag a block.
+    """Choose the block with the largest weighted score until the load fits everywhere; one flag per block.
 
-    DOA, AOA and WDOA are normalised once over all blocks, SWDOA over those left at each choice. Blocks of no
-    bytes stay. On ties the first block wins. All are taken when nothing less fits.
-    When time.perf_counter() is at `until`, the scores stay as they are.
+    DOA, AOA and WDOA are normalised once over all blocks, SWDOA at each choice over those that remain. Empty blocks
+    stay. Ties go to the first block. If nothing less fits, all are chosen. From time.perf_counter() == `until` on, the
+    scores are no longer updated.
     """
     chosen = np.zeros(len(blocks.size), np.uint8)
     left = np.flatnonzero(blocks.size > 0)
@@ -158,7 +158,7 @@ def select(blocks: Blocks, weights: Array, until: float = math.inf) -> Flags:
         total = fixed + weights[3] * normalised(over_absences(blocks, excess)[left])
         top = int(np.argmax(total))
         chosen[left[top]] = 1
-        take(blocks, excess, int(left[top]))
+        remove(blocks, excess, int(left[top]))
         kept = np.arange(len(left)) != top
         left, fixed, total = left[kept], fixed[kept], total[kept]
         _core.hear()
@@ -169,7 +169,7 @@ def select(blocks: Blocks, weights: Array, until: float = math.inf) -> Flags:
 
 
 def _enough(blocks: Blocks, excess: Bytes, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The fewest of the blocks, from the first on, after which the load fits; all where nothing less does."""
+    """The shortest prefix of `order` after which the load fits, or all blocks if none does."""
 
     def fits(count: int) -> bool:
         taken, change = order[:count], np.zeros(len(excess) + 2, np.int64)
@@ -205,21 +205,21 @@ def autoswap(
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
-    """Offload the activations with the largest weighted sum of four scores; weights by Bayesian optimisation.
+    """Offload the activations with the largest weighted sum of four scores, with weights from Bayesian optimisation.
 
     The scores of an activation are its duration of absence (DOA: from its last forward use to its first
     backward use, less its two transfers), area of absence (AOA: DOA times bytes, or over bytes if
     negative), weighted duration of absence (WDOA: the integral of load - M over the absence) and submodular
-    WDOA (SWDOA: the same on the load that the activations chosen so far leave). Each is scaled to [0, 1].
-    Activations are taken, largest sum first, until the load is at most M everywhere. The weights tried are
-    each score alone, all equal, then by expected improvement of the simulated makespan. O(evaluations x
-    n^2) time, and one simulation for each new set.
+    WDOA (SWDOA: WDOA on the load that remains after the activations chosen so far). Each is scaled to [0, 1].
+    Activations are chosen by largest sum until the load is at most M everywhere. The weights tried are each
+    score alone, then all equal, then by expected improvement of the simulated makespan. O(evaluations x
+    n^2) time, plus one simulation per new set.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a chain x_0 .. x_{n-1} are the candidates, of a graph all activations and inputs that the backward reads. Of
-        a family the graph at full batch.
+        The candidates are x_0 .. x_{n-1} of a chain, or all activations and inputs of a graph that the backward reads.
+        For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -227,13 +227,13 @@ def autoswap(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        Of a chain, how the chosen activations travel: whole, or in pieces.
+        For a chain: whether the chosen activations travel whole or in pieces.
     workspace_limit : int
-        Bytes; each op of a graph takes its fastest algorithm whose workspace is within it.
+        For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.
     evaluations : int
-        Weights to try; fewer are tried when the lower bound is met.
+        How many weights to try; the search stops early at the lower bound.
     seed : int
-        Of the Bayesian optimisation.
+        Seed of the Bayesian optimisation.
     time_limit : float, optional
         Seconds after which no more weights are tried; 0 or None for no limit.
     progress : callable, optional
@@ -242,7 +242,7 @@ def autoswap(
     Returns
     -------
     Result
-        params["weights"] are the winner's, of DOA, AOA, WDOA and SWDOA (None: nothing travels);
+        params["weights"] are the best weights of DOA, AOA, WDOA and SWDOA (None: nothing is offloaded);
         params["evaluations"] counts the weights tried.
 
     Raises
@@ -272,9 +272,9 @@ def autoswap(
     if call.excess <= 0:
         nothing = call.schedule(np.zeros(len(call.stage), np.uint8), {"name": "autoswap"})
         return call.result({**params, "evaluations": 0, "weights": None}, nothing)
-    blocks = in_its_unit(blocks_of(call))
+    blocks = scaled_times(blocks_of(call))
     simulated: dict[bytes, float] = {}
-    sets: list[Flags] = []  # of each evaluation
+    sets: list[Flags] = []  # one per evaluation
 
     def makespan(weights: Array) -> float:
         chosen = select(blocks, weights, until)

@@ -21,14 +21,14 @@ CANDIDATES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a search tried: points [evaluations, dimension] and their values, infinite where infeasible."""
+    """The points tried, shape [evaluations, dimension], and their values, infinite where infeasible."""
 
     points: Array
     values: Array
 
     @property
     def best(self) -> int:
-        """Index of the least value, the first one of equals."""
+        """Index of the least value; the first on ties."""
         return int(np.argmin(self.values))
 
 
@@ -40,7 +40,7 @@ def kernel(left: Array, right: Array) -> Array:
 
 
 def posterior(points: Array, values: Array, at: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation, at some points, of an observed process of prior mean 0 and variance 1."""
+    """Posterior mean and standard deviation at the points `at`; the prior has mean 0 and variance 1."""
     factor = np.linalg.cholesky(kernel(points, points) + NOISE * np.eye(len(points)))
     solved = np.linalg.solve(factor, np.column_stack([values, kernel(points, at)]))
     mean = solved[:, 1:].T @ solved[:, 0]
@@ -49,7 +49,7 @@ def posterior(points: Array, values: Array, at: Array) -> tuple[Array, Array]:
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """How far a normal variable is expected to come below `best`, counting nothing above it."""
+    """Expected improvement of a normal variable below `best`: E[max(best - X, 0)]."""
     gain = best - mean
     z = gain / np.maximum(deviation, 1e-12)
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
@@ -59,9 +59,9 @@ def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
 
 
 def standardised(values: Array) -> Array:
-    """Mean 0 and variance 1; an infeasible value counts twice the worst feasible one."""
+    """Scale to mean 0 and variance 1; an infeasible value counts as twice the worst feasible one."""
     feasible = values[np.isfinite(values)]
-    unit = -math.frexp(feasible.max(initial=0.0))[1]  # without it squares of times may overflow
+    unit = -math.frexp(feasible.max(initial=0.0))[1]  # so that squares of times cannot overflow
     filled = np.ldexp(np.where(np.isfinite(values), values, 0.0), unit)
     filled[~np.isfinite(values)] = 2.0 * filled.max(initial=0.0)
     spread = filled.std()
@@ -79,11 +79,11 @@ def minimise(
     until: float = math.inf,
     progress: Progress = None,
 ) -> Search:
-    """Minimise a function of a point of the simplex.
+    """Minimise a function over the simplex.
 
-    The starts come first. Each further point is the one of 256 uniform (Dirichlet) samples that has the
-    largest expected improvement under a Gaussian process with an RBF kernel (length 0.3, noise 1e-6) on the
-    values so far, standardised.
+    The starts are evaluated first. Each further point is the one of 256 uniform (Dirichlet) samples with the
+    largest expected improvement under a Gaussian process with an RBF kernel (length 0.3, noise 1e-6), fitted to
+    the standardised values so far.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ def minimise(
     starts : ndarray, shape [count, dimension]
         Evaluated first, in this order.
     evaluations : int
-        Of the objective, starts included.
+        Evaluations of the objective, starts included.
     seed : int
-        Of the samples.
+        Seed of the samples.
     target : float
-        Stop at the first value that is not above it.
+        Stop at the first value <= target.
     until : float
-        The moment of time.perf_counter() from which on there is no second point.
+        The time.perf_counter() after which no point but the first is evaluated.
     progress : callable, optional
         Called with a fraction from 0 to 1 before each evaluation.
 

@@ -1,4 +1,4 @@
-"""DYNPROG (Euro-Par 2020, section 5): the best offload set in the interruptible model, then simulated for real."""
+"""DYNPROG (Euro-Par 2020, section 5): the best offload set in the interruptible model, then simulated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memsched.support.types import Flags, Progress
 
 
 def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
-    """What DYNPROG offloads by the paper's Algorithm 1, where not everything fits."""
+    """The set that DYNPROG offloads by the paper's Algorithm 1, if not everything fits."""
     instance = fluid_chain(call.chain, call.device)
     if slots is None:
         solution = fluid_solve(instance, hash_tables=True, **options)
@@ -29,7 +29,7 @@ def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: A
 
 
 def _checked_ties(ties: str | None, method: str) -> str:
-    """The rule that holds for this method."""
+    """The rule for ties, checked against the method."""
     if ties is not None:
         checks.choice("ties", ties, ("simulate", "paper"))
     if ties == "simulate" and method == "hash":
@@ -40,7 +40,7 @@ def _checked_ties(ties: str | None, method: str) -> str:
 def _checked(
     slots: int | None, method: str, ties: str | None, gap: float, max_rounds: int, max_states: int
 ) -> tuple[int | None, str, dict[str, Any]]:
-    """Slots, the rule for ties, and what bounds the search."""
+    """The checked slots, rule for ties, and limits of the search."""
     if slots is not None:
         slots = checks.count("slots", slots, 1, 10_000_000)
     checks.choice("method", method, ("pruned", "hash"))
@@ -61,7 +61,7 @@ def dynprog_planner(
     max_rounds: int = 50,
     max_states: int = MAX_STATES,
 ) -> ChainPlanner:
-    """DYNPROG by dominance and bounds, for the core."""
+    """DYNPROG by dominance and bounds, as a planner of the core."""
     return ChainPlanner.dynprog(slots, max_rounds, gap, max_states, break_ties)
 
 
@@ -76,7 +76,7 @@ def dynprog_figures(
     max_states: int = MAX_STATES,
     chunk: ChunkLike = None,
 ) -> Figures | None:
-    """What plans many devices at once, for their figures alone; the paper's algorithm has none."""
+    """A function that plans for many devices at once and returns figures only; None for the paper's algorithm."""
     slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
     if method == "hash":
         return None
@@ -102,10 +102,10 @@ def dynprog(
 ) -> Result:
     """Choose the set of activations to offload by dynamic programming over (K, dF, dB).
 
-    Optimal in the interruptible model (a transfer may pause, memory comes and goes continuously) among schedules in
-    which no prefetch starts before the last offload has ended. The plan offloads exactly that set; its makespan is
-    simulated. `estimate` is the value in the interruptible model. Many sets have the best value there, and with whole
-    transfers their makespans differ; `ties` says which one is taken.
+    Optimal in the interruptible model (transfers may pause, memory is acquired and released continuously) among
+    schedules in which no prefetch starts before the last offload has ended. The plan offloads exactly this set, and its
+    makespan is simulated. `estimate` is the value in the interruptible model. Many sets share the best value there but
+    differ in makespan with whole transfers; `ties` says which one is taken.
 
     Parameters
     ----------
@@ -117,42 +117,42 @@ def dynprog(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     slots : int or None
-        Memory slots of the discretisation (section 5.3.2); None works on the real sizes. So does a memory so close to
-        the minimum that rounding up leaves no solution.
+        Memory slots of the discretisation (section 5.3.2); None works on the real sizes, as does a memory so close
+        to the minimum that rounding up leaves no solution.
     method : "pruned" or "hash"
-        Dominance and bounds, or the paper's Algorithm 1 with hash tables and nothing else. Where rounding to slots
-        leaves no solution, dominance and bounds decide on the real sizes; params["slots_used"] is None there.
+        "pruned" uses dominance and bounds; "hash" is the paper's Algorithm 1 with hash tables and nothing else. If
+        rounding to slots leaves no solution, "pruned" decides on the real sizes; then params["slots_used"] is None.
     ties : "simulate", "paper" or None
-        "simulate" takes GREEDY's set where the model values it no less and the simulator more; "paper" takes the set
-        that the dynamic program comes upon. None is "simulate" with method "pruned" and "paper" with method "hash",
-        which has no other.
+        "simulate" takes GREEDY's set if the model rates it no worse and the simulator rates it better; "paper" takes
+        the set that the dynamic program finds. None means "simulate" for method "pruned" and "paper" for method
+        "hash", which supports nothing else.
     time_limit : float, optional
-        Seconds in all; then the best set so far is taken (method "pruned").
+        Seconds in total; then the best set so far is taken (method "pruned").
     gap : float
         Stop at a proven (makespan - bound) / bound of this size, in the interruptible model.
     max_rounds : int
-        Most rounds of the discretisation, each a dynamic program of its own; then the real sizes decide.
+        Most rounds of the discretisation, each a dynamic program of its own; after that the real sizes are used.
     max_states : int
-        Bound on the memory: states kept, 4 bytes each, and a 32nd as many of 150 bytes in work (the default is
-        about 0.4 GB; the hash tables take 50 bytes a state of one stage). When they run out the search stops with
-        its best set.
+        Bound on the memory: states kept, at 4 bytes each, plus 1/32 as many at 150 bytes in work (the default is about
+        0.4 GB; the hash tables take 50 bytes per state of one stage). When it is reached, the search stops with its
+        best set.
     chunk : None, int or "storage"
-        How the chosen activations travel: whole, or in pieces.
+        Whether the chosen activations travel whole or in pieces.
     progress : callable, optional
         Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
     Result
-        `optimal` is True when the simulated makespan is proven best; params["proven"] tells whether the set is proven
-        best in the interruptible model (in slots, where slots are used).
+        `optimal` is True if the simulated makespan is proven best; params["proven"] says whether the set is proven
+        best in the interruptible model (in slots, if slots are used).
 
     Raises
     ------
     InfeasibleError
         M < min_memory(chain, "dynprog").
     LimitError
-        The hash tables outgrow max_states.
+        The hash tables exceed max_states.
     InvalidInputError
 
     References

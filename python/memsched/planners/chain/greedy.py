@@ -15,7 +15,7 @@ GREEDY = ChainPlanner.greedy()
 
 
 def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
-    """What plans many devices at once, for their figures alone."""
+    """A function that plans for many devices at once and returns figures only."""
     return partial(plans_of(chain, chunk).figures, GREEDY)
 
 
@@ -28,10 +28,10 @@ def greedy(
     device: Device | None = None,
     chunk: ChunkLike = None,
 ) -> Result:
-    """Offload the first activations of the chain until the rest fits, as early as possible, and fetch them in time.
+    """Offload the first activations of a chain, as early as possible, until the rest fits; prefetch them in time.
 
-    Optimal when fractions of activations may travel (Theorem 2); here the amount is rounded up to whole activations,
-    or to whole pieces. O(n) time.
+    Optimal if fractions of activations may travel (Theorem 2). Here the amount is rounded up to whole activations or
+    pieces. O(n) time.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def greedy(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        Transfers of whole tensors, of pieces of at most so many bytes, or of single storages.
+        Transfer whole tensors, pieces of at most this many bytes, or single storages.
 
     Returns
     -------

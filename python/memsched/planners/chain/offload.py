@@ -1,4 +1,4 @@
-"""OFFLOAD: anytime search for the best offload set on the simulated makespan itself."""
+"""OFFLOAD: anytime search for the best offload set, on the simulated makespan itself."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from memsched.support import checks
 from memsched.support.types import Flags, Progress
 
 WINDOWS = 500
-FLUID_STATES = 200_000  # of the search for a fluid optimum to start from
+FLUID_STATES = 200_000  # limit of the search for a fluid optimum to start from
 
 
 def _fitted_prefix(call: ChainCall) -> Flags:
-    """The prefix in order of release, its last tensor replaced by the smallest other one that does as well."""
+    """The prefix in order of release, with its last tensor replaced by the smallest other one that suffices."""
     flags = call.plans.release_prefix(call.device)
     movable = np.array(_core.movable_tensors(call.graph))
     sizes = _core.tensor_bytes(call.graph)
@@ -42,7 +42,7 @@ def _fitted_prefix(call: ChainCall) -> Flags:
 
 
 def _windows(call: ChainCall) -> list[Flags]:
-    """Runs of tensors in order of release that hold just what must leave: for a host too small for the other starts."""
+    """Runs of tensors in order of release that just free enough, for a host too small for the other starts."""
     movable = np.array(_core.movable_tensors(call.graph))
     ends = np.concatenate([[0], np.cumsum(_core.tensor_bytes(call.graph)[movable])])
     windows = []
@@ -57,10 +57,10 @@ def _windows(call: ChainCall) -> list[Flags]:
 
 
 def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
-    """Sets to begin with: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything.
+    """Starting sets: GREEDY's, prefixes in order of release, DYNPROG's, the fluid optimum, and everything.
 
-    They do not depend on the time limit where they are ready when time.perf_counter() is `until`, and then more time
-    never gives a worse plan.
+    If they are ready when time.perf_counter() reaches `until`, they do not depend on the time limit, so more time never
+    gives a worse plan.
     """
     everything = np.zeros(len(call.stage), np.uint8)
     everything[_core.movable_tensors(call.graph)] = 1
@@ -99,10 +99,10 @@ def offload(
     seed: int = 0,
     progress: Progress = None,
 ) -> Result:
-    """Search for the offload set with the least simulated makespan; the planner to use when nothing is recomputed.
+    """Search for the offload set with the least simulated makespan. The planner to use without recomputation.
 
-    Starts from GREEDY, DYNPROG and the fluid optimum, improves by local search on the simulator, and stops when the
-    time is over or the lower bound is reached. Never worse than greedy and dynprog (same chunk, default options).
+    Starts from GREEDY, DYNPROG and the fluid optimum, improves them by local search on the simulator, and stops when
+    time is up or the lower bound is reached. Never worse than greedy and dynprog (same chunk, default options).
 
     Parameters
     ----------
@@ -114,17 +114,17 @@ def offload(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        Transfers of whole tensors, of pieces of at most so many bytes, or of single storages. Pieces of 16 MiB come
-        close to the bound almost everywhere.
+        Transfer whole tensors, pieces of at most this many bytes, or single storages. Pieces of 16 MiB come close to
+        the bound almost everywhere.
     time_limit : float
-        Seconds in all, but for the starting sets, which are always made and take as long as greedy and dynprog do. More
-        time never gives a worse plan; how far a given time reaches depends on the machine.
+        Seconds in total, except for the starting sets, which are always made and take as long as greedy and dynprog.
+        More time never gives a worse plan; how far the search gets depends on the machine.
     moves : int, optional
-        Most moves of the walk, instead of time_limit: then the plan does not depend on the machine.
+        Most moves of the search, instead of time_limit; then the plan does not depend on the machine.
     gap : float
         Stop at a proven (makespan - bound) / bound of this size.
     seed : int
-        Of the random walk.
+        Seed of the search.
     progress : callable, optional
         Called with a fraction from 0 to 1, about ten times a second.
 

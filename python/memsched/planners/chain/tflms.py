@@ -27,7 +27,7 @@ LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 def _makespans(call: ChainCall, time_limit: float | None) -> npt.NDArray[np.float64]:
-    """Makespans over (n, lookahead); a forward that waits for memory counts as failed."""
+    """Makespans for every (n, lookahead); infinite if a forward waits for memory."""
     return call.makespans_of_many(
         lambda counts: _prefix(call.chain.n, counts),
         call.chain.n + 1,
@@ -38,15 +38,15 @@ def _makespans(call: ChainCall, time_limit: float | None) -> npt.NDArray[np.floa
 
 
 def _prefix(n: int, counts: npt.NDArray[np.int64]) -> Flags:
-    """One row for each count r: x_0 .. x_{r-1} travel."""
+    """One row per count r: x_0 .. x_{r-1} are offloaded."""
     return (np.arange(n) < counts[:, None]).astype(np.uint8)
 
 
 def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: float = math.inf) -> int:
     """The least M at which some (n, lookahead) runs, by bisection: with more memory nothing waits longer.
 
-    When time.perf_counter() is at `until`, the least M that is known to do. Few n lower what others have shown to
-    suffice, where they come in no order; only for those it takes a bisection.
+    When time.perf_counter() reaches `until`, the least M known so far. Taken in random order, few n improve on the
+    least M found by others, and only those need a bisection.
     """
     peak = max(1, _core.graph_peak_memory(graph_of(chain)))
     call = begin_chain(tflms, chain, peak, None, device, chunk)
@@ -56,20 +56,20 @@ def min_memory(chain: Chain, device: Device, chunk: ChunkLike = None, until: flo
         at = replace(call, device=make_device(memory, None, device))
         return np.isfinite(at.makespans(at.tensors(_prefix(chain.n, counts)), ahead=1, stall=False))
 
-    def alone(count: np.int64, memory: int) -> bool:
+    def runs_one(count: np.int64, memory: int) -> bool:
         return bool(runs(np.array([count]), memory)[0])
 
     for counts in np.array_split(np.random.default_rng(0).permutation(chain.n + 1), 1 + chain.n // 64):
         if time.perf_counter() >= until:
             break
         for one in counts[runs(counts, least - 1)] if least > 1 else ():
-            if least > 1 and alone(one, least - 1):
-                least = by_bisection(partial(alone, one), 0, least - 1, until)
+            if least > 1 and runs_one(one, least - 1):
+                least = by_bisection(partial(runs_one, one), 0, least - 1, until)
     return least
 
 
 def _needs(problem: Problem) -> int:
-    """On the profile's link, or a free one where there is none."""
+    """The least M on the profile's link, or on a free one if there is none."""
     if not isinstance(problem, Chain):
         return graph_min_memory(graph_of(problem), WORKSPACE_LIMIT)
     bandwidth = (problem.provenance or {}).get("link_bandwidth", math.inf)
@@ -92,16 +92,16 @@ def tflms(
     workspace_limit: int = WORKSPACE_LIMIT,
     time_limit: float | None = None,
 ) -> Result:
-    """Offload the first n activations and prefetch a fixed number of stages ahead; the best of all such settings.
+    """Offload the first n activations and prefetch a fixed number of stages ahead; the best of all such settings wins.
 
-    It knows no profile. On a chain it never delays a forward to wait for memory: a setting under which one would wait
-    has failed. So has one whose prefetches do not fit. On a graph the first n feature maps travel, and are fetched a
-    number of layers ahead.
+    It uses no profile. On a chain a forward never waits for memory: a setting that would make one wait fails, and so
+    does one whose prefetches do not fit. On a graph the first n feature maps are offloaded, and prefetched a number of
+    layers ahead.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a family the graph at full batch.
+        For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -109,24 +109,24 @@ def tflms(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        Of a chain, how the chosen activations travel: whole, or in pieces.
+        For a chain: whether the chosen activations travel whole or in pieces.
     workspace_limit : int
-        Bytes; each op of a graph takes its fastest algorithm whose workspace is within it.
+        For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.
     time_limit : float, optional
         Seconds after which no more settings are tried; 0 or None for no limit.
 
     Returns
     -------
     Result
-        params["tensors"] and params["lookahead"] (stages, or layers) are the winner's.
+        params["tensors"] and params["lookahead"] (stages, or layers) are the best setting.
 
     Raises
     ------
     InfeasibleError
-        No setting runs; `.min_memory` is where one does.
+        No setting runs; at `.min_memory` one does.
     InvalidInputError
     LimitError
-        The time was over before a setting that runs was found.
+        Time ran out before a setting that runs was found.
 
     References
     ----------
@@ -161,9 +161,9 @@ def tflms(
 
 
 def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
-    """An M above `above` at which some n runs, fetched one layer ahead, and with one byte less none does.
+    """An M above `above` at which some n runs, fetched one layer ahead, while with one byte less none does.
 
-    When time.perf_counter() is at `until`, the least M that is known to do.
+    When time.perf_counter() reaches `until`, the least M known so far.
     """
     counts = far_apart(len(_core.feature_maps(graph)) + 1).tolist()
 
@@ -189,11 +189,11 @@ def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
     makespans[:, counts] = np.reshape(found, makespans.shape)
     if not np.isfinite(makespans).any():
         if time.perf_counter() >= until:
-            raise LimitError(f"time_limit is {time_limit} seconds, and no setting that was tried runs; give more")
+            raise LimitError(f"time_limit is {time_limit} seconds, and no setting tried so far runs; give more")
         least = graph_min_memory(graph, limit, until=until)
         if least <= call.device.memory:
             least = graph_min_memory(graph, limit, call.device.memory, until)
-        raise call.no_plan(least, "whatever travels, some op does not fit, or what is fetched ahead does not")
+        raise call.no_plan(least, "with any number of offloaded maps, some op or what is fetched ahead does not fit")
     row, count = divmod(int(np.argmin(makespans)), maps + 1)
     params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
     planner = {"name": "tflms", **params}

@@ -1,4 +1,4 @@
-"""VDNN as the Euro-Par paper generalises it (section 6.1): offload by the ratio of forward time to activation size."""
+"""VDNN as generalised in the Euro-Par paper (section 6.1): offload by the ratio of forward time to activation size."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def vdnn(
     chunk: ChunkLike = None,
     time_limit: float | None = None,
 ) -> Result:
-    """Of a chain, offload the activations whose forward is long for their size, by the best of all thresholds.
+    """Offload the activations of a chain whose forward is long for their size, by the best of all thresholds.
 
-    For every threshold t on u_F(i) / |x_i|, two sets are simulated: all activations with a ratio >= t, and every other
-    one of them. O(n) simulations. Graphs and families are planned layer by layer, by `vdnn_sync`.
+    For every threshold t on u_F(i) / |x_i|, two sets are simulated: all activations with a ratio >= t, and every second
+    one of these. O(n) simulations. Graphs and families are planned layer by layer, by `vdnn_sync`.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ def vdnn(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
-        Of a chain, how the chosen activations travel: whole, or in pieces.
+        For a chain: whether the chosen activations travel whole or in pieces.
     time_limit : float, optional
-        Of a chain, seconds after which no more sets are tried; 0 or None for no limit.
+        For a chain: seconds after which no more sets are tried; 0 or None for no limit.
 
     Returns
     -------
     Result
-        params["threshold"] (seconds per byte, None: nothing travels) and params["every_other"] name the winner.
+        params["threshold"] (seconds per byte; None: nothing is offloaded) and params["every_other"] of the best set.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def vdnn(
         M < min_memory(chain).
     InvalidInputError
     LimitError
-        The time was over before a set that runs was found.
+        Time ran out before a set that runs was found.
 
     References
     ----------
@@ -83,7 +83,7 @@ def vdnn(
     thresholds = np.unique(ratio)[::-1]
 
     def stages(numbers: npt.NDArray[np.int64]) -> Flags:
-        """0: nothing travels; then one set a threshold; then every other one of each."""
+        """The sets by number: 0 is empty, then one per threshold, then every second tensor of each of these."""
         reached = ratio[None, :] >= thresholds[(numbers - 1) % len(thresholds), None]
         every_other = reached & (np.cumsum(reached, axis=1) % 2 == 1)
         chosen: Flags = np.where((numbers > len(thresholds))[:, None], every_other, reached).astype(np.uint8)

@@ -23,7 +23,7 @@ from memsched.support.types import Progress
 
 
 def least_memory(problem: Problem) -> int:
-    """Eq. (2), of a family at batch 1; at least what inputs and weights take."""
+    """Eq. (2), for a family at batch 1; at least the bytes of inputs and weights."""
     return _core.modnn_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
@@ -41,13 +41,13 @@ def modnn(
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
-    """Split the batch so that each op fits with its fastest algorithm, then plan one walk over the ops.
+    """Split the batch so that each op fits with its fastest algorithm, then plan in one pass over the ops.
 
-    Memory is contiguous: the plan has addresses. Where an op finds no room, the offloading scheme of least delay makes
-    some, the offloads written into the past as far as the link was idle; the last resort is to move everything out and
-    back without holes. An algorithm is chosen by what its workspace delays (eq. 5), and tensors are fetched when later
-    would be too late (eq. 4), if none of the next ops is left without room. O(ops x segments) and more where memory is
-    scarce.
+    Memory is contiguous: the plan has addresses. If an op finds no room, the offloading scheme with the least delay
+    makes some, with offloads placed retroactively where the link was idle. The last resort is to move everything out
+    and back without holes. An algorithm is chosen by the delay that its workspace causes (eq. 5). Tensors are
+    prefetched when later would be too late (eq. 4), unless that leaves one of the next ops without room. O(ops x
+    segments), and more if memory is scarce.
 
     Parameters
     ----------
@@ -60,32 +60,33 @@ def modnn(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     rounds : "fewest" or "search"
-        Eq. (3) gives the fewest rounds, n. With "search" n + 1, n + 2, n + 3, 2 n and 3 n are simulated as well, for
-        more rounds can need fewer transfers, each with line 16 and without.
+        Eq. (3) gives the fewest rounds, n. "search" also simulates n + 1, n + 2, n + 3, 2 n and 3 n, since more rounds
+        can need fewer transfers, each with and without line 16.
     foresee : bool
-        Line 16 of Algorithm 1: fetch only what leaves room for the ops until its use.
+        Line 16 of Algorithm 1: prefetch only what leaves room for the ops until its use.
     gpus : int
-        1 or 2. Two share the link and half the batch each: the plan is that of one of them at half the bandwidth.
-        params["exchange_time"] are the seconds to exchange and add the gradients of the weights, which come on top.
+        1 or 2. Two GPUs share the link and get half the batch each; the plan is for one of them at half the bandwidth.
+        params["exchange_time"] is the time to exchange and add the gradients of the weights, in seconds, which comes on
+        top.
     memory_bandwidth : float
         Bytes per second at which a device adds gradients, for `gpus=2`.
     time_limit : float, optional
-        Seconds after which no other rounds are tried; 0 or None for no limit.
+        Seconds after which no more rounds are tried; 0 or None for no limit.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
     Returns
     -------
     Result
-        Its problem is the family, with `gpus=2` at half the batch. lower_bound holds for the same rounds.
+        Its problem is the family (at half the batch with `gpus=2`). lower_bound holds for the same rounds.
 
     Raises
     ------
     InfeasibleError
-        M is below eq. (2): resident, and the largest need of one op (of a family at batch 1).
+        M is below eq. (2): resident plus the largest need of one op (for a family at batch 1).
     InvalidInputError
     LimitError
-        The time was over before the first plan was ready.
+        Time ran out before the first plan was ready.
 
     References
     ----------
@@ -107,30 +108,30 @@ def modnn(
     foresee = checks.flag("foresee", foresee)
     params: dict[str, Any] = {"rounds": rounds, "foresee": foresee, "gpus": gpus}
     if gpus == 2:
-        half, shared, params["exchange_time"] = _one_of_two(problem, call.device, added)
+        half, shared, params["exchange_time"] = _one_gpu_of_two(problem, call.device, added)
         call = replace(call, problem=half, device=shared)
     problem, memory = call.problem, call.device.memory
-    walk = _Walk(problem, call.device, {"name": "modnn", **params}, foresee, rounds == "search", progress, until)
+    walk = _Rounds(problem, call.device, {"name": "modnn", **params}, foresee, rounds == "search", progress, until)
     schedule = walk.best(memory)
     if schedule is None:
         least, reason = least_memory(problem), "some op does not fit"
         if not walk.free:
             least, reason = (
                 walk.least(),
-                "some op does not fit, or without a link or with so small a host too much stays",
+                "some op does not fit, or too much stays because there is no link or the host is too small",
             )
         raise call.no_plan(least, reason)
     return call.result(params, schedule)
 
 
-def _one_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:
-    """Half the batch, half the link, and the seconds to exchange the gradients of the weights."""
+def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[GraphFamily, Device, float]:
+    """The problem and device of one GPU of two, plus the seconds to exchange the gradients of the weights."""
     if not isinstance(problem, GraphFamily) or problem.batch % 2 == 1:
-        raise InvalidInputError("gpus is 2, which halves the batch; give a GraphFamily of an even batch")
+        raise InvalidInputError("gpus is 2, which halves the batch; give a GraphFamily with an even batch")
     if min(device.d2h, device.h2d) == 0 or added == 0:
         raise InvalidInputError("gpus is 2, but gradients cannot be exchanged at a bandwidth of 0; give one")
     half = GraphFamily(problem.at, problem.batch // 2, name=problem.name)
-    gradients = problem.graph.resident / 2  # of the weights, which are the other half
+    gradients = problem.graph.resident / 2  # gradients of the weights; the other half are the weights
     exchange = gradients / device.d2h + gradients / device.h2d + 3 * gradients / added
     if not math.isfinite(exchange):
         raise InvalidInputError("gpus is 2, but the link is too slow to ever exchange gradients; give a faster one")
@@ -149,8 +150,8 @@ def _half_the_link(device: Device) -> Device:
     )
 
 
-class _Walk:
-    """Plans of one problem at any memory."""
+class _Rounds:
+    """The plans of one problem at any memory, over candidate rounds."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class _Walk:
         self.free = self.linked and (device.host_memory is None or device.host_memory >= everything)
 
     def least(self) -> int:
-        """A memory above the device's at which a plan can run, and with one byte less none can."""
+        """A memory above the device's at which a plan runs, while with one byte less none does."""
         high = 2 * self.device.memory
         while high < EXACT_BYTES and self.best(high) is None:
             high *= 2
@@ -178,7 +179,7 @@ class _Walk:
         return by_bisection(lambda memory: self.best(memory) is not None, self.device.memory, high, self.until)
 
     def best(self, memory: int) -> Schedule | None:
-        """The fastest of the plans that can run; None where none can."""
+        """The fastest plan that runs, or None."""
         if memory < least_memory(self.problem):
             return None
         device = make_device(memory, None, self.device)
@@ -196,10 +197,10 @@ class _Walk:
         return min(found, key=lambda one: one[:2])[2] if found else None
 
     def _timed(self, rounds: Rounds, device: Device, foresee: bool) -> tuple[float, Schedule] | None:
-        """A plan in these rounds, or in equal ones; None where it cannot run.
+        """The makespan and plan in these rounds, or in equal ones; None if it cannot run.
 
-        What fits at the larger batch fits at the smaller, but for one case: inputs are packed from address 0, so at the
-        smaller batch one may lie where another had been and is gone.
+        What fits at the larger batch fits at the smaller, with one exception: inputs are packed from address 0, so at
+        the smaller batch one may lie where another had been and is gone.
         """
         for tried in (rounds, self._equal(rounds))[: len(rounds)]:
             try:
@@ -226,7 +227,7 @@ class _Walk:
         return [rounds for rounds in found if known is None or all(size in known for size, _ in rounds)]
 
     def _plan(self, rounds: Rounds, device: Device, foresee: bool) -> Schedule:
-        """The walk at the larger batch: what fits there fits at the smaller."""
+        """The plan at the larger batch: what fits there fits at the smaller."""
         graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
         linked = device if self.linked else Device(device.memory, 1.0)
         schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress, seconds_left(self.until))

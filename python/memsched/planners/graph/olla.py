@@ -1,4 +1,4 @@
-"""OLLA (Steiner et al., 2022): the order of the ops and the addresses of all they hold, so that memory is least."""
+"""OLLA (Steiner et al., 2022): the order of the ops and the address of every tensor, for the least memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from memsched.support.types import Progress
 _SECONDS = 10.0
 _TRIES = 20
 _ORDER_SHARE = 2 / 3  # of the time limit
-_ALL_ORDERS = 9  # ops of the largest graphs of which all orders are placed
+_ALL_ORDERS = 9  # graphs of up to this many ops: every order is placed
 
 
 def least_memory(problem: Problem) -> int:
-    """The height of the arena, resident included, as `olla` finds it by default."""
+    """The height of the arena, resident included, that `olla` finds by default."""
     search = _started(graph_of(problem), (), "search", time.perf_counter(), _SECONDS, 1, None)
     return search.height(search.improve(search.place_names(search.first.order), _TRIES, 0)[0])
 
@@ -51,43 +51,44 @@ def olla(
     seed: int = 0,
     progress: Progress = None,
 ) -> Result:
-    """Run each op once, in the order that holds the least memory, with every tensor at an address of its own.
+    """Run each op once, in the order with the least memory, with an address for every tensor.
 
-    First the order (`order`), then the addresses (`place`). Where the arena comes out higher than the most that is
-    held at once, other orders of the same peak are placed too; on small graphs all orders, so that the two are solved
-    as one. Nothing moves to the host and nothing runs twice. An op takes its fastest algorithm whose workspace does not
+    First the order is found (`order`), then the addresses (`place`). If the arena comes out higher than the peak of the
+    order, other orders of the same peak are placed too; on small graphs all orders are, so that both problems are
+    solved as one. Nothing is offloaded and nothing recomputed. An op uses its fastest algorithm whose workspace does
+    not raise the peak.
     raise the peak.
 
     Parameters
     ----------
     problem : Graph, Chain or GraphFamily
-        Of a family the graph at full batch.
+        For a family: its graph at full batch.
     M : int
-        Bytes, resident included. The plan does not depend on it; what needs more is refused.
+        Bytes, resident included. The plan does not depend on it; a plan that needs more is refused.
     beta : float
-        Taken for the sake of other planners; nothing uses the link.
+        Ignored; accepted because all planners take it.
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     method : str
-        "search", or "ilp" for the paper's integer programs over HiGHS (needs memsched[ilp]), one after the other.
+        "search", or "ilp" for the paper's two integer programs, solved by HiGHS one after the other (memsched[ilp]).
     time_limit : float
-        Seconds: the first two thirds at most for the order, the rest for all the addresses.
+        Seconds: at most two thirds for the order, the rest for the addresses.
     keep : iterable of str
-        Names of tensors that stay to the end.
+        Names of tensors that stay until the end.
     alignment : int
-        Bytes, of which the addresses are multiples. Inputs and weights are packed from 0 as they are.
+        Addresses are multiples of this many bytes; inputs and weights are packed from 0 without gaps.
     tries : int
-        How many other orders are placed at most, where the first cannot be placed without a gap.
+        Most other orders to place, if the first cannot be placed without a gap.
     seed : int
-        Of these orders.
+        Seed of these orders.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
     Returns
     -------
     Result
-        With addresses in schedule and placement. params has peak_bound, the bytes (resident included) that no order
-        can do without, and memory_optimal: whether the arena is proven to be the lowest of any order.
+        With addresses in schedule and placement. params has peak_bound, bytes (resident included) that every order
+        needs, and memory_optimal, whether the arena is proven to be the lowest of any order.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def olla(
     height, peak_bound = search.height(placed), search.first.lower_bound
     optimal = of_all or height <= peak_bound
     if height > room:
-        raise call.no_plan(height, "so high is the arena of its order", enough=not optimal)
+        raise call.no_plan(height, "this is the height of the arena for its order", enough=not optimal)
     params = {"method": method, "alignment": alignment, "peak_bound": peak_bound, "memory_optimal": optimal}
     schedule = search.schedule(placed, room, {"name": "olla", **params})
     return call.result(params, schedule, placement=search.placement(placed))
@@ -135,7 +136,7 @@ def _started(
     alignment: int,
     progress: Progress,
 ) -> _Search:
-    """Find the order; `limit` seconds after `started` the time for its addresses is over, too."""
+    """Find the order. `limit` seconds after `started`, the time for its addresses is over too."""
     left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
     return _Search(
         graph=graph,
@@ -151,21 +152,21 @@ def _started(
 class _Placed:
     """An order with addresses; fast algorithms were allowed up to `limit` bytes, resident included.
 
-    `lowest`: no addresses of the order end lower, whatever the runs, and that is proven; asked of small graphs alone.
+    `lowest`: it is proven that no addresses of this order end lower, whatever the algorithms; only for small graphs.
     """
 
     ids: list[int]
     limit: int
     offsets: list[int]
     height: int  # of the arena
-    bound: int  # on it, whatever the offsets
+    bound: int  # a lower bound on the height, whatever the offsets
     seconds: float
     lowest: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """The search for addresses, when the best order is known."""
+    """The search for addresses, once the best order is known."""
 
     graph: Graph
     flags: list[int]
@@ -180,7 +181,7 @@ class _Search:
         return self.first.peak_memory
 
     def left(self) -> float:
-        """Seconds."""
+        """Seconds left."""
         return max(0.0, self.until - time.perf_counter())
 
     def schedule(self, placed: _Placed, budget: int, planner: dict[str, Any]) -> Schedule:
@@ -190,11 +191,11 @@ class _Search:
         )
 
     def blocks(self, ids: list[int], limit: int) -> Blocks:
-        """What the order holds from step to step."""
+        """The buffers of the order."""
         return _core.order_residency(self.graph, ids, self.flags, limit)
 
     def placement(self, placed: _Placed) -> Placement:
-        """The addresses with what lies there."""
+        """The addresses as a Placement."""
         return Placement(
             buffers=tuple(as_buffers(self.blocks(placed.ids, placed.limit), self.graph, self.alignment)),
             offsets=tuple(placed.offsets),
@@ -214,7 +215,7 @@ class _Search:
         return self.place([number[name] for name in names])
 
     def place(self, ids: list[int]) -> _Placed:
-        """The addresses of an order: with fast algorithms, or with the least workspaces where those are lower."""
+        """The addresses of an order, with fast algorithms or the least workspaces, whichever is lower."""
         found: list[_Placed] = []
         for limit in (self.peak, 0):
             found.append(self.place_within(ids, limit))
@@ -225,7 +226,7 @@ class _Search:
         return replace(min(found, key=self.height), lowest=lowest)
 
     def place_within(self, ids: list[int], limit: int) -> _Placed:
-        """With fast algorithms up to a limit."""
+        """The addresses of an order, with fast algorithms as far as the limit allows."""
         began = time.perf_counter()
         blocks = self.blocks(ids, limit)
         if self.method == "ilp":
@@ -239,7 +240,7 @@ class _Search:
         return _Placed(ids=ids, limit=limit, offsets=offsets, height=height, bound=bound, seconds=seconds, lowest=False)
 
     def could_split(self, ids: list[int]) -> bool:
-        """Whether a run skips its tape for a larger workspace: tape and workspace may fit where one block does not."""
+        """Whether a run skips its tape for a larger workspace. Run in full, it may fit: in two buffers, not in one."""
         ops = {op["name"]: op for op in self.graph.ops}
         plain = _core.order_schedule(self.graph, ids, self.flags, 0, checks.EXACT_BYTES, {"name": "olla"})
         skipping = [ops[step["run"]] for step in plain.to_json()["steps"] if step.get("skip")]
@@ -248,16 +249,16 @@ class _Search:
         )
 
     def improve(self, best: _Placed, tries: int, seed: int) -> tuple[_Placed, bool]:
-        """Other orders, as long as the arena is higher than the peak: all of a small graph, else random ones.
+        """Place other orders while the arena is higher than the peak: all orders of a small graph, else random ones.
 
-        Also returns whether no order at all has a lower arena.
+        Also returns whether it is proven that no order has a lower arena.
         """
         small = len(best.ids) <= _ALL_ORDERS
         complete = small and best.lowest
         lowest = [best]
         for ids in self.all_orders(lowest) if small else self.random_orders(tries, seed):
             if self.height(lowest[0]) <= self.peak:
-                return lowest[0], False  # the bound of the order says the rest
+                return lowest[0], False  # the caller compares it with the bound of the order
             if self.left() == 0:
                 return lowest[0], False
             if _core.order_peak(self.graph, self.flags, ids) < self.height(lowest[0]):
@@ -267,15 +268,15 @@ class _Search:
         return lowest[0], complete and self.left() > 0
 
     def random_orders(self, tries: int, seed: int) -> Iterator[list[int]]:
-        """Orders that keep to the peak where they can."""
+        """Random orders that keep to the peak where possible."""
         for k in range(tries):
             ids = _core.order_within(self.graph, self.flags, self.peak, seed + k, self.left())
-            if not ids:  # no time is left
+            if not ids:  # out of time
                 return
             yield ids
 
     def all_orders(self, lowest: list[_Placed]) -> Iterator[list[int]]:
-        """Those whose beginnings keep below the arena of lowest[0]."""
+        """All orders whose prefixes stay below the arena of lowest[0]."""
         writer = {name: k for k, op in enumerate(self.graph.ops) for name in op["writes"]}
         before = [{writer[name] for name in op["reads"] if name in writer} for op in self.graph.ops]
 

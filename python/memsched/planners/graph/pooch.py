@@ -33,16 +33,16 @@ def pooch(
     seed: int = 0,
     progress: Progress = None,
 ) -> Result:
-    """Search classes of feature maps: first which stay and which travel, then which are computed again instead.
+    """Search over classes of feature maps: first which to keep and which to swap, then which to recompute instead.
 
-    The first step is `swap_opt`. The second takes the map of which recomputing costs least in comparison with swapping,
-    both measured against a plan that has it for free, and goes on as long as one gets faster. Every candidate is
-    simulated: O(maps^2) simulations. Never worse than `swap_opt`; where everything fits nothing moves.
+    The first step is `swap_opt`. The second takes the map whose recomputation costs least compared with swapping, both
+    measured against a plan that has the map for free, and repeats while this gets faster. Every candidate is simulated:
+    O(maps^2) simulations. Never worse than `swap_opt`; if everything fits, nothing moves.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a family the graph at full batch.
+        For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -50,22 +50,22 @@ def pooch(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     workspace_limit : int
-        Bytes; each op takes its fastest algorithm whose workspace is within it.
+        Bytes; each op uses the fastest algorithm with at most this much workspace.
     tree : int
-        Up to so many maps are searched exhaustively, from 0 to 20.
+        Up to this many maps are searched exhaustively, from 0 to 20.
     beam : int
-        Otherwise so many states are kept.
+        With more maps, this many states are kept.
     fill : bool
-        In the end keep what still fits, from the output layer, where it costs no time.
+        At the end keep what still fits, from the output layer on, if it costs no time.
     threads : int
-        0: as many as the machine has. The plan does not depend on it.
+        0: one per core. The plan does not depend on it.
     time_limit : float
-        Seconds in all, 0 for no limit: the paper's search stops when they are over, with the best plan so far, and goes
-        on before that with random changes of a few classes at a time.
+        Seconds in total, 0 for no limit. When they are over, the paper's search stops with the best plan so far. If it
+        ends earlier, random changes of a few classes at a time use the rest.
     search : float
-        Without a time_limit: seconds to go on in that way after the paper's search.
+        Without a time_limit: seconds of random changes after the paper's search.
     seed : int
-        Of these changes.
+        Seed of the random changes.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -77,8 +77,8 @@ def pooch(
     Raises
     ------
     InfeasibleError
-        Even with all feature maps on the host it does not fit. Without a link, or where the host cannot take all, no
-        mixture that was tried fits either, and `.min_memory` is what keeps them all; less may do.
+        It does not fit even with all feature maps on the host. Without a link, or with a host too small for all maps:
+        no mixture tried fits; `.min_memory` is what keeps all maps, but less may do.
     InvalidInputError
 
     References

@@ -1,4 +1,4 @@
-"""SuperNeurons (Wang et al., 2018) as PoocH's authors compare it."""
+"""SuperNeurons (Wang et al., 2018), as compared by PoocH's authors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _planned(graph: Graph, device: Device, workspace_limit: int, until: float) -
 
 
 def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
-    """An M above `above` at which there is a plan, and with one byte less none. It may fail again with more.
+    """An M above `above` with a plan, while one byte less has none. With more memory there may again be none.
 
-    When time.perf_counter() is at `until`, the least that is known to do.
+    When time.perf_counter() reaches `until`, the least M known so far.
     """
     return by_bisection(
         lambda memory: _planned(graph, Device(memory, 1.0), workspace_limit, until) is not None,
@@ -47,15 +47,16 @@ def superneurons(
     workspace_limit: int = WORKSPACE_LIMIT,
     time_limit: float | None = None,
 ) -> Result:
-    """Keep the last feature maps; of the others swap those of convolutions, and compute the rest again.
+    """Keep the last feature maps; of the others, swap those of convolutions and recompute the rest.
 
-    As many stay as fit when fetches wait until they are needed. The plan then fetches one convolution ahead; where
-    that does not fit there is none, and more memory may not help. It looks at sizes only. O(maps) plans.
+    As many maps are kept as fit if prefetches wait until they are needed. The plan then prefetches one convolution
+    ahead. If that does not fit there is no plan, and more memory may not help. Only sizes are considered. O(maps)
+    plans.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a family the graph at full batch. Convolutions are ops of kind "conv".
+        For a family: its graph at full batch. Convolutions are ops of kind "conv".
     M : int
         Bytes, resident included.
     beta : float
@@ -63,7 +64,7 @@ def superneurons(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     workspace_limit : int
-        Bytes; each op takes its fastest algorithm whose workspace is within it.
+        Bytes; each op uses the fastest algorithm with at most this much workspace.
     time_limit : float, optional
         Seconds; 0 or None for no limit.
 
@@ -74,10 +75,10 @@ def superneurons(
     Raises
     ------
     InfeasibleError
-        `.min_memory` is an M above the one given at which there is a plan; where time allows, the least one found.
+        `.min_memory` is an M above the given one with a plan; if time allows, the least one found.
     InvalidInputError
     LimitError
-        The time was over before it was known whether there is a plan.
+        Time ran out before it was known whether there is a plan.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Swap-all, the baseline of PoocH (Ito et al., 2019): every feature map travels."""
+"""Swap-all, the baseline of PoocH (Ito et al., 2019): every feature map is swapped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def swap_all(
     workspace_limit: int = WORKSPACE_LIMIT,
     scheduled: bool = True,
 ) -> Result:
-    """Offload every feature map after its last forward use, and fetch it for the backward.
+    """Offload every feature map after its last forward use, and prefetch it for the backward.
 
-    Three simulations. Where nothing can be offloaded, without a link or with too small a host, everything stays.
+    Three simulations. If nothing can be offloaded, without a link or with a host too small, everything is kept.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a family the graph at full batch.
+        For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -38,10 +38,10 @@ def swap_all(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     workspace_limit : int
-        Bytes; each op takes its fastest algorithm whose workspace is within it.
+        Bytes; each op uses the fastest algorithm with at most this much workspace.
     scheduled : bool
-        Fetch as early as memory allows, one layer ahead or on demand, whichever is fastest. Otherwise one layer ahead:
-        the paper's "swap-all (w/o scheduling)".
+        Prefetch as early as memory allows, one layer ahead or on demand, whichever is fastest. Otherwise one layer
+        ahead: the paper's "swap-all (w/o scheduling)".
 
     Returns
     -------
@@ -66,7 +66,7 @@ def swap_all(
     11
     """
     scheduled = checks.flag("scheduled", scheduled)
-    least = need_of_swapping_all if scheduled else lambda graph, limit: 0  # what one layer ahead takes is found below
+    least = need_of_swapping_all if scheduled else lambda graph, limit: 0  # the need of one layer ahead is found below
     call = begin_classes(swap_all, problem, M, beta, device, workspace_limit, need=least)
     planner = {"name": "swap_all", "scheduled": scheduled}
 
@@ -75,7 +75,7 @@ def swap_all(
         return _core.swap_all(call.graph, at, call.workspace_limit, scheduled, planner)
 
     schedule = call.everything_stays() if call.stays else planned(call.device.memory)
-    if schedule is None:  # with fetches on demand it would fit
+    if schedule is None:  # it would fit with prefetches on demand
         enough = need_of_swapping_all(call.graph, call.workspace_limit)
         while planned(enough) is None:
             if enough == EXACT_BYTES:

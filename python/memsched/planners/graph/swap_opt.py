@@ -24,16 +24,16 @@ def swap_opt(
     time_limit: float = 0.0,
     progress: Progress = None,
 ) -> Result:
-    """Keep those feature maps whose transfers would make the computation wait, as far as they fit; swap the others.
+    """Keep feature maps whose transfers would make the computation wait, as far as they fit; swap the others.
 
-    The maps whose fetches wait are searched from the output layer: all subsets, or by a beam where there are many. Of
-    those whose offloads alone wait the first so many stay that the makespan is the least. Every candidate is simulated.
-    Never worse than `swap_all`; where everything fits nothing moves.
+    Maps whose prefetches cause a wait are searched from the output layer: all subsets, or by beam search if there are
+    many. Of the maps of which only the offload causes a wait, the first ones are kept, as many as give the least
+    makespan. Every candidate is simulated. Never worse than `swap_all`; if everything fits, nothing moves.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a family the graph at full batch.
+        For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -41,15 +41,15 @@ def swap_opt(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     workspace_limit : int
-        Bytes; each op takes its fastest algorithm whose workspace is within it.
+        Bytes; each op uses the fastest algorithm with at most this much workspace.
     tree : int
-        Up to so many maps are searched exhaustively, from 0 to 20.
+        Up to this many maps are searched exhaustively, from 0 to 20.
     beam : int
-        Otherwise so many states are kept.
+        With more maps, this many states are kept.
     threads : int
-        0: as many as the machine has. The plan does not depend on it.
+        0: one per core. The plan does not depend on it.
     time_limit : float
-        Seconds in all, 0 for no limit; when they are over, the best plan so far.
+        Seconds in total, 0 for no limit; then the best plan so far is returned.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -61,8 +61,8 @@ def swap_opt(
     Raises
     ------
     InfeasibleError
-        Even with all feature maps on the host it does not fit. Without a link, or where the host cannot take all, no
-        mixture that was tried fits either, and `.min_memory` is what keeps them all; less may do.
+        It does not fit even with all feature maps on the host. Without a link, or with a host too small for all maps:
+        no mixture tried fits; `.min_memory` is what keeps all maps, but less may do.
     InvalidInputError
 
     References

@@ -1,4 +1,4 @@
-"""vDNN+ (Chen et al., 2018): vDNN on moDNN's sub-batches."""
+"""vDNN+ (Chen et al., 2018): vDNN with the sub-batches of moDNN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memsched.result import Result
 
 
 def least_memory(problem: Problem) -> int:
-    """An M at which vDNN runs on the sub-batch that eq. (3) gives; the least where needs grow with the batch."""
+    """An M at which vDNN runs on the sub-batch of eq. (3); the least one if needs grow with the batch."""
     if not isinstance(problem, GraphFamily):
         return vdnn_sync.least_memory(graph_of(problem))
     return _least_from(problem, 0, 1, vdnn_sync.least_memory)
@@ -28,8 +28,8 @@ def least_memory(problem: Problem) -> int:
 def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[Graph], int]) -> int:
     """An M of at least `memory` at which some split of the batch, from this number on, has a plan.
 
-    A split has a plan if it needs less than the memory from which eq. (3) takes the next one. Looking at a split makes
-    two graphs, so few are looked at.
+    A split has a plan if it needs less than the memory at which eq. (3) chooses the next one. Each split that is
+    examined costs two graphs, so few are examined.
     """
 
     def fits(at: int) -> int | None:
@@ -56,12 +56,12 @@ def vdnn_plus(
     *,
     device: Device | None = None,
 ) -> Result:
-    """Split the batch as `modnn` does, so that each op fits with its fastest algorithm, and plan as `vdnn_sync`.
+    """Split the batch as `modnn` does, so that each op fits with its fastest algorithm; then plan as `vdnn_sync` does.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Only a family can be split; of others the plan is that of `vdnn_sync`.
+        Only a family can be split; for other problems the plan is that of `vdnn_sync`.
     M : int
         Bytes, resident included.
     beta : float
@@ -77,7 +77,7 @@ def vdnn_plus(
     Raises
     ------
     InfeasibleError
-        `.min_memory` is an M above the one given at which there is a plan.
+        `.min_memory` is an M above the given one with a plan.
     InvalidInputError
 
     References
@@ -99,7 +99,7 @@ def vdnn_plus(
             raise
         number = number_of(problem, rounds_of(problem, device.memory))
         least = _least_from(problem, number, device.memory + 1, partial(_needs, device=device))
-        raise InfeasibleError(f"{error} at these rounds, or with others M >= {least}", least) from None
+        raise InfeasibleError(f"{error} in these rounds; other rounds need M >= {least}", least) from None
     if call.stays:
         return call.result({"moved": None}, call.everything_stays().with_rounds(rounds))
     schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": "vdnn_plus"})
@@ -109,7 +109,7 @@ def vdnn_plus(
 
 
 def _start(problem: Problem, device: Device) -> tuple[ClassCall, Rounds]:
-    """The call at the larger sub-batch, and the rounds."""
+    """The call for the larger sub-batch, and the rounds."""
     family = problem if isinstance(problem, GraphFamily) else None
     rounds = [(graph_of(problem).batch, 1)] if family is None else rounds_of(family, device.memory)
     graph = graph_of(problem) if family is None else family.at(rounds[0][0])

@@ -13,7 +13,7 @@ from memsched.support.memo import once_per_object
 
 @once_per_object
 def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
-    """That of the two sets which needs less, with the first algorithm of each op."""
+    """The need of the smaller of the two sets, with the first algorithm of each op."""
     return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))
 
 
@@ -29,17 +29,17 @@ def vdnn_sync(
     *,
     device: Device | None = None,
 ) -> Result:
-    """Offload the inputs of all layers, or of convolutions only, in step with the layers; the faster of both.
+    """Offload the inputs of all layers, or of convolutions only, in step with the layers; the faster of the two.
 
-    vDNN_all moves each feature map that the forward reads by an op of any kind but "fc", vDNN_conv each that an op of
-    kind "conv" reads. A layer waits for the offloads that were issued with the layer before. Fetches are issued one
-    layer ahead, or on demand where that does not fit. Each run takes the fastest algorithm whose workspace finds room.
-    Two simulations. Where nothing can be offloaded, without a link or with too small a host, everything stays.
+    vDNN_all offloads each feature map that the forward reads in an op of any kind but "fc", vDNN_conv each that an op
+    of kind "conv" reads. A layer waits for the offloads issued with the layer before. Prefetches are issued one layer
+    ahead, or on demand if that does not fit. Each run uses the fastest algorithm whose workspace finds room. Two
+    simulations. If nothing can be offloaded, without a link or with a host too small, everything is kept.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of a family the graph at full batch.
+        For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float

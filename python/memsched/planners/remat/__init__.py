@@ -1,1 +1,1 @@
-"""Planners that run again what was thrown away."""
+"""Planners that recompute."""

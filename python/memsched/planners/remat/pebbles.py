@@ -1,4 +1,4 @@
-"""Pebbles: a plan of any small graph, whatever it takes, or the proof that there is none."""
+"""Pebbles: a plan of any small graph, or the proof that there is none."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def pebbles(
     states: int = STATES,
     time_limit: float | None = None,
 ) -> Result:
-    """Search all that a plan may do: the game of red and blue pebbles, state by state.
+    """Search all plans state by state, as in the game of red and blue pebbles.
 
-    A state is which ops have run, and which tensors are on the device and on the host: what can still be done depends
-    on nothing else. The plan found takes the least time among all if nothing overlapped; then it is simulated. Where
-    that takes too many states, a greedy search follows.
+    A state says which ops have run and which tensors are on the device and on the host; nothing else matters for what
+    can follow. The plan found takes the least time of all if nothing overlapped; it is then simulated. If there are too
+    many states, a greedy search follows.
 
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        Of up to 64 ops and 64 tensors. Of a family the graph at full batch.
+        With up to 64 ops and 64 tensors. For a family: its graph at full batch.
     M : int
         Bytes, resident included.
     beta : float
@@ -48,16 +48,16 @@ def pebbles(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     states : int
-        Of each of the two searches.
+        Limit on the states of each of the two searches.
     time_limit : float, optional
         Seconds.
 
     Raises
     ------
     InfeasibleError
-        There is no plan: every state was seen.
+        There is no plan: every state was searched.
     LimitError
-        There may be one: the graph is too large, or has too many states.
+        There may be a plan, but the graph is too large or has too many states.
     InvalidInputError
 
     References
@@ -87,8 +87,8 @@ def pebbles(
         return measured("pebbles", params, problem, schedule, device, started, recomputes=True)
     if proven:
         raise InfeasibleError(
-            f"there is no plan for '{graph.name}' in {device.memory} bytes, whatever travels or runs again: all {seen} "
-            f"states were seen; on any device M = {peak_of(graph)} is enough",
+            f"there is no plan for '{graph.name}' in {device.memory} bytes, with any transfers and recomputation: "
+            f"all {seen} states were searched; on any device M = {peak_of(graph)} is enough",
             peak_of(graph),
         )
     raise LimitError(f"pebbles found no plan for '{graph.name}' in {device.memory} bytes in {seen} states; give more")

@@ -30,14 +30,14 @@ from memsched.support import checks
 from memsched.support.types import Progress
 
 EXACT_SLOTS = 50
-MOST_EXACT_SLOTS = 200  # the states of one layer are slots^3 / 3 cells
-BEAM = 50_000  # states kept, times stages
-SHORT = 40  # stages; up to here "auto" also searches all states of EXACT_SLOTS
+MOST_EXACT_SLOTS = 200  # one layer has up to slots^3 / 3 states
+BEAM = 50_000  # states kept per layer, times stages
+SHORT = 40  # stages; stages; up to here "auto" also tries exact labels with EXACT_SLOTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One plan of the program: how it was found, and how it simulates."""
+    """One plan of the dynamic program: how it was found, and its simulated makespan."""
 
     plan: RematPlan | None
     labels: str
@@ -55,7 +55,7 @@ def _finished(
     params: dict[str, Any],
     progress: Progress = None,
 ) -> Result:
-    """With the search for better transfers, and the value in the continuous model where there is one."""
+    """The Result, after the search for better transfers, with the value in the continuous model if there is one."""
     planner = {"name": "pofo", "labels": best.labels, "slots": best.slots, "beam": beam}
     states = best.plan.states if best.plan else 0
     params = {**params, "labels_used": best.labels, "slots_used": best.slots, "states": states}
@@ -66,12 +66,12 @@ def _finished(
         schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
     call = best.run.call
     estimate = best.plan.time if best.plan else best.makespan if call.excess <= 0 else None
-    estimate = None if estimate == math.inf else estimate  # transfers of whole slots may be endless where real ones end
+    estimate = None if estimate == math.inf else estimate  # rounded up to slots, transfers may take forever
     return call.result(params, schedule, estimate=estimate)
 
 
 def _in_phases(schedule: Schedule) -> Schedule:
-    """All offloads before the loss and all prefetches after it, as the paper has it."""
+    """All offloads before the loss and all prefetches after it, as in the paper."""
     steps = schedule.steps
     loss = next(at for at, step in enumerate(steps) if step.get("run") == "loss")
     before = [step for step in steps[:loss] if "prefetch" not in step]
@@ -82,7 +82,7 @@ def _in_phases(schedule: Schedule) -> Schedule:
 
 
 def _plans(call: ChainCall, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Iterator[Attempt]:
-    """What the given kind of labels, or for "auto" each kind worth trying, finds."""
+    """The plans with the given kind of labels, or with each kind that "auto" tries."""
     width = beam or min(1000, max(100, BEAM // call.chain.n))
     real = slots or (1000 if call.chain.n <= 128 else 400)
     kinds = {
@@ -105,7 +105,7 @@ def _plans(call: ChainCall, labels: str, slots: int | None, beam: int | None, ta
 
 
 def _without_link(call: ChainCall, table: RematTable) -> Iterator[Attempt]:
-    """rotor's plan, which may use what rounding up leaves."""
+    """rotor's plan, which may use the memory that rounding up leaves."""
     plan = rotor_plan(call, table)
     if plan is not None:
         run = unroll(call, plan)
@@ -114,7 +114,7 @@ def _without_link(call: ChainCall, table: RematTable) -> Iterator[Attempt]:
 
 
 def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables: Tables) -> Attempt | None:
-    """The plan of one table; where rounding up leaves none, one for a few slots more that fits all the same."""
+    """The plan of one table. If rounding up leaves none, a plan for a few more slots that fits nevertheless."""
     if labels == "exact" and table.slots > MOST_EXACT_SLOTS * (1 + 1 / SPARE):
         return None
     for more in (0, 1, 2):
@@ -137,7 +137,7 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
     Raises
     ------
     InfeasibleError
-        None fits host_memory.
+        No plan fits host_memory.
     """
     if call.excess <= 0:
         run = unroll(call, None)
@@ -154,7 +154,7 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
 
 
 def _just_fits(call: ChainCall, *, linked: bool) -> Attempt:
-    """A plan of least memory, which no slots are fine enough for, or whose transfers the device cannot do."""
+    """A plan with the least memory, if slots are too coarse or the device cannot make the transfers."""
     run = unroll(call, _core.least_memory_plan(call.chain, call.capacity, linked))
     return Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan())
 
@@ -169,7 +169,7 @@ def _with_table(
     threads: int = 0,
     progress: Progress = None,
 ) -> Result:
-    """The same with real labels, from a table for all memories up to its own."""
+    """The same with real labels, from a table that answers all memories up to its own."""
     call = begin_chain(pofo, chain, None, None, device, chunk)
     tables = Tables(threads=threads, progress=progress, until=until(call, time_limit or None), shared=table)
     best = pofo_attempt(call, labels="auto", slots=table.slots, beam=None, tables=tables)
@@ -199,14 +199,14 @@ def pofo(
     threads: int = 0,
     progress: Progress = None,
 ) -> Result:
-    """Recompute and offload together: POFO's dynamic program, then simulated for real.
+    """Recompute and offload together: POFO's dynamic program, then simulated.
 
-    The forward phase is cut into blocks, each one layer that saves all that its backward needs, or several layers run
-    from a checkpoint; the input of each block stays or travels; the backward phase recomputes each block as rotor
-    would, while what has travelled comes back. Optimal, with exact labels and up to the rounding to slots, among
-    schedules that offload in the forward phase only, prefetch in the backward phase only, and recompute a lower part
-    only when the upper one is done, where transfers may pause and memory comes and goes continuously. With beta = 0 it
-    is rotor's plan, up to slots.
+    The forward phase is cut into blocks. A block is one layer that saves all that its backward needs, or several layers
+    run from a checkpoint. The input of each block stays or is offloaded. The backward phase recomputes each block as
+    rotor would, while offloaded inputs are prefetched. With exact labels, and up to rounding to slots, the plan is
+    optimal in the continuous model (transfers may pause, memory is acquired and released continuously) among schedules
+    that offload only in the forward phase, prefetch only in the backward phase, and recompute a lower part only after
+    the upper one is done. With beta = 0 it is rotor's plan, up to slots.
 
     Parameters
     ----------
@@ -218,39 +218,39 @@ def pofo(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth. Latency is simulated, but not planned for.
     slots : int, optional
-        Memory slots. By default 50 for exact labels; for real ones 1000, or 400 for more than 128 stages.
+        Memory slots. By default 50 for exact labels; for real ones 1000, or 400 with more than 128 stages.
     labels : "auto", "real" or "exact"
-        "exact" rounds all sizes up to slots and searches all states, slots^3 / 3 a layer at worst; its plan starts the
-        backward phase when the last offload has ended, as the paper has it, where the others do not wait. "real" keeps
-        real sizes, slots being used only where recomputation is looked up, and keeps `beam` states a layer. "auto"
-        takes the plan that simulates best: real labels with `slots` and with half as many, rotor's plan, and for chains
-        of up to 40 stages exact labels too.
+        "exact" rounds all sizes up to slots and searches all states, at most slots^3 / 3 per layer. As in the paper,
+        its backward phase starts after the last offload has ended; the others do not wait. "real" keeps real sizes,
+        uses slots only to look up recomputation, and keeps `beam` states per layer. "auto" takes the plan with the
+        best simulated makespan: of real labels with `slots` and with half as many, rotor's plan, and exact labels for
+        chains of up to 40 stages.
     beam : int, optional
-        States that real labels keep, for each layer and each of the two ways to store its input. By default 1000 for up
-        to 50 stages, then as many as keep stages x beam the same, down to 100.
+        States that real labels keep, per layer and per way to store its input. By default 1000 for up to 50 stages;
+        beyond that stages x beam stays constant, down to 100.
     chunk : None, int or "storage"
-        How the chosen inputs travel: whole, or in pieces, which come closer to the continuous model.
+        Whether the chosen inputs travel whole or in pieces, which come closer to the continuous model.
     time_limit : float
-        Seconds in all: the program stops when they are over, with the best plan so far, and what it leaves goes into a
-        search for better transfers on the simulator, around the same runs. 0: no limit, and the transfers of the model.
+        Seconds in total: when they are over, the dynamic program stops with the best plan so far. What it leaves is
+        used to search for better transfers on the simulator, with the same runs. 0: no limit, and no search.
     moves : int, optional
-        Most moves of that search, which no time limits then: the plan does not depend on the machine.
+        Most moves of that search, instead of its time limit; then the plan does not depend on the machine.
     seed : int
-        Of that search.
+        Seed of that search.
     threads : int
-        0: one a core. The result does not depend on it.
+        0: one per core. The result does not depend on it.
     progress : callable, optional
         Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
     Result
-        `estimate` is the value in the continuous model, in seconds, with what is held and what is still to travel
-        rounded up to slots: no less than the best of the class. So it is no bound on the makespan, which may be less.
-        Only with exact labels where nothing is rounded (every size and, in both directions, beta x every time is a
-        whole number of slots) is it the best of the class, and then no more than the makespan where saved ==
-        activation[1:] and M is below the peak. None where M is so close to the minimum that no slots are fine enough,
-        and a plan that just fits is returned.
+        `estimate` is the value in the continuous model, in seconds, with the bytes held and still to travel rounded up
+        to slots, hence no less than the best of the class. So it is not a bound on the makespan, which may be less.
+        Only with exact labels, and if nothing is rounded (every size and, in both directions, beta x every time is a
+        whole number of slots), is it the best of the class; it is then at most the makespan, provided saved ==
+        activation[1:] and M is below the peak. None if M is so close to the minimum that no slots are fine enough and
+        a plan that just fits is returned.
 
     Raises
     ------
@@ -258,8 +258,8 @@ def pofo(
         M < min_memory(chain, "pofo"), or, without a link, min_memory(chain, "rotor").
     InvalidInputError
     LimitError
-        So many slots would take a larger table than 240 MB, or exact labels meet more than 399 stages; with real labels
-        neighbours are then planned as one, so that there are 399 of them.
+        This many slots would need a table of more than 240 MB, or exact labels meet more than 399 stages. (With real
+        labels, neighbouring stages of longer chains are planned as one, so that 399 remain.)
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What planners that recompute share: from runs and travelling inputs to a Result."""
+"""Shared by planners that recompute: from a sequence of runs and offloaded inputs to a Result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from memsched.problems.problem import graph_of, peak_of
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress
 
-TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit of all that make tables
-MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; of longer chains neighbours are planned as one
-FIRST_LAYERS = 64  # of what is planned first where the time is limited
-SPARE = 16  # a table has one more slot for each so many, for plans of a little more memory than there is
+TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit for everything that makes tables
+MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; neighbours of longer chains are planned as one
+FIRST_LAYERS = 64  # layers of the first, quick plan if time is limited
+SPARE = 16  # a table has one extra slot per this many, for plans of slightly more memory than there is
 
 
 @once_per_object
@@ -31,17 +31,17 @@ def _least_memory(chain: Chain) -> tuple[int, int]:
 
 
 def rotor_min_memory(chain: Chain) -> int:
-    """Resident and the least that recomputation without a link can do with; at most the peak."""
+    """Resident plus the least memory of recomputation without a link; at most the plain peak."""
     return min(chain.resident + _least_memory(chain)[0], peak_of(graph_of(chain)))
 
 
 def pofo_min_memory(chain: Chain) -> int:
-    """Resident and the least that recomputation with a link can do with; at most the peak."""
+    """Resident plus the least memory of recomputation with a link; at most the plain peak."""
     return min(chain.resident + _least_memory(chain)[1], peak_of(graph_of(chain)))
 
 
 def most_slots(chain: Chain) -> int:
-    """How many slots a table of the chain may have."""
+    """The most slots that a table of the chain may have."""
     layers = min(chain.n + 1, MOST_LAYERS)
     return max(1, TABLE_CELLS // (layers * (layers + 1) // 2))
 
@@ -56,7 +56,7 @@ def make_table(
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> RematTable:
-    """A table of at most so many layers; where the time did not suffice it is not complete.
+    """A table of at most `layers` layers. If time ran out it is incomplete.
 
     Raises
     ------
@@ -73,16 +73,16 @@ def make_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Where a planner gets its tables.
+    """The source of a planner's tables.
 
     Attributes
     ----------
     threads : int
     progress : callable or None
     until : float or None
-        The moment of time.perf_counter() at which no more are made.
+        The time.perf_counter() from which on no more tables are made.
     shared : RematTable or None
-        One for all memories of a chain, up to its own capacity; to be tried first.
+        A table for all memories of a chain up to its own capacity, which is tried first.
     """
 
     threads: int
@@ -92,16 +92,16 @@ class Tables:
 
     @property
     def left(self) -> float | None:
-        """Seconds, or None without a limit."""
+        """Seconds left, or None without a limit."""
         return None if self.until is None else max(0.0, self.until - time.perf_counter())
 
     def layers(self, call: ChainCall) -> tuple[int, ...]:
-        """How finely to plan: at once, or where the time is limited a quick plan of a long chain before that."""
+        """The numbers of layers to plan with, in order: with limited time, a long chain gets a quick plan first."""
         quick = self.until is not None and call.chain.n > 2 * FIRST_LAYERS and self.shared is None
         return (FIRST_LAYERS, MOST_LAYERS) if quick else (MOST_LAYERS,)
 
     def of(self, call: ChainCall, slots: int, layers: int) -> Iterator[RematTable]:
-        """The shared one, then one of `slots` slots, and of four times as many for when rounding up leaves no plan."""
+        """The shared table, then one of `slots` slots, then four times as many, in case rounding up leaves no plan."""
         if self.shared is not None:
             yield self.shared
             slots = min(slots, most_slots(call.chain) * SPARE // (SPARE + 1))
@@ -126,20 +126,20 @@ class Tables:
 
 
 def spare_slots(table: RematTable) -> int:
-    """How many slots more a plan may be asked for, to see whether it fits all the same: none where none is rounded."""
+    """How many extra slots a plan may use, to see whether it fits nevertheless; 0 if nothing is rounded."""
     return table.slots // SPARE if table.width > 1 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrolledRuns:
-    """One sequence of runs of a chain, unrolled: every run an op, every stay of a value on the device a tensor.
+    """A sequence of runs of a chain, unrolled: one op per run, one tensor per stay of a value on the device.
 
     Attributes
     ----------
     call : ChainCall
     unrolled : Unrolled
     travels : ndarray of uint8
-        One flag a tensor of the unrolled graph.
+        One flag per tensor of the unrolled graph.
     """
 
     call: ChainCall
@@ -147,14 +147,14 @@ class UnrolledRuns:
     travels: Flags
 
     def makespan(self) -> float:
-        """Simulated, with all transfers as early as the rules allow; infinite where the plan does not run."""
+        """Simulated, with all transfers as early as the rules allow; infinite if the plan does not run."""
         device = self.call.device
         return float(
             _core.offload_set_makespans(self.unrolled.graph, device, device.memory, self.travels[np.newaxis])[0]
         )
 
     def schedule(self, planner: dict[str, Any]) -> Schedule:
-        """Its schedule on the chain's graph."""
+        """The schedule on the chain's graph."""
         made = _core.offload_set_schedule(
             self.unrolled.graph, self.call.device.memory, self.travels, planner, self.call.chunk
         )
@@ -163,9 +163,9 @@ class UnrolledRuns:
     def searched(
         self, planner: dict[str, Any], time_limit: float, moves: int | None, seed: int, progress: Progress
     ) -> tuple[Schedule, int]:
-        """The schedule after a search for better transfers around the same runs, and how many it tried.
+        """The schedule after a search for better transfers with the same runs, and how many moves were tried.
 
-        It ends after so many seconds since the call was started, or, where that is given, after so many moves.
+        It ends after some seconds since the start of the call or, if given, after some moves.
         """
         device = self.call.device
         bound = graph_bound(self.unrolled.graph, device)
@@ -187,7 +187,7 @@ class UnrolledRuns:
 
 
 def unroll(call: ChainCall, plan: RematPlan | None) -> UnrolledRuns:
-    """The runs of a plan, and what it sends of what was first run; without a plan, each op once and nothing sent."""
+    """The runs of a plan, with its offloads of first values; without a plan, each op once and no offloads."""
     ops = np.arange(2 * call.chain.n + 1) if plan is None else plan.ops
     unrolled = Unrolled(call.graph, ops, np.zeros(len(ops), np.uint8) if plan is None else plan.skips)
     tensors = np.asarray(unrolled.tensors)  # of the chain's graph
@@ -196,7 +196,7 @@ def unroll(call: ChainCall, plan: RematPlan | None) -> UnrolledRuns:
         return UnrolledRuns(call=call, unrolled=unrolled, travels=travels)
     first = np.full(len(call.stage), -1, np.int64)  # instance of each tensor
     first[tensors[::-1]] = np.arange(len(tensors))[::-1]
-    offloaded, with_tape = np.zeros((2, call.chain.n + 2), np.bool_)  # the last is for stage -1
+    offloaded, with_tape = np.zeros((2, call.chain.n + 2), np.bool_)  # the last entry is for stage -1
     offloaded[plan.offloaded] = True
     with_tape[plan.offloaded[plan.saved != 0]] = True
     own = np.where(call.tape, with_tape[call.stage], offloaded[call.stage])
@@ -205,12 +205,12 @@ def unroll(call: ChainCall, plan: RematPlan | None) -> UnrolledRuns:
 
 
 def until(call: ChainCall, time_limit: float | None) -> float | None:
-    """The moment of time.perf_counter() at which a call with such a limit is over."""
+    """The time.perf_counter() at which a call with this limit is over."""
     return None if time_limit is None else call.started + max(time_limit, LEAST_TIME)
 
 
 def rotor_plan(call: ChainCall, table: RematTable) -> RematPlan | None:
-    """The plan without a link for the most slots that fits: rounding up leaves room for more than there are."""
+    """The plan without a link for the most slots that still fits: rounding up leaves room for extra slots."""
     known = _plans_of_slots(table)
     slots = call.capacity // table.width
     for count in range(slots + spare_slots(table), slots - 1, -1):
@@ -227,14 +227,14 @@ NO_PLAN: tuple[RematPlan | None, int] = (None, 0)
 
 @once_per_object
 def _plans_of_slots(table: RematTable) -> dict[int, tuple[RematPlan | None, int]]:
-    """The plans found in a table so far: by slots, with the bytes that the plan really needs, resident included."""
+    """The plans found in a table so far, by slots, each with the bytes it really needs, resident included."""
     return {}
 
 
 def _plan_of_slots(
     call: ChainCall, table: RematTable, slots: int, above: tuple[RematPlan | None, int]
 ) -> tuple[RematPlan | None, int]:
-    """A plan and its need; most often it is the plan for one slot more, `above`."""
+    """A plan and its need; usually it equals `above`, the plan for one more slot."""
     plan = table.rotor(slots * table.width)
     if plan is None:
         return NO_PLAN

@@ -16,7 +16,7 @@ from memsched.support.types import Progress
 
 
 def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
-    """The result, from the first table that has a plan."""
+    """The result from the first table with a plan."""
     params: dict[str, Any] = {"slots": slots, "chunk": call.chunk}
     plan: RematPlan | None = None
     value: float | None = None
@@ -38,7 +38,7 @@ def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
 def _with_table(
     chain: Chain, *, device: Device, table: RematTable, chunk: ChunkLike = None, threads: int = 0
 ) -> Result:
-    """The same from a table for all memories up to its own."""
+    """The same from a table that answers all memories up to its own."""
     call = begin_chain(rotor, chain, None, None, device, chunk)
     return _from_tables(call, table.slots, Tables(threads=threads, progress=None, shared=table))
 
@@ -63,11 +63,11 @@ def rotor(
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
-    """Recompute optimally, offload nothing: the dynamic program of rotor, C_A at Delta = 0.
+    """Recompute optimally and offload nothing: the dynamic program of rotor, C_A at Delta = 0.
 
-    The best persistent and nested plan: what a forward has kept stays until its backward, and the lower part of the
-    chain is recomputed only when the upper part is done. Sizes are rounded up to slots; what that leaves unused is used
-    by the plan for the largest memory whose plan fits all the same.
+    The best persistent and nested plan: what a forward has kept stays until its backward, and a lower part of the chain
+    is recomputed only after the upper part is done. Sizes are rounded up to slots; memory left by rounding is used by
+    taking the plan for the largest memory that still fits.
 
     Parameters
     ----------
@@ -75,28 +75,28 @@ def rotor(
     M : int
         Bytes, resident included.
     beta : float, optional
-        Not used: nothing travels.
+        Ignored: nothing is offloaded.
     device : Device, optional
         Instead of M; M overrides its memory.
     slots : int
-        Memory slots. Where rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes
-        for n stages, at most 240 MB, and time in proportion to slots n^3 at worst. Of more than 399 stages neighbours
-        are planned as one, so that there are 399 of them.
+        Memory slots. If rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes for
+        n stages, at most 240 MB, and time proportional to slots n^3 at worst. With more than 399 stages, neighbouring
+        stages are planned as one, so that 399 remain.
     threads : int
-        0: one a core. The result does not depend on it.
+        0: one per core. The result does not depend on it.
     chunk : None, int or "storage"
-        How the graph is cut; nothing travels, so the makespan does not depend on it.
+        How the graph is cut. Nothing is offloaded, so the makespan does not depend on it.
     time_limit : float, optional
-        Seconds in all, 0 or None for no limit. When they are over, the plan is that of a coarser program, or one that
-        just fits.
+        Seconds in total, 0 or None for no limit. When they are over, the plan is that of a coarser program, or one
+        that just fits.
     progress : callable, optional
         Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
     Result
-        `estimate` is the program's value, in seconds; None where M is so close to the minimum that no slots are fine
-        enough, and a plan that just fits is returned.
+        `estimate` is the value of the dynamic program, in seconds. None if M is so close to the minimum that no slots
+        are fine enough and a plan that just fits is returned.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def rotor(
         M < min_memory(chain, "rotor").
     InvalidInputError
     LimitError
-        So many slots would take a larger table.
+        This many slots would need a larger table.
 
     References
     ----------
