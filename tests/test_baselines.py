@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 import memsched as ms
 from memsched import _core
-from memsched.planners.chain.autoswap import STARTS, blocks_of, select, take
+from memsched.planners.chain.autoswap import STARTS, candidates_of, remove, select
 from memsched.planners.chain.bayes import expected_improvement, minimise, posterior
 from memsched.planners.sets import begin_chain, begin_sets
 from memsched.testing import chains, devices
@@ -79,8 +79,8 @@ def test_autoswap_by_hand() -> None:
     x_1 returns in [7, 8] and B_1 ends at 9; with x_0 behind it, at 9.25.
     """
     chain = ms.Chain([1, 1, 4], [1, 0, 1], [1, 4, 4, 4], [0, 0, 0, 0])
-    blocks = blocks_of(begin_chain(ms.autoswap, chain, 9, 4, None))
-    assert [select(blocks, weights).tolist() for weights in STARTS[:4]] == [
+    candidates = candidates_of(begin_chain(ms.autoswap, chain, 9, 4, None))
+    assert [select(candidates, weights).tolist() for weights in STARTS[:4]] == [
         [1, 1, 0],
         [0, 1, 0],
         [1, 1, 0],
@@ -196,12 +196,12 @@ def test_autoswap_selects_by_its_scores(weights: list[float] | None, data: st.Da
     if weights is None:
         weights = data.draw(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4))
     task = begin_chain(ms.autoswap, chain, None, None, device)
-    blocks = blocks_of(task)
+    candidates = candidates_of(task)
     graph = task.graph.to_json()
-    assert (blocks.excess + device.memory).tolist() == autoswap_scores.load(graph)
+    assert (candidates.excess + device.memory).tolist() == autoswap_scores.load(graph)
     chosen, margin = autoswap_scores.select(graph, device, device.memory, weights)
     assume(not mixed or margin > 1e-9)
-    assert np.flatnonzero(select(blocks, np.array(weights))).tolist() == sorted(chosen)
+    assert np.flatnonzero(select(candidates, np.array(weights))).tolist() == sorted(chosen)
 
 
 @settings(max_examples=40, deadline=None)
@@ -209,10 +209,10 @@ def test_autoswap_selects_by_its_scores(weights: list[float] | None, data: st.Da
 def test_autoswap_knows_of_a_graph_what_is_held_without_a_tensor(chain: ms.Chain) -> None:
     graph = ms.to_graph(chain)
     task = begin_sets(ms.autoswap, graph, max(1, ms.peak_memory(graph)), 4, None, None, 0)
-    blocks, document = blocks_of(task), graph.to_json()
+    candidates, document = candidates_of(task), graph.to_json()
     for k, tensor in enumerate(_core.movable_tensors(graph)):
-        excess = blocks.excess.copy()
-        take(blocks, excess, k)
+        excess = candidates.excess.copy()
+        remove(candidates, excess, k)
         held = autoswap_scores.load(document, [document["tensors"][tensor]["name"]])
         assert (excess + task.device.memory).tolist() == held
 
@@ -222,16 +222,16 @@ def test_autoswap_knows_of_a_graph_what_is_held_without_a_tensor(chain: ms.Chain
 def test_autoswap_takes_enough_when_its_time_is_over(chain: ms.Chain, share: float, weights: int) -> None:
     """The scores stay as they are after the first choice. The load fits, if it can; without the last it did not."""
     memory = ms.min_memory(chain) + int(share * (ms.peak_memory(chain) - ms.min_memory(chain)))
-    blocks = blocks_of(begin_chain(ms.autoswap, chain, max(1, memory), 4, None))
-    chosen = set(np.flatnonzero(select(blocks, STARTS[weights], until=-math.inf)).tolist())
+    candidates = candidates_of(begin_chain(ms.autoswap, chain, max(1, memory), 4, None))
+    chosen = set(np.flatnonzero(select(candidates, STARTS[weights], until=-math.inf)).tolist())
 
     def fits(taken: set[int]) -> bool:
-        excess = blocks.excess.copy()
+        excess = candidates.excess.copy()
         for k in taken:
-            take(blocks, excess, k)
+            remove(candidates, excess, k)
         return bool(excess.max() <= 0)
 
-    assert fits(chosen) or chosen == set(np.flatnonzero(blocks.size > 0).tolist())
+    assert fits(chosen) or chosen == set(np.flatnonzero(candidates.size > 0).tolist())
     if len(chosen) > 1 and fits(chosen):
         assert any(not fits(chosen - {k}) for k in chosen)
 

@@ -1,1 +1,1 @@
-"""One arena: the order of operations and the addresses of buffers."""
+"""One arena: the order of the ops and the addresses of the buffers."""

@@ -1,4 +1,4 @@
-"""Buffer: some bytes for some time, to be placed in an arena; and the CSV files that hold them."""
+"""Buffer: bytes with a lifetime, to be placed in an arena; and the CSV files that store buffers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from memsched.errors import InvalidInputError
 from memsched.support import checks
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
 
-# MiniMalloc's names of columns, and their older ones; "end" is the last tick itself, "upper" the one after it.
+# MiniMalloc's column names and their older names; "end" is the last tick, "upper" the one after it.
 _ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
 _REQUIRED = ("id", "lower", "upper", "size")
 _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
 
 
 def _moment(name: str, value: object) -> int | float:
-    if type(value) is int:  # most are, and there may be 100,000s
+    if type(value) is int:  # the common case; there may be 100,000 of them
         return value
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         if isinstance(value, numbers.Integral):
@@ -35,20 +35,20 @@ def _moment(name: str, value: object) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes that are alive from `start` up to `end`, without it.
+    """Bytes that are alive from `start` until `end`, end excluded.
 
     Parameters
     ----------
     start, end : int or float
-        In any unit of time: only their order matters. Where they are equal the buffer is never alive.
+        In any unit of time; only their order matters. If they are equal, the buffer is never alive.
     size : int
         Bytes.
     alignment : int
-        Its offset must be a multiple of so many bytes.
+        Its offset must be a multiple of this many bytes.
     offset : int, optional
-        Where it must lie; by default anywhere.
+        A fixed offset; by default any offset is allowed.
     name : str, optional
-        For people.
+        A name to show.
 
     Raises
     ------
@@ -92,7 +92,7 @@ _PUT = tuple(getattr(Buffer, name).__set__ for name in ("start", "end", "size", 
 def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> list[Buffer]:
     """Buffers from values that the core has checked: start, end, size, alignment, offset and name.
 
-    A plan of 50,000 ops holds 75,000; to check them again would take twice as long as to make them.
+    A plan of 50,000 ops holds 75,000 buffers; checking them again would take twice as long as making them.
     """
     new, (start, end, size, alignment, offset, name), found = object.__new__, _PUT, []
     for row in rows:
@@ -117,7 +117,7 @@ def _number(text: str, where: str) -> int | float:
 
 
 def _columns(header: list[str], where: str) -> tuple[list[str], int]:
-    """The names of the columns, and what to add to the upper end."""
+    """The column names, and what to add to the upper end."""
     names = [_ALIASES.get(name.strip(), name.strip()) for name in header]
     inclusive = "end" in names
     names = ["upper" if name == "end" else name for name in names]
@@ -134,15 +134,15 @@ def _columns(header: list[str], where: str) -> tuple[list[str], int]:
 def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     """Read buffers from a CSV file in MiniMalloc's format.
 
-    Its columns are `id,lower,upper,size` and, if need be, `alignment` and `offset` (a fixed one; empty or -1 means
-    none). `hint` is ignored, since it binds nobody. `gaps` must be empty. The older names `buffer`, `start` and `end`
-    are known too; `end` is the last tick itself. An apostrophe before a name that begins with =, +, - or @ is not part
-    of it: `write_buffers` writes one there, for else a spreadsheet takes the name for a formula.
+    Its columns are `id,lower,upper,size` and optionally `alignment` and `offset` (a fixed one; empty or -1 means
+    none). `hint` is ignored, since it is not binding. `gaps` must be empty. The older names `buffer`, `start` and
+    `end` are accepted too; `end` is the last tick itself. A leading apostrophe before a name that begins with =, +, -
+    or @ is dropped: `write_buffers` adds it, since a spreadsheet would take such a name for a formula.
 
     Raises
     ------
     InvalidInputError
-        The file cannot be read or is something else; the message names the line.
+        The file cannot be read or has another format; the message names the line.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
 
 
 def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offsets: Sequence[int | None]) -> None:
-    """Write buffers with an offset each to a CSV file in MiniMalloc's format.
+    """Write buffers and their offsets to a CSV file in MiniMalloc's format.
 
     Raises
     ------

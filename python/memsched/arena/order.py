@@ -1,4 +1,4 @@
-"""The order of a graph's ops that holds the least memory."""
+"""The order of a graph's ops with the least peak memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Order:
     runtime : float
         Seconds.
     visited : int
-        Sets of ops that the search looked at; 0 where bounds alone prove the order.
+        Sets of ops visited by the search; 0 if bounds alone prove the order.
     """
 
     order: tuple[str, ...]
@@ -44,7 +44,7 @@ class Order:
 
     @property
     def optimal(self) -> bool:
-        """No order has a lower peak, and that is proven."""
+        """Whether it is proven that no order has a lower peak."""
         return self.peak_memory == self.lower_bound
 
     @property
@@ -67,30 +67,29 @@ def order(
     keep: Iterable[str] = (),
     progress: Progress = None,
 ) -> Order:
-    """The order of the ops with the least peak memory, with a proof.
+    """Find the order of the ops with the least peak memory, with a proof.
 
     Every op runs once. While it runs, its reads, its writes and its workspace (that of the algorithm with the least)
-    are held, beside all that later ops read; a tape that no op reads is skipped where that takes less. A tensor is
-    freed after its last reader; if nobody reads it, after its writer. Weights stay. All inputs are there at first; one
-    that no op reads goes before the first op.
+    are held, plus all that later ops read; a tape that no op reads is skipped if that takes less. A tensor is freed
+    after its last reader; if nobody reads it, after its writer. Weights stay. All inputs exist at the start; one that
+    no op reads is freed before the first op.
 
-    "search" bounds the peak from below by minimum cuts, one for each op that matters, and from above by greedy orders
-    that know which runs lose nothing. Where the two do not meet it goes on with a best-first search over sets of ops,
-    forwards and backwards in time. On training steps of thousands of ops the bounds nearly always meet.
-    Beyond some 32,000 ops that hang together the cuts would need more than 256 MiB; there the bound is the largest need
-    of one op.
+    "search" bounds the peak from below by minimum cuts, one per relevant op, and from above by greedy orders that know
+    which runs lose nothing. If the two do not meet, a best-first search over sets of ops follows, forwards and
+    backwards in time. On training steps of thousands of ops the bounds nearly always meet. If more than some 32,000
+    ops are connected, the cuts would need more than 256 MiB; then the bound is the largest need of one op.
 
     Parameters
     ----------
     graph : Graph, Chain or GraphFamily
-        Of a chain its graph, of a family the graph at full batch.
+        For a chain: its graph. For a family: its graph at full batch.
     method : str
-        "search"; "ilp" for the integer program of the paper over HiGHS (needs memsched[ilp]), for graphs of up to some
-        40 ops; "listed" for the order of the graph itself, with the bounds of the ops.
+        "search"; "ilp" for the integer program of the paper, solved by HiGHS (needs memsched[ilp]), for graphs of up to
+        some 40 ops; "listed" for the order of the graph itself, with bounds.
     time_limit : float or None
-        Seconds, after which the best order so far is returned, with what is proven until then.
+        Seconds after which the best order so far is returned, with the bound proven so far.
     keep : iterable of str
-        Names of tensors that stay to the end, such as the outputs of a model.
+        Names of tensors that stay until the end, such as the outputs of a model.
     progress : callable, optional
         Called with a fraction from 0 to 1.
 
@@ -102,7 +101,7 @@ def order(
     Raises
     ------
     InvalidInputError
-        A bad option, or a name in keep that is no tensor.
+        A bad option, or a name in keep that is not a tensor.
 
     References
     ----------
@@ -150,12 +149,12 @@ def order(
 
 
 def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
-    """1 for the tensors that stay to the end, else 0.
+    """1 for the tensors that stay until the end, else 0.
 
     Raises
     ------
     InvalidInputError
-        A name that is no tensor.
+        A name is not a tensor.
     """
     if isinstance(keep, str) or not isinstance(keep, Iterable):
         raise InvalidInputError(f"keep is {keep!r}; it must be a list of names of tensors")

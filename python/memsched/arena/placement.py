@@ -1,4 +1,4 @@
-"""Placement: where every buffer goes in one arena, and how low the arena can be."""
+"""Placement: the offset of every buffer in one arena, and how low the arena can be."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from memsched.validation.placement import validate_placement
 
 _FORMAT = "memsched-placement/1"
 _METHODS = ("search", "greedy", "ilp")
-_MAKERS = (*_METHODS, "schedule")  # "schedule": its own addresses
+_MAKERS = (*_METHODS, "schedule")  # "schedule": the addresses come with a schedule
 _LONGEST = 2**62  # ticks
 _KEYS = ("buffers", "offsets", "height", "lower_bound", "optimal", "method", "runtime")
-_MORE_SECONDS = 1.0  # to find out what would do, once the capacity is proven not to
+_MORE_SECONDS = 1.0  # to find a sufficient capacity, once the given one is proven too small
 
 
 class Columns(NamedTuple):
-    """Buffers as the core takes them, one entry a buffer: whole ticks, and an offset of -1 where any will do."""
+    """Buffers as the core takes them, one entry per buffer: whole ticks, and offset -1 for any."""
 
     start: list[int]
     end: list[int]
@@ -49,7 +49,7 @@ def _columns(buffers: Sequence[Buffer]) -> Columns:
 
 
 def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
-    """Starts and ends as whole numbers in the same order: their own distances, or ranks where these are not whole.
+    """Starts and ends as whole numbers in the same order: distances are kept if they are whole, else ranks are used.
 
     Only the order decides what fits, but the search breaks ties by how long a buffer lives.
     """
@@ -67,7 +67,7 @@ def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Buffers with an offset each.
+    """Buffers and their offsets.
 
     Attributes
     ----------
@@ -75,16 +75,16 @@ class Placement:
     offsets : tuple of int
         Bytes, in the order of the buffers.
     height : int
-        Bytes that the arena needs: the end of the highest buffer, also of one that is never alive.
+        Bytes that the arena needs: the highest end of a buffer, including buffers that are never alive.
     lower_bound : int
-        Bytes below which no placement is, as far as is proven.
+        Bytes; it is proven that no placement is lower.
     method : str
-        What made it: "search", "greedy", "ilp", or "schedule" where a plan came with addresses of its own.
+        How it was found: "search", "greedy", "ilp", or "schedule" if a plan came with its own addresses.
     runtime : float
-        Seconds that it took to find.
+        Seconds that finding it took.
     claimed : bool
-        Whether lower_bound was read from a file and is above the load: then a search is said to have proven it, and
-        nothing here has.
+        Whether lower_bound was read from a file and is above the load. Then the file claims that a search has proven
+        it, but nothing here has.
     """
 
     buffers: tuple[Buffer, ...]
@@ -116,12 +116,12 @@ class Placement:
 
     @property
     def optimal(self) -> bool:
-        """No placement is lower: that is proven, or `claimed`."""
+        """Whether no placement is lower; proven, or `claimed`."""
         return self.height == self.lower_bound
 
     @property
     def load(self) -> int:
-        """The most bytes that are alive at once."""
+        """The largest number of bytes alive at once."""
         start, end = _ticks(self.buffers)
         return _core.load(start, end, [buffer.size for buffer in self.buffers])
 
@@ -132,7 +132,7 @@ class Placement:
 
     @property
     def gap(self) -> float:
-        """(height - lower_bound) / height: by so much it may be lower still, at the most."""
+        """(height - lower_bound) / height: at most this much lower is possible."""
         return (self.height - self.lower_bound) / self.height if self.height else 0.0
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class Placement:
         ------
         InvalidInputError
         ScheduleError
-            Two buffers share bytes, or one is not where it must be.
+            Two buffers overlap, or one is not at its fixed offset.
         """
         document = read_document(source, _FORMAT)
         check_keys(document, "the placement", _KEYS)
@@ -193,14 +193,14 @@ class Placement:
         return replace(found, claimed=found.lower_bound > found.load)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write it as a CSV file, as `write_placement` does."""
+        """Write the placement to a CSV file, as `write_placement` does."""
         write_placement(path, self)
 
 
 def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
-    """Write a placement to a CSV file in MiniMalloc's format: id, lower, upper, size, offset, and alignment if need be.
+    """Write a placement to a CSV file in MiniMalloc's format: id, lower, upper, size, offset, and alignment if needed.
 
-    `read_buffers` takes these offsets as fixed ones.
+    `read_buffers` reads these offsets as fixed ones.
 
     Raises
     ------
@@ -241,12 +241,12 @@ def place_columns(
     method: str = "search",
     progress: Progress = None,
 ) -> Placed:
-    """Offsets, height and lower bound of buffers that the caller has checked.
+    """Place buffers that the caller has checked.
 
     Raises
     ------
     InfeasibleError
-        As `memsched.place` says.
+        See `memsched.place`.
     """
 
     def run(capacity: int | None, seconds: float | None) -> Placed:
@@ -258,7 +258,7 @@ def place_columns(
 def _within(
     run: Callable[[int | None, float | None], Placed], capacity: int | None, time_limit: float | None, search: bool
 ) -> Placed:
-    """What a method finds; where that is above the capacity, an error that says what would do."""
+    """The placement of a method; if it exceeds the capacity, an error that says what would suffice."""
     begin = time.perf_counter()
     offsets, height, bound = run(capacity, time_limit)
     if capacity is not None and height > capacity:
@@ -271,8 +271,8 @@ def _within(
         why = (
             f"the buffers need at least {bound} bytes, more than capacity, which is {capacity}; they fit {height}"
             if proven
-            else f"no placement within capacity, {capacity} bytes, was found in time, and none is ruled out either; "
-            f"give it {height}, which will do, or a longer time_limit"
+            else f"no placement within capacity, {capacity} bytes, was found in time, but none is ruled out; "
+            f"give it {height}, which suffices, or a longer time_limit"
         )
         raise InfeasibleError(why, height)
     return offsets, height, bound
@@ -294,9 +294,9 @@ def place_buffers(
     method: str = "search",
     progress: Progress = None,
 ) -> Placement:
-    """Give every buffer an offset in one arena, so that no two share a byte while both are alive.
+    """Place buffers in one arena, so that no two share a byte while both are alive.
 
-    `memsched.place` says more.
+    See `memsched.place`.
     """
     found = _checked(buffers)
     limit = checks.time_limit(time_limit)

@@ -1,4 +1,4 @@
-"""What a schedule holds from step to step, as buffers to be placed."""
+"""What a schedule holds on the device from step to step, as buffers to be placed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from memsched._core import Graph, Schedule
 from memsched.arena.buffers import Buffer, made
 from memsched.arena.placement import Columns, Placement
 
-Blocks = tuple[npt.NDArray[Any], ...]  # columns, as Timeline.blocks has them
+Residency = tuple[npt.NDArray[Any], ...]  # the columns of Timeline.blocks
 
 
 def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
-    """The addresses that a schedule carries, if it does; proven lowest where they are as low as the load."""
+    """The addresses that a schedule carries, or None; proven lowest if the height equals the load."""
     if schedule.memory != "contiguous":
         return None
-    blocks = _core.residency(graph, schedule)
-    _, start, end, size, _, offset = blocks
+    residency = _core.residency(graph, schedule)
+    _, start, end, size, _, offset = residency
     return Placement(
-        buffers=tuple(as_buffers(blocks, graph, 1)),
+        buffers=tuple(as_buffers(residency, graph, 1)),
         offsets=tuple(offset.tolist()),
         height=int((size + offset).max(initial=0)),
         lower_bound=_core.load(start.tolist(), end.tolist(), size.tolist()),
@@ -34,24 +34,24 @@ def placement_of(schedule: Schedule, graph: Graph) -> Placement | None:
 
 
 def buffers_of(schedule: Schedule, graph: Graph, alignment: int = 1) -> list[Buffer]:
-    """What a schedule holds from step to step; inputs and weights at the offsets that contiguous schedules have."""
+    """The buffers of a schedule; inputs and weights at the offsets that contiguous schedules expect."""
     return as_buffers(_core.residency(graph, schedule), graph, alignment)
 
 
-def as_buffers(blocks: Blocks, graph: Graph | None, alignment: int) -> list[Buffer]:
-    """The same as objects, with the names of the graph's tensors."""
+def as_buffers(residency: Residency, graph: Graph | None, alignment: int) -> list[Buffer]:
+    """The buffers as objects, with the names of the graph's tensors."""
     names: Iterable[str | None] = itertools.repeat(None)
     if graph is not None:
         named = [*_core.tensor_names(graph), None]
-        names = map(named.__getitem__, blocks[0].tolist())
-    start, end, size, own, offset = as_columns(blocks, alignment)
+        names = map(named.__getitem__, residency[0].tolist())
+    start, end, size, own, offset = as_columns(residency, alignment)
     fixed = [None if at < 0 else at for at in offset]
     return made(zip(start, end, size, own, fixed, names, strict=False))
 
 
-def as_columns(blocks: Blocks, alignment: int) -> Columns:
-    """Blocks of `_core.residency`, to be placed: inputs and weights at the offsets that contiguous schedules have."""
-    _, start, end, size, source, _ = blocks
+def as_columns(residency: Residency, alignment: int) -> Columns:
+    """Columns of `_core.residency` to be placed; inputs and weights at the offsets that contiguous schedules expect."""
+    _, start, end, size, source, _ = residency
     tops = np.cumsum(np.where(source, size, 0))
     offset = np.where(source, tops - size, -1)
     columns = (start, end, size, np.where(source, 1, alignment), offset)
@@ -59,10 +59,10 @@ def as_columns(blocks: Blocks, alignment: int) -> Columns:
 
 
 def for_all_rounds(columns: Columns, schedule: Schedule) -> Columns:
-    """Such that addresses hold in the rounds of smaller batches, too.
+    """Extend lifetimes so that addresses also hold in the rounds of smaller batches.
 
-    There all is smaller, but inputs are packed from 0, so each may begin lower, where an earlier one ends in the full
-    batch, and never beyond its own end. So while a later one is held, all before it count as held.
+    There everything is smaller, but inputs are packed from 0, so each may begin lower, where an earlier one ends in the
+    full batch, and never beyond its own end. So while a later input is held, all earlier ones count as held.
     """
     if len({batch for batch, _ in schedule.rounds}) < 2:
         return columns

@@ -13,7 +13,7 @@ PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name 
 
 
 def planners_of(problem: Problem) -> list[str]:
-    """Names of the planners that run by default: those of chains, or those of graphs and families, without `by_name`."""
+    """The planners that run by default: those of chains, or those of graphs and families, without `by_name`."""
     kind = "chain" if isinstance(problem, Chain) else "graph"
     return [name for name, entry in PLANNERS.items() if kind in entry.problems and not entry.by_name]
 

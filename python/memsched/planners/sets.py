@@ -30,21 +30,21 @@ SIMULATED = 2_000_000  # .. if they simulate more ops than this, about 0.2 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetCall(Call):
-    """One call of a planner that chooses which blocks of tensors are offloaded.
+    """One call of a planner that chooses an offload set among candidates.
 
     Attributes
     ----------
-    blocks : int
-        The number of blocks.
+    candidates : int
+        The number of candidates. A candidate is a set of tensors that are offloaded together.
     stage : ndarray of int, one entry per tensor
-        The block of each tensor, or -1. In a chain, block k is a^k and tape^k, k < n.
+        The candidate of each tensor, or -1. In a chain, candidate k is a^k and tape^k, k < n.
     """
 
-    blocks: int
+    candidates: int
     stage: npt.NDArray[np.int64]
 
     def tensors(self, stages: Flags) -> Flags:
-        """Flags of tensors from flags of blocks, one row or many."""
+        """Flags of tensors from flags of candidates, one row or many."""
         padded = np.concatenate([stages, np.zeros((*stages.shape[:-1], 1), np.uint8)], axis=-1)
         return np.ascontiguousarray(padded[..., self.stage])
 
@@ -90,7 +90,7 @@ class SetCall(Call):
         aheads: Sequence[int | None] = (None,),
         stall: bool = True,
     ) -> npt.NDArray[np.float64]:
-        """The makespans of sets of blocks, one row per lookahead; `sets` maps numbers to sets, made a few at a time.
+        """The makespans of sets of candidates, one row per lookahead; `sets` maps numbers to sets, made a few at a time.
 
         The time limit is that of the whole call. Sets are tried in an order of numbers that lie far apart.
 
@@ -218,7 +218,7 @@ def begin_chain(
         device=device,
         chunk=chunk,
         started=started,
-        blocks=problem.n,
+        candidates=problem.n,
         stage=stage,
         tape=tape,
     )
@@ -233,7 +233,7 @@ def begin_sets(
     chunk: ChunkLike,
     workspace_limit: object,
 ) -> SetCall:
-    """Check a call for a chain or a graph. In a graph every tensor that may be offloaded is its own block.
+    """Check a call for a chain or a graph. In a graph every tensor that may be offloaded is its own candidate.
 
     Raises
     ------
@@ -264,7 +264,7 @@ def begin_sets(
         device=device,
         chunk=None,
         started=started,
-        blocks=len(movable),
+        candidates=len(movable),
         stage=stage,
         workspace_limit=limit,
     )

@@ -1,1 +1,1 @@
-"""What is planned: chains, graphs and families, their bounds, and the networks to make them of."""
+"""Problems: chains, graphs and families, their lower bounds, and well-known networks."""

@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan, each valid on the graph that is simulated, and the optimum of the paper's own model."""
+"""Lower bounds on the makespan, each valid on the simulated graph, and the optimum of the paper's own model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.support import checks
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
-ROUNDING = 1e-9  # by how much, relative, a sum of up to a million times may differ from the same in another order
+ROUNDING = 1e-9  # relative difference allowed between sums of up to a million times in different orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +25,19 @@ class Bounds:
     compute : float
         Sum of the fastest times of all ops.
     transfer : float
-        What exceeds M at the peak must leave and come back (Euro-Par 2020, Proposition 3).
+        Bytes above M at the peak must be offloaded and prefetched (Euro-Par 2020, Proposition 3).
     fractional : float
-        Optimum when any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, of schedules
+        Optimum if any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, for schedules
         that run each op once, in graph order. Tapes that no op reads need not be written.
     recompute : float
-        What does not fit beside an op that runs once comes back over the link or is run again; holds for schedules that
-        recompute, too.
+        What does not fit beside an op that runs once is prefetched or recomputed; holds for schedules that recompute,
+        too.
     best : float
         The largest bound that holds for every schedule of the decision space.
     interruptible : float or None
         Optimum of the interruptible model, among schedules in which no prefetch starts before the last offload has
-        ended; where `interruptible_proven` is false, the best lower bound on it. In its class: never part of `best`.
+        ended; if `interruptible_proven` is false, the best lower bound on it. It holds in this class only and is
+        never part of `best`.
     interruptible_proven : bool
     """
 
@@ -60,9 +61,9 @@ def recompute_bound(graph: Graph, device: Device) -> float:
 
 
 def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:
-    """The largest bound that can be derived, seconds, on schedules that work through the batch in the same rounds.
+    """The largest lower bound that can be derived, in seconds, on schedules with the same rounds.
 
-    `on` is "once": on those that run each op once, in graph order; or "all". A chain is cut as the schedule cuts it.
+    `on` is "once" (schedules that run each op once, in graph order) or "all". A chain is cut as the schedule cuts it.
     """
     bound = recompute_bound if on == "all" else graph_bound
     if isinstance(problem, GraphFamily):
@@ -71,10 +72,10 @@ def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> f
 
 
 def certified(bound: float, makespan: float) -> float:
-    """A lower bound beside the makespan of a plan of its class: never above it.
+    """A lower bound in a form that never exceeds the makespan of a plan of its class.
 
-    Both are sums of the same times in different orders. What is above by rounding becomes the makespan; more would be a
-    false proof.
+    Both are sums of the same times in different orders. An excess by rounding is cut to the makespan; a larger one
+    would be a false proof.
 
     Raises
     ------
@@ -83,8 +84,8 @@ def certified(bound: float, makespan: float) -> float:
     """
     if not bound <= makespan * (1 + ROUNDING):
         raise InternalError(
-            f"the lower bound {bound!r} is above the makespan {makespan!r} of a plan that it speaks of; this is a "
-            "fault of memsched, please report it with the problem and the device"
+            f"the lower bound {bound!r} is above the makespan {makespan!r} of a plan that it covers; this is a "
+            "bug in memsched, please report it with the problem and the device"
         )
     return min(bound, makespan)
 
@@ -110,7 +111,7 @@ def bounds(
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth.
     recompute : bool
-        Whether schedules may recompute; then `best` is `recompute`, which contains the compute bound.
+        Whether schedules may recompute; then `best` is `recompute`, which is at least the compute bound.
     time_limit : float
         Seconds for the interruptible optimum.
 

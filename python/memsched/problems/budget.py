@@ -12,17 +12,17 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     Parameters
     ----------
     value : str, int or float
-        As in `parse_bytes`, or "40%": min_memory + 0.4 (peak_memory - min_memory), cut to whole bytes. 0% is
-        the least that any plan without recomputation needs; at 100% the plain run fits; more is allowed.
+        As in `parse_bytes`, or "40%": min_memory + 0.4 (peak_memory - min_memory), rounded down to whole bytes. 0% is
+        the least memory of any plan without recomputation; at 100% the plain run fits; more is allowed.
     problem : Chain, Graph or GraphFamily
-        What the percentage is of.
+        The problem that the percentage refers to.
     what : str
-        The option's name for errors.
+        The option's name in errors.
 
     Raises
     ------
     InvalidInputError
-        Naming the value and the forms that are accepted.
+        It names the value and the accepted forms.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
 
 
 def memory_percent(memory: int, problem: Problem) -> float | None:
-    """The inverse of a percentage in `parse_memory`; None where min_memory and peak_memory are the same.
+    """The inverse of a percentage in `parse_memory`; None if min_memory equals peak_memory.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Rounding a chain to memory slots (Euro-Par 2020, section 5.3.2), in Cython's pure Python mode.
+"""Round a chain to memory slots (Euro-Par 2020, section 5.3.2), in Cython's pure Python mode.
 
 The same file runs compiled or not. Everything is in units of one slot of `capacity / slots` bytes.
 """
@@ -13,7 +13,7 @@ import cython
 @cython.cfunc
 @cython.exceptval(check=True)
 def _ratio(value: cython.double, width: cython.double) -> cython.double:
-    """value / width, with quotients that are whole up to rounding made whole."""
+    """value / width, where a quotient that is whole up to rounding errors is made whole."""
     quotient: cython.double = value / width
     nearest: cython.double = math.floor(quotient + 0.5)
     return nearest if abs(quotient - nearest) <= 1e-9 * max(1.0, abs(nearest)) else quotient
@@ -31,7 +31,7 @@ def ceil_slots(values: list[float], width: float) -> list[float]:
 
 
 def ceil_partial_sums(values: list[float], width: float) -> list[float]:
-    """Slots such that every prefix sum is that of the values rounded up: for activations (optimistic).
+    """Slots whose every prefix sum is the prefix sum of the values, rounded up: for activations (optimistic).
 
     Examples
     --------
@@ -42,7 +42,7 @@ def ceil_partial_sums(values: list[float], width: float) -> list[float]:
 
 
 def floor_partial_sums(values: list[float], width: float) -> list[float]:
-    """Slots such that every prefix sum is that of the values rounded down: for times, so that plans stay feasible.
+    """Slots whose every prefix sum is that of the values, rounded down: for times, so that plans stay feasible.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def _partial_sums(values: list[float], width: float, up: bool) -> list[float]:
 
 
 def bump(slots: list[float], values: list[float], width: float) -> bool:
-    """Add one slot to the entry that is below its value and closest to it; False when none is below.
+    """Add one slot to the entry that is closest below its value; False if no entry is below its value.
 
     Examples
     --------

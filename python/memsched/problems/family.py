@@ -14,23 +14,23 @@ _FORMAT = "memsched-family/1"
 
 
 class GraphFamily:
-    """A function from batch sizes to graphs that have the same ops, tensors and algorithms; only numbers change.
+    """A function from batch sizes to graphs with the same ops, tensors and algorithms; only numbers change.
 
-    Planners that split a batch into rounds take it in the place of a graph.
+    Planners that split a batch into rounds take it instead of a graph.
 
     Parameters
     ----------
     make : callable
         Takes a batch size and returns a Graph of that batch.
     batch : int
-        The full batch, which a training step must work through.
+        The full batch, which a training step must process.
     name : str, optional
-        By default that of the graph at the full batch.
+        By default the name of the graph at the full batch.
 
     Raises
     ------
     InvalidInputError
-        `make` returns something else, or a graph that is not like the one at the full batch.
+        `make` does not return a Graph, or returns one that does not match the graph at the full batch.
 
     Examples
     --------
@@ -61,17 +61,17 @@ class GraphFamily:
 
     @property
     def name(self) -> str:
-        """By default that of the graph at the full batch."""
+        """By default the name of the graph at the full batch."""
         return self._name
 
     @property
     def batches(self) -> tuple[int, ...] | None:
-        """Which batches there are; None: all up to the full one."""
+        """The batches that exist; None: all up to the full batch."""
         return self._batches
 
     @property
     def graph(self) -> Graph:
-        """At the full batch."""
+        """The graph at the full batch."""
         return self.at(self.batch)
 
     def at(self, batch: int) -> Graph:
@@ -102,7 +102,7 @@ class GraphFamily:
                 f"the graph of batch {batch} has other tensors, ops or algorithms than that of batch {self.batch}; "
                 "only sizes, times and workspaces may change with the batch"
             )
-        # Other threads may add to the graphs meanwhile: hence the lists.
+        # Other threads may add graphs meanwhile; iterate over a copy.
         above = min(known for known in list(self._graphs) if known > batch)
         below = max((known for known in list(self._graphs) if known < batch), default=0)
         _check_growth(made, self._graphs[above])
@@ -124,14 +124,14 @@ class GraphFamily:
         return GraphFamily.from_json, (self.to_json(self._graphs),)
 
     def to_json(self, batches: Iterable[int] = ()) -> Document:
-        """The form `memsched-family/1`: the graphs at the full batch, at 1 if it can be had, and at some others."""
+        """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""
         known = sorted({self.batch, *([1] if self._has(1) else []), *batches}, reverse=True)
         graphs = [self.at(batch).to_json() for batch in known]
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
 
     @classmethod
     def from_json(cls, source: Source) -> GraphFamily:
-        """Read `memsched-family/1` from a dict, a JSON text or the path of a file. It knows the stored graphs only."""
+        """Read `memsched-family/1` from a dict, a JSON text or the path of a file. It has only the stored graphs."""
         document = read_document(source, _FORMAT)
         check_keys(document, "the family", ("name", "batch", "graphs"))
         if not isinstance(document["graphs"], list) or not isinstance(document["name"], str):
@@ -145,13 +145,12 @@ class GraphFamily:
             if batch not in graphs:
                 known = ", ".join(map(str, sorted(graphs)))
                 raise InvalidInputError(
-                    f"this family was saved with its graphs at batch {known}; {batch} is not there; "
-                    "to_json(batches) saves more"
+                    f"this family was saved with its graphs at batch {known}, not {batch}; to_json(batches) saves more"
                 )
             return graphs[batch]
 
         family = cls(stored, document["batch"], name=document["name"])
-        for batch in (family.batch, *graphs):  # all that is stored, so that it can be written again
+        for batch in (family.batch, *graphs):  # all stored batches, so that the family can be written again
             family.at(batch)
         family._batches = tuple(sorted(graphs))
         return family
@@ -168,12 +167,12 @@ def _check_growth(small: Graph, large: Graph) -> None:
     if larger or small.resident > large.resident:
         raise InvalidInputError(
             f"{larger[0] if larger else 'resident'!r} needs more bytes at batch {small.batch} than at {large.batch}; "
-            "sizes and workspaces must not fall as the batch grows"
+            "sizes and workspaces must not shrink as the batch grows"
         )
 
 
 def _shape(graph: Graph) -> Any:
-    """All that must not change with the batch."""
+    """Everything that must not change with the batch."""
     tensors = [(tensor["name"], tensor["role"]) for tensor in graph.tensors]
     ops = [
         {**op, "choices": [choice["alg"] for choice in op["choices"]], "skip_workspace": "skip_workspace" in op}

@@ -14,14 +14,14 @@ from memsched.problems.discretize import bump, ceil_partial_sums, ceil_slots, fl
 from memsched.support.types import Flags, Progress
 
 MAX_STATES = 40_000_000
-FALLBACK_STATES = 1_000_000  # of the search on real sizes that follows a failed discretisation
+FALLBACK_STATES = 1_000_000  # limit of the search on real sizes after a failed discretisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluidInstance:
-    """A chain as the paper sees it: x_0 = activation[0] and x_k = saved[k-1] travel whole; M less resident.
+    """A chain in the paper's model: x_0 = activation[0] and x_k = saved[k-1] are offloaded whole; M less resident.
 
-    `bandwidth` is that of one link that carries both directions; of two different ones, their harmonic mean.
+    `bandwidth` is that of one link for both directions; for two different bandwidths, their harmonic mean.
     """
 
     chain: Chain
@@ -85,16 +85,16 @@ class FluidInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluidSolution:
-    """An offload set and what it is worth in the interruptible model.
+    """An offload set and its value in the interruptible model.
 
     Attributes
     ----------
     offloaded : ndarray of uint8, shape [n]
-        Flag k: x_k travels.
+        Flag k: x_k is offloaded.
     makespan, lower_bound : float
-        Seconds on the real sizes; the bound is on every set, and 0 where a discretised solution proves none.
+        Seconds on the real sizes. The bound holds for every set; it is 0 if a discretised solution proves none.
     optimal : bool
-        Proven for the instance as solved (in slots, where slots were used).
+        Proven for the instance as solved (in slots, if slots were used).
     states, rounds, slots : int
         Dynamic program states generated, discretisation rounds, slots used (0: exact).
     """
@@ -119,12 +119,12 @@ def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
         bandwidth = 2.0 / sum(1.0 / speed for speed in speeds)
     seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
     if not seconds * bandwidth < 1e300:
-        bandwidth = math.inf  # the link moves more in that time than a double can count: as good as free
+        bandwidth = math.inf  # the link moves more bytes in that time than a double can hold: treat it as free
     return FluidInstance(chain=chain, capacity=device.memory - chain.resident, bandwidth=bandwidth)
 
 
 def prefix_set(instance: FluidInstance, excess: int) -> Flags:
-    """x_0, x_1, .. until `excess` bytes travel (GREEDY)."""
+    """x_0, x_1, .. until `excess` bytes are offloaded (GREEDY)."""
     sizes = np.array(instance.activation[:-1])
     before = np.concatenate([[0.0], np.cumsum(sizes)[:-1]])
     return ((before < excess) & (excess > 0)).astype(np.uint8)
@@ -168,17 +168,17 @@ def fluid_solve_in_slots(
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> FluidSolution:
-    """Solve a feasible instance in slots by the paper's algorithm: the reference of what the core does by itself.
+    """Solve a feasible instance in slots by the paper's algorithm: the reference for what the core does itself.
 
-    It is solved again and again with finer activations until the set fits the real sizes.
+    It is solved repeatedly with finer activations until the set fits the real sizes.
 
-    Gradients and overheads round up, so a memory close to the minimum may have no solution in slots. Then, and after
-    `max_rounds` rounds, the real sizes decide, with at most `FALLBACK_STATES` states.
+    Gradients and overheads are rounded up, so close to the minimum there may be no solution in slots. Then, and after
+    `max_rounds` rounds, the real sizes are used, with at most `FALLBACK_STATES` states.
 
     Raises
     ------
     LimitError
-        The hash tables outgrow `max_states`.
+        The hash tables exceed `max_states`.
     """
     if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
         return fluid_solve(instance)

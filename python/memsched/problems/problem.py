@@ -1,4 +1,4 @@
-"""What every planner asks of its problem: the graph it is simulated on, its memory needs, the device."""
+"""What every planner needs of its problem: the graph to simulate on, the memory needs, the device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
 
 
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
-    """The graph on which plans of the problem are simulated; a chain is cut as `chunk` says, a family is at full batch.
+    """The graph that plans of the problem are simulated on. A chain is cut as `chunk` says; a family is at full batch.
 
     Raises
     ------
     InvalidInputError
-        The problem is of another kind, or a graph comes with a chunk.
+        The problem has another type, or a chunk is given with a graph.
     """
     if isinstance(problem, GraphFamily):
         problem = problem.graph
@@ -41,7 +41,7 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
 
 
 def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
-    """The graph whose bytes a plan's arena must hold: of a family that of the largest batch among the rounds."""
+    """The graph whose buffers a plan's arena must hold; for a family, at the largest batch of the rounds."""
     if isinstance(problem, GraphFamily):
         return problem.at(max(batch for batch, _ in schedule.rounds))
     return graph_of(problem, schedule.chunk)
@@ -49,26 +49,26 @@ def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
 
 @once_per_object
 def least_of(graph: Graph) -> int:
-    """The least memory of any plan of a graph, bytes, resident included."""
+    """The least memory of any plan of a graph, in bytes, resident included."""
     return _core.graph_min_memory(graph)
 
 
 @once_per_object
 def peak_of(graph: Graph) -> int:
-    """The peak of a graph's plain run, bytes, resident included."""
+    """The peak of a graph's plain run, in bytes, resident included."""
     return _core.graph_peak_memory(graph)
 
 
 def least_memory(problem: Problem) -> int:
-    """The least memory of any plan, in bytes, resident included; `min_memory` says where it suffices.
+    """The least memory of any plan, in bytes, resident included; `min_memory` says when it suffices.
 
-    Of a family at batch 1, for a plan may split its batch into rounds of one.
+    For a family at batch 1, since a plan may split its batch into rounds of one.
     """
     return least_of(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
 def peak_memory(problem: Problem) -> int:
-    """Peak of the plain run (everything kept until its last use), bytes, resident included; of a family at full batch.
+    """Peak of the plain run (all is kept until its last use), in bytes, resident included; for a family at full batch.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def peak_memory(problem: Problem) -> int:
 
 
 def make_device(memory: float | None = None, bandwidth: float | None = None, device: Device | None = None) -> Device:
-    """The device of one call: M and beta, or a device whose memory and bandwidth they override.
+    """The device of one call: from M and beta, or a device whose memory and bandwidth they override.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
     Raises
     ------
     InvalidInputError
-        Neither `memory` nor `device` is given, or a value is out of its range.
+        Neither `memory` nor `device` is given, or a value is out of range.
     """
     speed = None if bandwidth is None else checks.bandwidth("beta", bandwidth)
     if device is None:
@@ -116,12 +116,12 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
 
 
 def check_kinds(problem: object, schedule: object, device: object) -> None:
-    """Refuse what is not a problem, a schedule and a device.
+    """Check the types of a problem, a schedule and a device.
 
     Raises
     ------
     InvalidInputError
-        Naming the argument and what it is.
+        It names the argument and its value.
     """
     if not isinstance(problem, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problem is {problem!r}; it must be a Chain, a Graph or a GraphFamily")
@@ -139,20 +139,20 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        A chain is cut as `schedule.chunk` says. Of a family the list runs on the graph of each round's batch.
+        A chain is cut as `schedule.chunk` says. For a family, the list runs on the graph of each round's batch.
     schedule : Schedule
     device : Device
 
     Returns
     -------
     Timeline
-        start and end of each step (seconds), makespan, peak_memory (bytes, resident included), ... Times and bytes
-        moved are sums over all rounds; steps, and the memory over time, are those of the first.
+        start and end of each step (seconds), makespan, peak_memory (bytes, resident included), ... With several rounds,
+        times and bytes moved are sums over all rounds; steps and the memory over time are those of the first round.
 
     Raises
     ------
     ScheduleError
-        The schedule cannot run, and `.step` is the step to blame; or the rounds do not add up to a family's batch.
+        The schedule cannot run (`.step` is the failing step), or the rounds do not add up to the family's batch.
 
     Examples
     --------

@@ -89,13 +89,13 @@ def place(
     if isinstance(buffers, Result):
         buffers = _buffers_of_plan(buffers, largest_graph(buffers.problem, buffers.schedule), alignment)
     elif isinstance(buffers, Timeline):
-        blocks = buffers.blocks
-        if len(blocks[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
+        residency = buffers.blocks
+        if len(residency[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
             raise InvalidInputError(
                 "the timeline was read from a file, copied or pickled, and does not know its buffers; "
                 "give the Result, or simulate again"
             )
-        buffers = as_buffers(blocks, None, alignment)
+        buffers = as_buffers(residency, None, alignment)
     elif alignment != 1:
         raise InvalidInputError(f"alignment is {alignment}, but each Buffer has its own; leave it out")
     return place_buffers(buffers, capacity, time_limit=time_limit, method=method, progress=progress)
@@ -172,8 +172,8 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     """
     begin = time.perf_counter()
     room = min(result.schedule.budget, result.device.memory) - graph.resident
-    blocks = _core.residency(graph, result.schedule)
-    held = as_columns(blocks, alignment)
+    residency = _core.residency(graph, result.schedule)
+    held = as_columns(residency, alignment)
     columns = for_all_rounds(held, result.schedule)
     found = _without_waits(result, columns, room, time_limit)
     if found is None:
@@ -190,7 +190,7 @@ def _within_budget(result: Result, graph: Graph, time_limit: float | None, align
     if columns is not held:
         bound = _core.load(held.start, held.end, held.size)
     return Placement(
-        buffers=tuple(as_buffers(blocks, graph, alignment)),
+        buffers=tuple(as_buffers(residency, graph, alignment)),
         offsets=tuple(offsets),
         height=height,
         lower_bound=min(bound, height),
@@ -241,10 +241,10 @@ def _held_until_returned(result: Result, columns: Columns) -> Columns:
 
 def _buffers_of_plan(result: Result, graph: Graph, alignment: int = 1) -> list[Buffer]:
     """The buffers of a plan, with lifetimes such that the addresses also hold in the rounds of smaller batches."""
-    blocks = _core.residency(graph, result.schedule)
-    held = as_columns(blocks, alignment)
+    residency = _core.residency(graph, result.schedule)
+    held = as_columns(residency, alignment)
     columns = for_all_rounds(held, result.schedule)
-    buffers = as_buffers(blocks, graph, alignment)
+    buffers = as_buffers(residency, graph, alignment)
     if columns is held:
         return buffers
     return [dataclasses.replace(one, end=end) for one, end in zip(buffers, columns.end, strict=True)]

@@ -10,10 +10,9 @@ NOWHERE = (-1, -1)  # no anchor, and a level below all others
 
 
 def updates_of(graph: Graph) -> list[int]:
-    """The weight updates: ops of kind "optimizer", and ops of the backward phase of which nobody reads what they write.
+    """The weight updates: ops of kind "optimizer", and ops of the backward phase whose outputs nobody reads.
 
-    The second sort is an update that has no kind, or the gradient of a weight that is added where the weight's gradient
-    lives.
+    The latter are updates without a kind, or the addition of a weight's gradient to the place where it is kept.
     """
     read = {name for op in graph.ops for name in op["reads"]}
     return [
@@ -26,8 +25,8 @@ def updates_of(graph: Graph) -> list[int]:
 def control_edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
     """(update, anchor) for each weight update that has an anchor: the update runs first.
 
-    An anchor's level, the length of the longest path to it, is above the update's. So the edges make no loop, however
-    many there are. Among the candidates it is one with the longest path after it.
+    The level of an anchor, the length of the longest path to it, is above that of the update, so no set of edges makes
+    a cycle. Among the candidates the anchor is one with the longest path after it.
     """
     count = len(graph.ops)
     edges = edges_of(graph)
@@ -40,7 +39,7 @@ def control_edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
         predecessors[second].append(first)
 
     def candidate(op: int, above: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-        """Function 4: (backward level, op) of the best anchor that can be reached from an op."""
+        """Function 4: (backward level, op) of the best anchor reachable from an op."""
         if op not in known:
             best = NOWHERE
             for sink in successors[op]:

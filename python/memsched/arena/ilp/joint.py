@@ -1,4 +1,4 @@
-"""OLLA's order and addresses at once (Steiner et al., 2022): equation 9 over HiGHS."""
+"""OLLA's order and addresses in one integer program (Steiner et al., 2022): equation 9."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsched._core import Graph
-from memsched.arena.ilp.blocks import Block, height, settle, step
+from memsched.arena.ilp.buffers import PlainBuffer, height, settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, load
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
 from memsched.arena.ilp.order import exact_order, gap, left
@@ -18,18 +18,18 @@ from memsched.arena.ilp.start import probe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointSolution:
-    """An order and an address for all that has bytes. Addresses and heights are without the resident bytes.
+    """An order, and an address for everything with bytes. Addresses and heights exclude the resident bytes.
 
     Attributes
     ----------
     order : list of int
         Ids of the ops.
     offsets : dict
-        Of each tensor that has bytes and is there at some time, by its id, the address in bytes.
+        Tensor id -> address in bytes, for tensors that have bytes and are alive at some time.
     workspaces : dict
-        Of each op that has a workspace, by its id.
+        Op id -> address of its workspace.
     height, lower_bound : int
-        Bytes from address 0 to the highest end, and bytes below which no order and addresses can end.
+        Bytes from address 0 to the highest end, and the least height that any order and addresses can have.
     optimal : bool
         Whether they are equal.
     """
@@ -47,7 +47,7 @@ class JointSolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """What has bytes: `items`, the workspaces of the ops `owners` last, and where those lie that are fixed."""
+    """Everything with bytes: `items`, with the workspaces of the ops `owners` last, and the fixed addresses."""
 
     net: Net
     items: list[Item]
@@ -55,31 +55,31 @@ class _Task:
     fixed: list[int | None]
     resident: int
 
-    def blocks(self, order: Sequence[int]) -> list[Block]:
-        """Lifetimes in an order of the ops."""
+    def buffers(self, order: Sequence[int]) -> list[PlainBuffer]:
+        """The lifetimes in a given order of the ops."""
         place = {op: k for k, op in enumerate(order)}
-        blocks = []
+        buffers = []
         for item, offset in zip(self.items, self.fixed, strict=True):
             start = place.get(item.source, 0)
             end = len(order) if item.kept else 1 + max((place[op] for op in item.readers), default=start)
-            blocks.append(Block(start=start, end=max(end, start + 1), size=item.size, offset=offset))
-        return blocks
+            buffers.append(PlainBuffer(start=start, end=max(end, start + 1), size=item.size, offset=offset))
+        return buffers
 
 
 def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: float | None = None) -> JointSolution:
-    """Find the order and the addresses that need the least memory together, for small graphs.
+    """Find the order and the addresses that together need the least memory; for small graphs.
 
-    Inputs and weights lie packed from address 0 in the graph's order; an input that nobody reads keeps its place there
-    and counts nowhere. First the best order is found, then its best addresses. If they need more than that order's
-    peak, one program is asked for both. It has no constraints between tensors that cannot be there at the same time.
+    Inputs and weights are packed from address 0 in the graph's order; an input that nobody reads keeps its place there
+    but is not counted. First the best order is found, then its best addresses. If they need more than that order's
+    peak, one integer program solves for both. It has no constraints between tensors that are never alive together.
 
     Parameters
     ----------
     graph : Graph
     keep : frozenset of int
-        Ids of tensors that live to the end.
+        Ids of tensors that live until the end.
     time_limit : float, optional
-        Seconds; then the best so far.
+        Seconds; then the best solution so far is returned.
 
     Returns
     -------
@@ -94,9 +94,9 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     until = None if time_limit is None else time.monotonic() + time_limit
     task, packed = _task(graph, keep)
     first = exact_order(task.net, until)
-    blocks = task.blocks(first.order)
-    offsets, _, _ = place_ilp(blocks, time_limit=left(until))
-    top = height(blocks, offsets)
+    buffers = task.buffers(first.order)
+    offsets, _, _ = place_ilp(buffers, time_limit=left(until))
+    top = height(buffers, offsets)
     ends = [
         item.size + (offset or 0) for item, offset in zip(task.items, task.fixed, strict=True) if offset is not None
     ]
@@ -104,7 +104,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     order = first.order
     if top > bound:
         order, offsets, bound = _together(task, (order, offsets, top), bound, until)
-        top = height(task.blocks(order), offsets)
+        top = height(task.buffers(order), offsets)
     count = len(task.items) - len(task.owners)
     sources = max((low + int(graph.tensors[k]["size"]) for k, low in packed.items()), default=0)
     placed = {item.tensors[0]: offset for item, offset in zip(task.items[:count], offsets, strict=False)}
@@ -142,9 +142,9 @@ def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
 def _together(
     task: _Task, known: tuple[list[int], list[int], int], bound: int, until: float | None
 ) -> tuple[list[int], list[int], int]:
-    """(order, offsets, lower bound), where the best that is known has a height above the bound."""
+    """(order, offsets, lower bound), if the best known height is above the bound."""
     order, offsets, top = known
-    unit, _ = step(task.blocks(order))
+    unit, _ = unit_of(task.buffers(order))
     limit = top - unit
     reach = probe(task.net, limit + task.resident, until)
     if reach is None:
@@ -155,7 +155,7 @@ def _together(
     peak = model.variable(scale.down(bound - always), scale.down(limit - always), cost=1.0, integer=scale.whole)
     plan = Plan(model, task.net, reach, alone=True)
     plan.limit(scale, peak)
-    blank = task.blocks(order)
+    blank = task.buffers(order)
     addresses = [address_of(model, scale, one, limit, True) for one in blank]
     for item, address in zip(task.items, addresses, strict=True):
         model.row(scale.down(item.size - always), float("inf"), [(peak, 1.0), (address, -1.0)])
@@ -165,15 +165,15 @@ def _together(
     if outcome.values is not None:
         ordered = plan.order(outcome.values)
         if is_topological(ordered, task.net.reach):
-            blocks = task.blocks(ordered)
-            found = settle(blocks, [outcome.values[address] for address in addresses])
-            if found is not None and height(blocks, found) < top:
-                order, offsets, top = ordered, found, height(blocks, found)
+            buffers = task.buffers(ordered)
+            found = settle(buffers, [outcome.values[address] for address in addresses])
+            if found is not None and height(buffers, found) < top:
+                order, offsets, top = ordered, found, height(buffers, found)
     return order, offsets, max(bound, min(scale.bound(reached), top))
 
 
 def _separate(task: _Task, plan: Plan, scale: Scale, addresses: list[int], limit: int) -> None:
-    """Equations 6 and 7 for each pair that can be there at the same time."""
+    """Equations 6 and 7 for each pair that can be alive at the same time."""
     model = plan.model
     live = [_alive(plan, item) for item in task.items]
     for i, one in enumerate(task.items):
@@ -199,7 +199,7 @@ def _separate(task: _Task, plan: Plan, scale: Scale, addresses: list[int], limit
 
 
 def _alive(plan: Plan, item: Item) -> list[Sum]:
-    """C_{e,t} + P_{e,t} at every step."""
+    """C_{e,t} + P_{e,t} at every timestep."""
     created = [Sum() if item.source == INPUT else plan.runs(item.source, t) for t in range(plan.spans.steps)]
     return [one.add(other) for one, other in zip(created, plan.preserved(item), strict=True)]
 
@@ -209,13 +209,13 @@ def _can(alive: Sum) -> bool:
 
 
 def _always(one: Item, other: Item) -> bool:
-    """Whether an op has both at once."""
+    """Whether some op needs both at once."""
     together = one.source == other.source
     return together or one.source in other.readers or other.source in one.readers
 
 
 def _precedes(reach: Reach, one: Item, other: Item) -> bool:
-    """Whether the last op that uses the one comes before the first that uses the other (section 4.2)."""
+    """Whether every op that uses `one` comes before every op that uses `other` (section 4.2)."""
     if one.kept or other.source == INPUT:
         return False
     last = one.readers or {one.source}

@@ -1,4 +1,4 @@
-"""Integer programs over HiGHS: variables, rows, and a bound that can be trusted."""
+"""Integer programs for HiGHS: variables, rows, and a bound that can be trusted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Terms = list[tuple[int, float]]  # (variable, coefficient)
 
 LARGEST = 1e6  # bytes are scaled so that no bound on the objective is above it
 TOLERANCE = 1e-9  # of rows and of integrality, at that scale
-SLACK = 1e-2  # what rows that are off by TOLERANCE can add up to in the objective, with a wide margin
+SLACK = 1e-2  # a generous limit on what violations of rows by TOLERANCE can add up to in the objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Bytes as HiGHS sees them: multiples of `unit`, divided by `divisor` where that leaves more than 1e6.
+    """Bytes as HiGHS sees them: multiples of `unit`, also divided by `divisor` if there are more than 1e6.
 
-    All bytes of a problem are multiples of their greatest common divisor. Up to a million of them the figures are
-    whole and a bound rounds up to the next one exactly. Beyond that a bound is good to one part in 10^8.
+    All bytes of a problem are multiples of their greatest common divisor. Up to a million of them, the figures are
+    whole numbers and a bound rounds up exactly. Beyond that a bound is good to one part in 10^8.
     """
 
     unit: int
@@ -32,7 +32,7 @@ class Scale:
 
     @classmethod
     def of(cls, sizes: Sequence[int], most: int, largest: float = LARGEST) -> Scale:
-        """For sums of `sizes` up to `most` bytes; up to `largest` where HiGHS sees them."""
+        """The scale for sums of `sizes` up to `most` bytes, which HiGHS sees as at most `largest`."""
         unit = max(math.gcd(*sizes), 1)
         return cls(unit=unit, divisor=max(most / unit / largest, 1.0), slack=SLACK * largest / LARGEST)
 
@@ -44,13 +44,13 @@ class Scale:
         return size / self.unit / self.divisor
 
     def bound(self, value: float) -> int:
-        """A lower bound in bytes from HiGHS's: less its tolerance, then up to the next multiple of the unit."""
+        """A lower bound in bytes from HiGHS's bound: less the tolerance, rounded up to a multiple of the unit."""
         return math.ceil((value - self.slack) * self.divisor) * self.unit if math.isfinite(value) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What HiGHS says: values of the best solution, a bound (-inf: none), and whether there is no solution at all."""
+    """HiGHS's answer: values of the best solution, a bound (-inf: none), and whether it is infeasible."""
 
     values: list[float] | None
     bound: float
@@ -58,14 +58,14 @@ class Outcome:
 
 
 class TimeUpError(Exception):
-    """A program that is not even written when the time is up."""
+    """Time ran out while the integer program was being written."""
 
 
 class Model:
-    """Minimise the sum of cost times variable. Writing one can take long: after `until` it ends in TimeUpError."""
+    """Minimise the sum of cost times variable. Writing a model can take long: after `until` it raises TimeUpError."""
 
     def __init__(self, until: float | None = None) -> None:
-        self.until = until  # a time of the monotonic clock
+        self.until = until  # a time of time.monotonic()
         self.lower: list[float] = []
         self.upper: list[float] = []
         self.cost: list[float] = []
@@ -89,7 +89,7 @@ class Model:
             raise TimeUpError
 
     def solve(self, *, time_limit: float | None, gap: float) -> Outcome:
-        """With one thread, until the bound is within `gap` of the best or time is up."""
+        """Solve on one thread, until the bound is within `gap` of the best solution or time is up."""
         until = None if time_limit is None else time.monotonic() + time_limit
         highspy = load()
         solver = highspy.Highs()
@@ -142,7 +142,7 @@ class Model:
 
 
 def load() -> Any:
-    """The package highspy, imported when it is needed."""
+    """The package highspy, imported when needed."""
     try:
         import highspy
     except ImportError as error:
@@ -151,7 +151,7 @@ def load() -> Any:
 
 
 def _run(solver: Any) -> None:
-    """In a thread of its own, so that Ctrl-C ends it."""
+    """Run HiGHS in a thread, so that Ctrl-C works."""
     stop = threading.Event()
 
     def check(event: Any) -> None:

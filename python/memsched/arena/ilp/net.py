@@ -1,4 +1,4 @@
-"""What the integer programs need to know of a graph: who comes before whom, and what is alive because of whom."""
+"""A graph for the integer programs: which op comes before which, and which bytes are alive because of which ops."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from memsched._core import Graph
 from memsched.support.documents import Document
 
-INPUT = -1  # the source of what is there from the start
+INPUT = -1  # the source of items that exist from the start
 WORKSPACE = -1  # in place of the id of a tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Bytes that come and go together: written by `source`, freed after the last of `readers`, or never if `kept`.
+    """Bytes with a common lifetime: written by `source`, freed after the last of `readers`, or never if `kept`.
 
-    What has neither readers nor `kept` lives while its source runs.
+    An item without readers that is not `kept` lives only while its source runs.
     """
 
     tensors: tuple[int, ...]
@@ -55,24 +55,24 @@ class Reach:
             self.after[op] |= late
 
     def last(self, ops: Iterable[int]) -> list[int]:
-        """Those that come before no other one of them."""
+        """The ops of a set that come before no other op of the set."""
         mask = sum(1 << op for op in ops)
         return [op for op in bits(mask) if not self.after[op] & mask]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """A graph's ops as numbers. `always`: resident, weights, and inputs that are kept, in bytes."""
+    """A graph's ops as numbers. `always` counts the bytes of resident, weights and kept inputs."""
 
     count: int
     edges: frozenset[tuple[int, int]]
     reach: Reach
-    items: list[Item]  # those that outlive their source, or are inputs; alike ones are one item
-    scratch: list[int]  # of each op: its workspace and what it writes for nobody, in bytes
+    items: list[Item]  # items that outlive their source, and inputs; alike ones are merged
+    scratch: list[int]  # per op: its workspace and outputs that nobody reads, in bytes
     always: int
 
     def peak(self, order: Sequence[int]) -> int:
-        """Bytes at the worst moment of an order, `always` included."""
+        """The peak of an order in bytes, `always` included."""
         place = {op: k for k, op in enumerate(order)}
         change = [0] * (len(order) + 1)
         for item in self.items:
@@ -86,7 +86,7 @@ class Net:
         return peak
 
     def needs(self, reach: Reach) -> list[int]:
-        """Of each op the bytes that are alive while it runs, in every order that keeps the precedences."""
+        """Per op, the bytes that are alive while it runs in every order that keeps the precedences."""
         made, wanted = self.masks(reach)
         return [
             self.always + self.scratch[op] + sum(self.items[k].size for k in bits(made[op] & wanted[op]))
@@ -99,7 +99,7 @@ class Net:
         return sum(1 << op for op in range(self.count) if op not in writers and not self.scratch[op])
 
     def masks(self, reach: Reach) -> tuple[list[int], list[int]]:
-        """Of each op the items that it or an op before it makes, and those that it or an op after it wants."""
+        """Per op, the items made by it or an op before it, and those wanted by it or an op after it."""
         from_start = sum(1 << k for k, item in enumerate(self.items) if item.source == INPUT)
         to_end = sum(1 << k for k, item in enumerate(self.items) if item.kept)
         makes, reads = [0] * self.count, [0] * self.count
@@ -117,13 +117,13 @@ class Net:
         return made, wanted
 
     def bound(self, reach: Reach) -> int:
-        """Bytes that no order can do without: of the neediest op, and of any op on top of all inputs at the start."""
+        """A lower bound on the peak of any order: the largest need of an op, and any first op on top of all inputs."""
         start = sum(item.size for item in self.items if item.source == INPUT)
         return max([self.always + start, *self.needs(reach)])
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, from the lowest."""
+    """The indices of the set bits, in increasing order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -131,7 +131,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def is_topological(order: Sequence[int], reach: Reach) -> bool:
-    """Whether each op comes once, after all that must be before it."""
+    """Whether each op occurs once, after all its predecessors."""
     done = 0
     for op in order:
         if reach.before[op] & ~done or done >> op & 1:
@@ -141,7 +141,7 @@ def is_topological(order: Sequence[int], reach: Reach) -> bool:
 
 
 def least_run(op: Document, size: dict[str, int], wanted: set[str]) -> tuple[list[str], int]:
-    """What an op writes, and its workspace, in the run that makes the least; a tape with nothing wanted may be left."""
+    """Outputs and workspace of an op in the run that needs least; a tape with nothing wanted may be skipped."""
     writes, least = list(op["writes"]), min(int(choice["workspace"]) for choice in op["choices"])
     tape = set(op.get("tape", ()))
     if tape and not tape & wanted:
@@ -152,7 +152,7 @@ def least_run(op: Document, size: dict[str, int], wanted: set[str]) -> tuple[lis
 
 
 def least_runs(graph: Graph, keep: frozenset[int]) -> list[tuple[list[str], int]]:
-    """`least_run` of each op, where what an op reads and what is kept is wanted."""
+    """`least_run` of each op, where everything that is read or kept is wanted."""
     size = {tensor["name"]: int(tensor["size"]) for tensor in graph.tensors}
     wanted = {name for op in graph.ops for name in op["reads"]}
     wanted |= {tensor["name"] for k, tensor in enumerate(graph.tensors) if k in keep}
@@ -160,7 +160,7 @@ def least_runs(graph: Graph, keep: frozenset[int]) -> list[tuple[list[str], int]
 
 
 def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
-    """An item for each tensor of more than no bytes that is alive at some time, in the graph's order."""
+    """One item per tensor with bytes that is alive at some time, in the graph's order."""
     tensors, ops = graph.tensors, graph.ops
     number = {tensor["name"]: k for k, tensor in enumerate(tensors)}
     runs = least_runs(graph, keep)
@@ -174,7 +174,7 @@ def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
     items = []
     for k, tensor in enumerate(tensors):
         kept = k in keep or tensor["role"] == "weight"
-        unused = source[k] == INPUT and not readers[k] and not kept  # an input, or a tape that is left
+        unused = source[k] == INPUT and not readers[k] and not kept  # an input, or a tape that is skipped
         if tensor["size"] > 0 and not unused:
             items.append(
                 Item(tensors=(k,), source=source[k], readers=frozenset(readers[k]), kept=kept, size=int(tensor["size"]))
@@ -183,13 +183,13 @@ def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
 
 
 def edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
-    """(writer, reader) of every tensor that one op writes and another reads, those of no bytes included."""
+    """(writer, reader) of every tensor that one op writes and another reads, including empty ones."""
     writer = {name: k for k, op in enumerate(graph.ops) for name in op["writes"]}
     return frozenset((writer[name], k) for k, op in enumerate(graph.ops) for name in op["reads"] if name in writer)
 
 
 def net_of(graph: Graph, keep: frozenset[int]) -> Net:
-    """What orders of a graph are about."""
+    """The Net of a graph."""
     edges = edges_of(graph)
     scratch = [workspace for _, workspace in least_runs(graph, keep)]
     always = graph.resident

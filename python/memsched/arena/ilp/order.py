@@ -1,4 +1,4 @@
-"""OLLA's order of the ops (Steiner et al., 2022): equations 1 to 5, 13 and 14 over HiGHS."""
+"""OLLA's order of the ops (Steiner et al., 2022): equations 1 to 5, 13 and 14, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OrderSolution:
     order : list of int
         Ids of the ops.
     peak_memory, lower_bound : int
-        Bytes of this order, and bytes that no order can do without; resident and weights included in both.
+        Peak of this order and a lower bound on the peak of any order, in bytes, resident and weights included.
     optimal : bool
         Whether they are equal.
     """
@@ -46,26 +46,26 @@ def order_ilp(
 ) -> OrderSolution:
     """Find the order of the ops with the least peak.
 
-    By default every step of the program runs one op, which makes it exact. A beam search gives a first order. Then the
-    program is asked for a better one: between two ops whose order is decided by what that costs, a precedence is added.
-    If there is none, the first order is optimal.
+    By default each timestep of the integer program runs one op, which makes it exact. A beam search gives a first
+    order. Then the integer program looks for a better one; if the cost decides which of two ops comes first, that
+    precedence is added. If there is no better order, the first one is optimal.
 
-    Sizes are divided by their greatest common divisor. If the peak is more than a million times that, HiGHS's
-    tolerances leave a gap of one part in 10^8 between the bound and an optimum.
+    Sizes are divided by their greatest common divisor. If the peak is more than a million times that, the tolerances
+    of HiGHS leave a gap of one part in 10^8 between the bound and an optimum.
 
     Parameters
     ----------
     graph : Graph
     keep : frozenset of int
-        Ids of tensors that live to the end.
+        Ids of tensors that live until the end.
     time_limit : float, optional
-        Seconds; then the best order so far.
+        Seconds; then the best order so far is returned.
     compressed : bool
-        OLLA's own horizon: as many steps as the longest path has ops, several ops in a step, all of whose tensors count
-        together. The order is what HiGHS decides; only the graph itself gives a bound.
+        OLLA's own horizon: as many timesteps as the longest path has ops, with several ops per timestep, all of whose
+        tensors count together. HiGHS decides the order, but only the graph itself gives a bound.
     control_edges : bool
-        OLLA's functions 3 and 4: let each weight update run before an op that its gradient's neighbourhood suggests.
-        That can exclude all optimal orders, so that only the graph itself gives a bound.
+        OLLA's functions 3 and 4: run each weight update before an op suggested by the neighbourhood of its gradient.
+        This can exclude all optimal orders, so only the graph itself gives a bound.
 
     Returns
     -------
@@ -87,13 +87,13 @@ def order_ilp(
     else:
         found = exact_order(net, until)
     given = [int(tensor["size"]) for tensor in graph.tensors if tensor["role"] in ("input", "weight")]
-    start = int(graph.resident) + sum(given)  # also of what no op reads
+    start = int(graph.resident) + sum(given)  # also inputs that no op reads
     peak, bound = max(found.peak_memory, start), max(found.lower_bound, start)
     return OrderSolution(order=found.order, peak_memory=peak, lower_bound=bound)
 
 
 def exact_order(net: Net, until: float | None) -> OrderSolution:
-    """The order of least peak while ops run; `until` is a time of the monotonic clock."""
+    """The order with the least peak while ops run; `until` is a time of time.monotonic()."""
     best = beam_order(net, until)
     peak, bound = net.peak(best), net.bound(net.reach)
     if is_up(until):
@@ -123,7 +123,7 @@ def exact_order(net: Net, until: float | None) -> OrderSolution:
 
 
 def _published(net: Net, reach: Reach, compressed: bool, until: float | None) -> OrderSolution:
-    """What OLLA's shortcuts find; the listed order if they find nothing in time."""
+    """The order that OLLA's shortcuts find, or the listed order if they find none in time."""
     bound = net.bound(net.reach)
     scale = _scale(net, sum(item.size for item in net.items) + sum(net.scratch) + net.always)
     model = Model()
@@ -144,7 +144,7 @@ def _scale(net: Net, most: int) -> Scale:
 
 
 def gap(scale: Scale) -> float:
-    """Two bounds that are closer than one unit are the same."""
+    """The absolute gap: bounds closer than one unit are equal."""
     return 0.9 if scale.whole else 1e-3
 
 

@@ -1,4 +1,4 @@
-"""OLLA's addresses (Steiner et al., 2022): equations 6 to 8 and 15 over HiGHS."""
+"""OLLA's addresses (Steiner et al., 2022): equations 6 to 8 and 15, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import math
 import time
 from collections.abc import Sequence
 
-from memsched.arena.ilp.blocks import Lifetime, check_fixed, greedy, height, is_live, load, meet, overlap, settle, step
+from memsched.arena.ilp.buffers import (
+    Lifetime,
+    check_fixed,
+    greedy,
+    height,
+    is_live,
+    load,
+    meet,
+    overlap,
+    settle,
+    unit_of,
+)
 from memsched.arena.ilp.model import Model, Scale, TimeUpError
 from memsched.arena.ilp.model import load as load_highs
 from memsched.arena.ilp.order import gap, left
@@ -21,37 +32,37 @@ def place_ilp(
     *,
     preplace: bool = False,
 ) -> tuple[list[int], int, bool]:
-    """Find addresses for buffers of known lifetimes, such that the highest end is as low as possible.
+    """Find addresses for buffers with known lifetimes, so that the highest end is as low as possible.
 
-    Greedy placements come first. If they are higher than the load, the program is asked for a lower one. Its sizes are
-    scaled as those of `order_ilp`.
+    Greedy placements come first. If they are higher than the load, the integer program looks for a lower one. Sizes
+    are scaled as in `order_ilp`.
 
     Parameters
     ----------
     buffers : sequence
-        Of objects with start, end (half-open), size (bytes), alignment (bytes) and offset (bytes, or None: any). One
-        without bytes or time is put at its offset or at 0; there it counts for the height, and is in nobody's way.
+        Objects with start, end (half-open), size (bytes), alignment (bytes) and offset (bytes, or None for any). A
+        buffer without bytes or time is put at its offset or at 0; it counts for the height but conflicts with none.
     capacity : int, optional
-        Bytes that are there.
+        Bytes available.
     time_limit : float, optional
-        Seconds; then the best placement so far.
+        Seconds; then the best placement so far is returned.
     preplace : bool
-        OLLA's function 5 first: a pyramid of buffers that lie within each other's lifetimes. Only the load is then a
-        lower bound.
+        OLLA's function 5 first: a pyramid of buffers that lie within each other's lifetimes. Then the only lower bound
+        is the load.
 
     Returns
     -------
     offsets : list of int
         Bytes.
     lower_bound : int
-        Bytes below which no placement can end.
+        Bytes; no placement is lower.
     optimal : bool
-        Whether this one ends there.
+        Whether this placement has that height.
 
     Raises
     ------
     InfeasibleError
-        It needs more than the capacity. min_memory is the height that was found, the least one unless the time was up.
+        It needs more than the capacity. min_memory is the height found; it is the least one unless time ran out.
     InvalidInputError
         Fixed buffers overlap or are not aligned.
     MemschedError
@@ -62,55 +73,53 @@ def place_ilp(
     check_fixed(buffers)
     offsets = [one.offset or 0 for one in buffers]
     live = [k for k, one in enumerate(buffers) if is_live(one)]
-    blocks = [buffers[k] for k in live]
-    found, bound = _lowest(pyramid(blocks) if preplace else blocks, until)
+    alive = [buffers[k] for k in live]
+    found, bound = _lowest(pyramid(alive) if preplace else alive, until)
     for k, offset in zip(live, found, strict=True):
         offsets[k] = offset
     idle = max((offsets[k] + one.size for k, one in enumerate(buffers) if not is_live(one)), default=0)
-    bound = max(load(blocks) if preplace else bound, idle)
+    bound = max(load(alive) if preplace else bound, idle)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
-        proof = (
-            "no placement ends below" if top == bound else f"the time was up; no placement ends below {bound} bytes:"
-        )
+        proof = "no placement ends below" if top == bound else f"time ran out; no placement ends below {bound} bytes:"
         raise InfeasibleError(f"the buffers need {top} bytes and the capacity is {capacity}; {proof} that", top)
     return offsets, bound, top == bound
 
 
-def _lowest(blocks: Sequence[Lifetime], until: float | None) -> tuple[list[int], int]:
+def _lowest(buffers: Sequence[Lifetime], until: float | None) -> tuple[list[int], int]:
     """(offsets, lower bound)"""
-    best = greedy(blocks)
-    bound = load(blocks)
-    if height(blocks, best) == bound:
+    best = greedy(buffers)
+    bound = load(buffers)
+    if height(buffers, best) == bound:
         return best, bound
     try:
-        return _by_program(blocks, best, bound, until)
+        return _by_program(buffers, best, bound, until)
     except TimeUpError:
         return best, bound
 
 
-def _by_program(blocks: Sequence[Lifetime], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
-    """The same, where a placement and a bound are known."""
-    top = height(blocks, best)
-    unit, plain = step(blocks)
+def _by_program(buffers: Sequence[Lifetime], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
+    """The same, given a placement and a bound."""
+    top = height(buffers, best)
+    unit, plain = unit_of(buffers)
     scale = Scale.of([unit], top)
     model = Model(until)
     limit = top - unit
     highest = model.variable(scale.down(bound), scale.down(limit), cost=1.0, integer=scale.whole)
-    live = [k for k, one in enumerate(blocks) if is_live(one)]
-    addresses = {k: address_of(model, scale, blocks[k], limit, plain) for k in live}
-    common = 1 if plain else math.gcd(*(blocks[k].alignment for k in live))
-    pairs = [(i, j) for i in live for j in live if i < j and meet(blocks[i], blocks[j])]
-    mirrored = plain and all(blocks[k].offset is None for k in live)
+    live = [k for k, one in enumerate(buffers) if is_live(one)]
+    addresses = {k: address_of(model, scale, buffers[k], limit, plain) for k in live}
+    common = 1 if plain else math.gcd(*(buffers[k].alignment for k in live))
+    pairs = [(i, j) for i in live for j in live if i < j and meet(buffers[i], buffers[j])]
+    mirrored = plain and all(buffers[k].offset is None for k in live)
     for k in live:
-        model.row(scale.down(blocks[k].size), float("inf"), [(highest, 1.0), (addresses[k], -1.0)])
-    for i, j in sorted(pairs, key=lambda pair: (-blocks[pair[0]].size * blocks[pair[1]].size, pair)):
-        if blocks[i].offset is not None and blocks[j].offset is not None:
+        model.row(scale.down(buffers[k].size), float("inf"), [(highest, 1.0), (addresses[k], -1.0)])
+    for i, j in sorted(pairs, key=lambda pair: (-buffers[pair[0]].size * buffers[pair[1]].size, pair)):
+        if buffers[i].offset is not None and buffers[j].offset is not None:
             continue
-        below = model.variable(1 if mirrored else 0, 1, integer=True)  # one pair may be either way up: a mirror image
+        below = model.variable(1 if mirrored else 0, 1, integer=True)  # by mirror symmetry, the first pair may be fixed
         mirrored = False
         for low, high, factor, constant in ((i, j, 1.0, 0.0), (j, i, -1.0, 1.0)):
-            padded = -(-blocks[low].size // common) * common
+            padded = -(-buffers[low].size // common) * common
             apart(
                 model, scale, (addresses[low], padded, addresses[high]), ([(below, factor)], constant), limit + common
             )
@@ -118,18 +127,18 @@ def _by_program(blocks: Sequence[Lifetime], best: list[int], bound: int, until: 
     if outcome.infeasible:
         return best, max(bound, min(scale.bound(scale.down(top)), top))
     if outcome.values is not None:
-        found = settle(blocks, [outcome.values[addresses[k]] if k in addresses else 0.0 for k in range(len(blocks))])
-        if found is not None and height(blocks, found) < top:
-            best, top = found, height(blocks, found)
-    assert overlap(blocks, best) is None
+        found = settle(buffers, [outcome.values[addresses[k]] if k in addresses else 0.0 for k in range(len(buffers))])
+        if found is not None and height(buffers, found) < top:
+            best, top = found, height(buffers, found)
+    assert overlap(buffers, best) is None
     return best, max(bound, min(scale.bound(outcome.bound), top))
 
 
 def address_of(model: Model, scale: Scale, one: Lifetime, limit: int, plain: bool) -> int:
     """A variable for an address, in HiGHS's bytes: fixed, or a multiple of the alignment.
 
-    Where the scale is not whole, multiples are finer than doubles, and HiGHS would find none where there are some. Then
-    any address may be taken: that can only lower the bound, and `settle` aligns what is found.
+    If the scale is not whole, multiples are finer than doubles and HiGHS might find none. Then any address is allowed:
+    this can only lower the bound, and `settle` aligns the result.
     """
     if one.offset is not None:
         return model.variable(scale.down(one.offset), scale.down(one.offset))
@@ -147,7 +156,7 @@ def apart(
     below: tuple[list[tuple[int, float]], float],
     limit: int,
 ) -> None:
-    """Equation 7: where `below`, terms and a constant, is 1, address + size <= the other address."""
+    """Equation 7: if `below` (terms and a constant) is 1, then address + size <= the other address."""
     low, size, high = ends
     terms, constant = below
     slack = scale.down(limit)

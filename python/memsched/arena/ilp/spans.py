@@ -11,7 +11,7 @@ from memsched.arena.ilp.net import INPUT, Item, Net, Reach, bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Of each op the first and the last of the time steps 0 .. steps - 1 at which it may run."""
+    """The first and last timestep of 0 .. steps - 1 at which each op may run."""
 
     steps: int
     first: list[int]
@@ -19,9 +19,9 @@ class Spans:
 
     @classmethod
     def exact(cls, reach: Reach, instant: int) -> Spans:
-        """One op a step: as many steps as ops, less those that must come before or after.
+        """One op per timestep: as many timesteps as ops, narrowed by the ops that must come before or after.
 
-        The ops of the mask `instant` take no step. They run at the end of the step that makes them ready, or at -1.
+        Ops in the mask `instant` take no timestep. They run at the end of the one that makes them ready, or at -1.
         """
         count = len(reach.before)
         timed = (1 << count) - 1 & ~instant
@@ -32,7 +32,7 @@ class Spans:
 
     @classmethod
     def levels(cls, reach: Reach) -> Spans:
-        """As many steps as the longest path has ops; several ops may share a step."""
+        """As many timesteps as the longest path has ops; several ops may share one."""
         count = len(reach.before)
         first, tail = [0] * count, [0] * count
         for op in sorted(range(count), key=lambda op: reach.before[op].bit_count()):
@@ -61,13 +61,15 @@ class Sum:
 class Plan:
     """The variables of an order: C_{e,t} as a running sum, and P_{e,t}.
 
-    All tensors that an op writes are created when it runs (equation 5), so that one set of variables an op serves them.
+    All tensors that an op writes are created when it runs (equation 5), so one set of variables per op serves them.
     The binary `done(v, t)` is the sum of C up to t: it never falls and ends at 1 (equation 3). P_{e,t}, alive at the
-    start of step t, is at least done(src, t - 1) - done(sink, t - 1) for every sink, which are equations 1, 2 and 4,
-    summed over time. With one sink that counts it is equal to it and needs no variable; otherwise it may be continuous.
+    start of timestep t, is at least done(src, t - 1) - done(sink, t - 1) for every sink, which are equations 1, 2 and
+    4, summed over time. With one relevant sink it is equal to that and needs no variable; otherwise it may be
+    continuous.
 
-    Without `alone` several ops may share a step, as in OLLA. With it each step has one, but for ops that allocate
-    nothing: to run one of them when it gets ready never costs anything, so it is done at the end of that step.
+    Without `alone` several ops may share a timestep, as in OLLA. With it each timestep has one op, apart from ops that
+    allocate nothing: running one of those as soon as it is ready never costs anything, so it is done at the end of
+    that timestep.
     """
 
     def __init__(self, model: Model, net: Net, reach: Reach, *, alone: bool) -> None:
@@ -84,10 +86,10 @@ class Plan:
             for before in reach.last(bits(reach.before[op])):
                 self._precede(before, op)
         if alone:
-            self._one_a_step()
+            self._one_per_timestep()
 
     def _precede(self, first: int, second: int) -> None:
-        ready = 0 if self.instant >> second & 1 else 1  # steps from the end of the first to that of the second
+        ready = 0 if self.instant >> second & 1 else 1  # timesteps from the end of the first to that of the second
         for t in range(self.spans.first[second], self.spans.last[first] + ready):
             self.at_least(self.done(first, t - ready), self.done(second, t))
 
@@ -98,7 +100,7 @@ class Plan:
             self.model.row(-total.constant, float("inf"), total.terms)
 
     def done(self, op: int, t: int) -> Sum:
-        """Whether the op has run when step t ends."""
+        """Whether the op has run when timestep t ends."""
         if op == INPUT or t >= self.spans.last[op]:
             return Sum(1.0)
         if t < self.spans.first[op]:
@@ -106,13 +108,13 @@ class Plan:
         return Sum(0.0, [(self.variables[op][t - self.spans.first[op]], 1.0)])
 
     def runs(self, op: int, t: int) -> Sum:
-        """C_{e,t} of what the op writes."""
+        """C_{e,t} of the op's outputs."""
         if not self.spans.first[op] <= t <= self.spans.last[op]:
             return Sum()
         return self.done(op, t).add(self.done(op, t - 1), -1.0)
 
     def preserved(self, item: Item) -> list[Sum]:
-        """P_{e,t} of an item at every step."""
+        """P_{e,t} of an item at every timestep."""
         steps = range(self.spans.steps)
         made = [self.done(item.source, t - 1) for t in steps]
         if item.kept:
@@ -134,7 +136,7 @@ class Plan:
                 alive = Sum(0.0, [(self.model.variable(0, 1), 1.0)])
                 for one in least:
                     self.at_least(alive, one)
-            if alive.terms:  # as only one of these ops runs at a time, equation 4 holds for their sum
+            if alive.terms:  # only one of these ops runs at a time, so equation 4 holds for their sum
                 running = Sum()
                 for op in between:
                     running.add(self.runs(op, t))
@@ -144,7 +146,7 @@ class Plan:
         return kept
 
     def _between(self, item: Item) -> list[int]:
-        """The ops that run while an item is preserved, whatever the order."""
+        """The ops that run while an item is preserved in every order."""
         after = (1 << self.net.count) - 1 if item.source == INPUT else self.reach.after[item.source]
         until = 0
         for op in item.readers:
@@ -152,7 +154,7 @@ class Plan:
         return list(bits(after & until & ~self.instant))
 
     def limit(self, scale: Scale, peak: int) -> None:
-        """Hold equation 13 at every step, against a variable for the bytes on top of what is always there."""
+        """Add equation 13 at every timestep, with a variable for the bytes on top of `always`."""
         writes = [
             self.net.scratch[op] + sum(item.size for item in self.net.items if item.source == op)
             for op in range(self.net.count)
@@ -167,8 +169,8 @@ class Plan:
                     total.add(self.runs(op, t), scale.down(size))
             self.model.row(-float("inf"), -total.constant, total.terms)
 
-    def _one_a_step(self) -> None:
-        """Exactly t + 1 ops are done when step t ends, without the instant ones."""
+    def _one_per_timestep(self) -> None:
+        """Exactly t + 1 ops, not counting instant ones, are done when timestep t ends."""
         for t in range(self.spans.steps):
             total = Sum()
             for op in bits((1 << self.net.count) - 1 & ~self.instant):
@@ -177,7 +179,7 @@ class Plan:
                 self.model.row(t + 1 - total.constant, t + 1 - total.constant, total.terms)
 
     def order(self, values: list[float]) -> list[int]:
-        """Function 1: the ops by the step at which they run, each once; within a step as the graph lists them."""
+        """Function 1: the ops by the timestep at which they run; within a timestep in the order of the graph."""
         step = [
             self.spans.last[op] - sum(values[variable] > 0.5 for variable in own)
             for op, own in enumerate(self.variables)

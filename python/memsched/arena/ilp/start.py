@@ -12,9 +12,9 @@ NARROW = 16  # and above
 
 
 def beam_order(net: Net, until: float | None) -> list[int]:
-    """The best of the listed order and what a beam over sets of ops finds, ranked by peak and then by bytes alive.
+    """The better of the listed order and that of a beam search over sets of ops, ranked by peak, then bytes alive.
 
-    When the time is up before the beam is through, the listed order.
+    If time runs out during the beam search, the listed order.
     """
     listed = list(range(net.count))
     width = WIDTH if net.count <= SMALL else NARROW
@@ -47,9 +47,9 @@ def is_up(until: float | None) -> bool:
 
 
 def probed_bound(net: Net, low: int, high: int, unit: int, until: float | None) -> int:
-    """The least limit from `low` to `high`, in units, of which `probe` does not say that it is too low."""
+    """The least limit from `low` to `high`, in units, that `probe` does not refute."""
     steps = (high - low) // unit
-    above, most = 0, steps  # that many units above `low` are a bound
+    above, most = 0, steps  # this many units above `low` are a bound
     while above < most and not is_up(until):
         middle = (above + most) // 2
         if probe(net, low + middle * unit, until) is None:
@@ -60,10 +60,10 @@ def probed_bound(net: Net, low: int, high: int, unit: int, until: float | None) 
 
 
 def probe(net: Net, limit: int, until: float | None) -> Reach | None:
-    """The precedences of every order whose peak is within `limit`; None: there is no such order.
+    """The precedences of every order whose peak is within `limit`; None if there is no such order.
 
-    Of two ops one runs first. Where that alone makes some op hold more than the limit, it is the other one. When
-    time is up, the precedences that are known by then.
+    Of two ops one runs first. If that alone makes some op exceed the limit, the other one runs first. If time runs
+    out, the precedences found so far.
     """
     reach = net.reach.copy()
     if max(net.needs(reach), default=net.always) > limit:
@@ -88,7 +88,7 @@ def probe(net: Net, limit: int, until: float | None) -> Reach | None:
 
 
 def _fits(net: Net, reach: Reach, made: list[int], wanted: list[int], edge: tuple[int, int], limit: int) -> bool:
-    """Whether all ops stay within the limit if the first one of the edge runs before the second one."""
+    """Whether all ops stay within the limit if the first op of the edge runs before the second."""
     first, second = edge
 
     def within(op: int, alive: int) -> bool:

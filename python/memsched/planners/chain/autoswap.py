@@ -32,24 +32,24 @@ STARTS = np.vstack([np.eye(4), np.full((1, 4), 0.25)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """The blocks that may be offloaded, relative to the plain run.
+class Candidates:
+    """The candidates that may be offloaded, relative to the plain run.
 
-    In a chain, block x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1. It is absent, in the paper's sense,
+    In a chain, candidate x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1. It is absent, in the paper's sense,
     from the end of F_{k+1} to the start of B_{k+1}; its tape is also absent during these two, which do not read it. In
-    a graph each block is one tensor, absent between its last forward and its first backward use.
+    a graph each candidate is one tensor, absent between its last forward and its first backward use.
 
     Attributes
     ----------
     seconds : ndarray, one entry per op
     excess : ndarray, one entry per op
         Bytes by which the load during the op exceeds M.
-    begin, end : ndarray, one entry per block
+    begin, end : ndarray, one entry per candidate
         It is absent during the ops begin .. end - 1.
-    size, tape : ndarray, one entry per block
-        Bytes of the block, and bytes of its tape, which is also absent during the ops begin - 1 and end.
-    transfer : ndarray, one entry per block
-        Seconds to offload and prefetch the block.
+    size, tape : ndarray, one entry per candidate
+        Bytes of the candidate, and bytes of its tape, which is also absent during the ops begin - 1 and end.
+    transfer : ndarray, one entry per candidate
+        Seconds to offload and prefetch the candidate.
     """
 
     seconds: Array
@@ -61,13 +61,13 @@ class Blocks:
     transfer: Array
 
 
-def blocks_of(call: SetCall) -> Blocks:
-    """The blocks, their transfers, and the load curve of the plain run."""
-    return chain_blocks(call) if isinstance(call, ChainCall) else graph_blocks(call)
+def candidates_of(call: SetCall) -> Candidates:
+    """The candidates, their transfers, and the load curve of the plain run."""
+    return chain_candidates(call) if isinstance(call, ChainCall) else graph_candidates(call)
 
 
-def chain_blocks(call: ChainCall) -> Blocks:
-    """The blocks of a chain."""
+def chain_candidates(call: ChainCall) -> Candidates:
+    """The candidates of a chain."""
     chain, device = call.chain, call.device
     held = np.cumsum([chain.activation[0], *chain.saved])[1:]
     forward = held + chain.forward_overhead
@@ -76,7 +76,7 @@ def chain_blocks(call: ChainCall) -> Blocks:
     size = np.array([chain.activation[0], *chain.saved[:-1]], dtype=np.int64)
     copies = np.bincount(call.stage[(call.stage >= 0) & (_core.tensor_bytes(call.graph) > 0)], minlength=chain.n)
     first = np.arange(chain.n)
-    return Blocks(
+    return Candidates(
         seconds=np.concatenate([chain.forward_time, [0.0], chain.backward_time[::-1]]),
         excess=np.asarray(load - device.memory, dtype=np.int64),
         begin=first + 1,
@@ -87,13 +87,13 @@ def chain_blocks(call: ChainCall) -> Blocks:
     )
 
 
-def graph_blocks(call: SetCall) -> Blocks:
-    """The blocks of a graph."""
+def graph_candidates(call: SetCall) -> Candidates:
+    """The candidates of a graph."""
     graph, device = call.graph, call.device
     lives = _core.Lifetimes(graph)
     movable = np.array(_core.movable_tensors(graph), dtype=np.int64)
     size = np.asarray(_core.tensor_bytes(graph), dtype=np.int64)[movable]
-    return Blocks(
+    return Candidates(
         seconds=_core.op_seconds(graph),
         excess=np.asarray(lives.usage, dtype=np.int64) + graph.resident - device.memory,
         begin=np.maximum(np.asarray(lives.last_forward, dtype=np.int64)[movable], 0) + 1,
@@ -104,26 +104,26 @@ def graph_blocks(call: SetCall) -> Blocks:
     )
 
 
-def scaled_times(blocks: Blocks) -> Blocks:
-    """The blocks with times scaled by a power of two, so that no score overflows; scores do not depend on it."""
-    unit = -math.frexp(max(blocks.seconds.max(), blocks.transfer.max(initial=0.0)))[1]
-    seconds, transfer = np.ldexp(blocks.seconds, unit), np.ldexp(blocks.transfer, unit)
-    return dataclasses.replace(blocks, seconds=seconds, transfer=transfer)
+def scaled_times(candidates: Candidates) -> Candidates:
+    """The candidates with times scaled by a power of two, so that no score overflows; scores do not depend on it."""
+    unit = -math.frexp(max(candidates.seconds.max(), candidates.transfer.max(initial=0.0)))[1]
+    seconds, transfer = np.ldexp(candidates.seconds, unit), np.ldexp(candidates.transfer, unit)
+    return dataclasses.replace(candidates, seconds=seconds, transfer=transfer)
 
 
-def over_absences(blocks: Blocks, rate: Array | Bytes) -> Array:
-    """The integral of a rate (one entry per op) over the absence of each block."""
-    total = np.concatenate([[0.0], np.cumsum(rate * blocks.seconds)])
-    integral: Array = total[blocks.end] - total[blocks.begin]
+def over_absences(candidates: Candidates, rate: Array | Bytes) -> Array:
+    """The integral of a rate (one entry per op) over the absence of each candidate."""
+    total = np.concatenate([[0.0], np.cumsum(rate * candidates.seconds)])
+    integral: Array = total[candidates.end] - total[candidates.begin]
     return integral
 
 
-def scores(blocks: Blocks) -> Array:
+def scores(candidates: Candidates) -> Array:
     """DOA, AOA and WDOA, shape [3, n]. SWDOA is WDOA on the remaining load."""
-    doa = over_absences(blocks, np.ones(len(blocks.seconds))) - blocks.transfer
-    size = np.maximum(blocks.size, 1)
+    doa = over_absences(candidates, np.ones(len(candidates.seconds))) - candidates.transfer
+    size = np.maximum(candidates.size, 1)
     aoa = np.where(doa >= 0, doa * size, doa / size)
-    return np.array([doa, aoa, over_absences(blocks, blocks.excess)])
+    return np.array([doa, aoa, over_absences(candidates, candidates.excess)])
 
 
 def normalised(values: Array) -> Array:
@@ -133,50 +133,50 @@ def normalised(values: Array) -> Array:
     return unit
 
 
-def remove(blocks: Blocks, excess: Bytes, k: int) -> None:
+def remove(candidates: Candidates, excess: Bytes, k: int) -> None:
     """Lower `excess` by the bytes that the absence of x_k frees during each op."""
-    begin, end = int(blocks.begin[k]), int(blocks.end[k])
-    excess[begin:end] -= blocks.size[k]
-    if blocks.tape[k]:
-        excess[[begin - 1, end]] -= blocks.tape[k]
+    begin, end = int(candidates.begin[k]), int(candidates.end[k])
+    excess[begin:end] -= candidates.size[k]
+    if candidates.tape[k]:
+        excess[[begin - 1, end]] -= candidates.tape[k]
 
 
-def select(blocks: Blocks, weights: Array, until: float = math.inf) -> Flags:
-    """Choose the block with the largest weighted score until the load fits everywhere; one flag per block.
+def select(candidates: Candidates, weights: Array, until: float = math.inf) -> Flags:
+    """Choose the candidate with the largest weighted score until the load fits everywhere; one flag per candidate.
 
-    DOA, AOA and WDOA are normalised once over all blocks, SWDOA at each choice over those that remain. Empty blocks
-    stay. Ties go to the first block. If nothing less fits, all are chosen. From time.perf_counter() == `until` on, the
+    DOA, AOA and WDOA are normalised once over all candidates, SWDOA at each choice over those that remain. Empty candidates
+    stay. Ties go to the first candidate. If nothing less fits, all are chosen. From time.perf_counter() == `until` on, the
     scores are no longer updated.
     """
-    chosen = np.zeros(len(blocks.size), np.uint8)
-    left = np.flatnonzero(blocks.size > 0)
+    chosen = np.zeros(len(candidates.size), np.uint8)
+    left = np.flatnonzero(candidates.size > 0)
     if len(left) == 0:
         return chosen
-    fixed = weights[:3] @ normalised(scores(blocks)[:, left])
-    excess = blocks.excess.copy()
+    fixed = weights[:3] @ normalised(scores(candidates)[:, left])
+    excess = candidates.excess.copy()
     while len(left) > 0 and excess.max() > 0:
-        total = fixed + weights[3] * normalised(over_absences(blocks, excess)[left])
+        total = fixed + weights[3] * normalised(over_absences(candidates, excess)[left])
         top = int(np.argmax(total))
         chosen[left[top]] = 1
-        remove(blocks, excess, int(left[top]))
+        remove(candidates, excess, int(left[top]))
         kept = np.arange(len(left)) != top
         left, fixed, total = left[kept], fixed[kept], total[kept]
         _core.hear()
         if time.perf_counter() >= until:
-            chosen[_enough(blocks, excess, left[np.argsort(-total, kind="stable")])] = 1
+            chosen[_enough(candidates, excess, left[np.argsort(-total, kind="stable")])] = 1
             break
     return chosen
 
 
-def _enough(blocks: Blocks, excess: Bytes, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The shortest prefix of `order` after which the load fits, or all blocks if none does."""
+def _enough(candidates: Candidates, excess: Bytes, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The shortest prefix of `order` after which the load fits, or all candidates if none does."""
 
     def fits(count: int) -> bool:
         taken, change = order[:count], np.zeros(len(excess) + 2, np.int64)
         for begin, end, size in (
-            (blocks.begin, blocks.end, blocks.size),
-            (blocks.begin - 1, blocks.begin, blocks.tape),
-            (blocks.end, blocks.end + 1, blocks.tape),
+            (candidates.begin, candidates.end, candidates.size),
+            (candidates.begin - 1, candidates.begin, candidates.tape),
+            (candidates.end, candidates.end + 1, candidates.tape),
         ):
             np.subtract.at(change, begin[taken], size[taken])
             np.add.at(change, end[taken], size[taken])
@@ -272,12 +272,12 @@ def autoswap(
     if call.excess <= 0:
         nothing = call.schedule(np.zeros(len(call.stage), np.uint8), {"name": "autoswap"})
         return call.result({**params, "evaluations": 0, "weights": None}, nothing)
-    blocks = scaled_times(blocks_of(call))
+    candidates = scaled_times(candidates_of(call))
     simulated: dict[bytes, float] = {}
     sets: list[Flags] = []  # one per evaluation
 
     def makespan(weights: Array) -> float:
-        chosen = select(blocks, weights, until)
+        chosen = select(candidates, weights, until)
         sets.append(chosen)
         if chosen.tobytes() not in simulated:
             simulated[chosen.tobytes()] = float(call.makespans(call.tensors(chosen[None]))[0])

@@ -11,7 +11,7 @@ from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.arena.order import Order, kept, order
 from memsched.arena.placement import Placement, place_buffers
-from memsched.arena.residency import Blocks, as_buffers, as_columns
+from memsched.arena.residency import Residency, as_buffers, as_columns
 from memsched.planners.call import begin
 from memsched.planners.entry import planner
 from memsched.problems.problem import Problem, graph_of
@@ -190,14 +190,14 @@ class _Search:
             self.graph, placed.ids, self.flags, placed.limit, budget, planner, addresses=placed.offsets
         )
 
-    def blocks(self, ids: list[int], limit: int) -> Blocks:
+    def residency(self, ids: list[int], limit: int) -> Residency:
         """The buffers of the order."""
         return _core.order_residency(self.graph, ids, self.flags, limit)
 
     def placement(self, placed: _Placed) -> Placement:
         """The addresses as a Placement."""
         return Placement(
-            buffers=tuple(as_buffers(self.blocks(placed.ids, placed.limit), self.graph, self.alignment)),
+            buffers=tuple(as_buffers(self.residency(placed.ids, placed.limit), self.graph, self.alignment)),
             offsets=tuple(placed.offsets),
             height=placed.height,
             lower_bound=min(placed.bound, placed.height),
@@ -228,13 +228,13 @@ class _Search:
     def place_within(self, ids: list[int], limit: int) -> _Placed:
         """The addresses of an order, with fast algorithms as far as the limit allows."""
         began = time.perf_counter()
-        blocks = self.blocks(ids, limit)
+        residency = self.residency(ids, limit)
         if self.method == "ilp":
-            buffers = as_buffers(blocks, self.graph, self.alignment)
+            buffers = as_buffers(residency, self.graph, self.alignment)
             placement = place_buffers(buffers, time_limit=self.left(), method="ilp")
             offsets, height, bound = list(placement.offsets), placement.height, placement.lower_bound
         else:
-            columns = as_columns(blocks, self.alignment)
+            columns = as_columns(residency, self.alignment)
             offsets, height, bound = _core.place(*columns, None, search=True, time_limit=self.left())
         seconds = time.perf_counter() - began
         return _Placed(ids=ids, limit=limit, offsets=offsets, height=height, bound=bound, seconds=seconds, lowest=False)

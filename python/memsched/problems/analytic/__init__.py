@@ -1,4 +1,4 @@
-"""Families of graphs by formula: well-known networks on GPUs of which a few figures are known."""
+"""Families of graphs by formula: well-known networks on GPUs described by a few figures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from memsched.problems.analytic.kernels import gpu_named
 from memsched.problems.analytic.networks import CLIPS, NETWORKS
 from memsched.problems.family import GraphFamily
 
-_LEAST = 16  # frames and pixels, which five halvings leave something of
+_LEAST = 16  # frames and pixels; at least one is left after five halvings
 
 
 def analytic(network: str, batch: int, gpu: str = "v100", *, clip: tuple[int, int] | None = None) -> GraphFamily:
     """A network's training step at any batch size, with times and workspaces by formula.
 
-    Bytes are exact for a framework that keeps what these networks' maps are; times are a model and no measurement.
+    Bytes are exact for a framework that keeps these feature maps. Times come from a model, not from measurements.
     docs/profiles.md has the formulas and the figures of the GPUs.
 
     Parameters
@@ -27,12 +27,12 @@ def analytic(network: str, batch: int, gpu: str = "v100", *, clip: tuple[int, in
     gpu : str
         "k40m" or "v100".
     clip : (int, int), optional
-        Frames of a clip and the side of its pictures, each at least 16, for "resnext101_3d". By default 16 and 112.
+        Frames per clip and side of the images, each at least 16, for "resnext101_3d". By default 16 and 112.
 
     Raises
     ------
     InvalidInputError
-        A name is not known, the batch is not >= 1, or a clip is too small or for a network of pictures.
+        An unknown name, a batch below 1, or a clip that is too small or given for a network of images.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def _sides(network: str, clip: tuple[int, int] | None) -> tuple[int, ...]:
     if clip is None:
         return (16, 112) if network in CLIPS else ()
     if network not in CLIPS:
-        raise InvalidInputError(f"clip is {clip!r}, but {network} takes pictures; only {', '.join(CLIPS)} takes clips")
+        raise InvalidInputError(f"clip is {clip!r}, but {network} takes images; only {', '.join(CLIPS)} takes clips")
     frames, side = clip
     if not all(isinstance(one, int) and not isinstance(one, bool) and one >= _LEAST for one in clip):
         raise InvalidInputError(f"clip is {clip!r}; frames and side must be whole numbers >= {_LEAST}")

@@ -1,4 +1,4 @@
-"""Builds the graph of a training step, layer by layer: the forward is listed as it is called, the backward reversed."""
+"""Build the graph of a training step layer by layer: forward ops as they are called, backward ops in reverse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memsched.problems.analytic.kernels import FLOAT, Conv, Gpu, moving
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """A feature map: its tensor, channels and sides, and whether a ReLU made it (its gradient is masked by it)."""
+    """A feature map: its tensor, channels and sides, and whether a ReLU made it (then it masks its gradient)."""
 
     name: str
     channels: int
@@ -47,7 +47,7 @@ class Builder:
         self._gradient: dict[str, str] = {}  # the latest sum of each map's gradient
 
     def input(self, name: str, channels: int, side: int, depth: int = 1) -> Map:
-        """The batch itself."""
+        """The input batch."""
         made = Map(name=name, channels=channels, depth=depth, height=side, width=side)
         self._tensor(name, made, "input")
         return made
@@ -122,7 +122,7 @@ class Builder:
         return y
 
     def pool(self, name: str, x: Map, kernel: int, stride: int, pad: int = 0, along: Along = (1, 1, 0)) -> Map:
-        """Max pooling; a kernel of 0 is the average over all pixels."""
+        """Max pooling; kernel 0 means the average over all pixels."""
 
         def pooled(side: int, kernel: int, stride: int, pad: int) -> int:
             return (side + 2 * pad - kernel + stride - 1) // stride + 1
@@ -145,7 +145,7 @@ class Builder:
         return y
 
     def norm_relu(self, name: str, c: Map) -> Map:
-        """Batch normalisation and ReLU, not fused: the normalised map is a temporary."""
+        """Batch normalisation and ReLU, not fused; the normalised map is a temporary."""
         return self._norm(name, [c], [c], moved=(5, 8), temporaries=1)
 
     def norm_add_relu(self, name: str, c: Map, shortcut: Map, *, norm: bool) -> Map:
@@ -155,7 +155,7 @@ class Builder:
         return self._norm(name, [c, shortcut], [c], moved=(7, 10), temporaries=2)
 
     def _norm(self, name: str, maps: list[Map], normed: list[Map], *, moved: tuple[int, int], temporaries: int) -> Map:
-        """Bytes moved by the forward and the backward, and the forward's temporaries, in sizes of the result."""
+        """`moved` (by forward and backward) and `temporaries` (of the forward) are multiples of the result's size."""
         first = maps[0]
         r = Map(name=name, channels=first.channels, depth=first.depth, height=first.height, width=first.width)
         size, layer = self._bytes(r), self._next()
@@ -173,7 +173,7 @@ class Builder:
         return r
 
     def upsample(self, name: str, x: Map, side: int) -> Map:
-        """Bilinear, to a square."""
+        """Bilinear upsampling to a square."""
         y = Map(name=name, channels=x.channels, height=side, width=side)
         layer = self._next()
         both = self._bytes(x) + self._bytes(y)
@@ -186,13 +186,13 @@ class Builder:
         return y
 
     def loss(self, x: Map) -> None:
-        """Its forward and backward in one."""
+        """The loss: forward and backward in one op."""
         self._give("loss", "loss", self._next(), [x.name], x, moving(self.gpu, 3 * self._bytes(x)))
         while self._backward:
             self._backward.pop()()
 
     def graph(self, name: str) -> Graph:
-        """The step. Weights and their gradients are resident."""
+        """The graph of the training step. Weights and their gradients are resident."""
         return Graph(self._tensors, self._ops, resident=2 * FLOAT * self.parameters, name=name, batch=self.batch)
 
     def _next(self) -> int:
@@ -227,7 +227,7 @@ class Builder:
     def _give(
         self, name: str, kind: str, layer: int, reads: list[str], x: Map, choices: list[dict[str, Any]], *others: Map
     ) -> None:
-        """An op that makes gradients of maps; it adds those that are there already."""
+        """Add an op that computes gradients of maps, added to those computed before."""
         reads, writes = list(reads), []
         for one in (x, *others):
             known = self._gradient.get(one.name)

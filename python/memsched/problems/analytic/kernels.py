@@ -1,8 +1,8 @@
-"""What kernels cost by formula: seconds and workspace of convolutions and of operations that only move data.
+"""Cost of kernels by formula: seconds and workspace of convolutions and of operations that only move data.
 
     t = LAUNCH + max(flops / (peak x efficiency x utilisation), traffic / bandwidth)
 
-The utilisation falls where the output, the length of the reduction or the other side of the matrix product is small.
+The utilisation falls if the output, the length of the reduction or the other side of the matrix product is small.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ GPUS = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """Look a GPU up, in small or capital letters.
+    """Look a GPU up, ignoring case.
 
     Raises
     ------
     InvalidInputError
-        It is not among those that there are figures of.
+        There are no figures for this GPU.
     """
     if not isinstance(name, str) or name.lower() not in GPUS:
         raise InvalidInputError(f"gpu is {name!r}; it must be one of {', '.join(GPUS)}")
@@ -98,7 +98,7 @@ def gpu_named(name: str) -> Gpu:
 class Conv:
     """A convolution at one batch size: channels in and out, side of the kernel, sides of the input and the output.
 
-    Depths are those of a convolution in three dimensions. Each of the groups has its share of both channels.
+    Depths are for convolutions in three dimensions. The channels are divided among the groups.
     """
 
     batch: int
@@ -129,7 +129,7 @@ class Conv:
 
     @property
     def out_pixels(self) -> int:
-        """Of one sample."""
+        """Output pixels of one sample."""
         return self.out_depth * self.out_height * self.out_width
 
     @property
@@ -138,11 +138,11 @@ class Conv:
 
     @property
     def patch(self) -> int:
-        """Numbers that one output is the sum over."""
+        """The number of terms in the sum of one output element."""
         return self.channels // self.groups * self.kernel_volume
 
     def choices(self, gpu: Gpu, what: str, mask: bool = False) -> list[dict[str, Any]]:
-        """The algorithms of one of its three kernels, the one without workspace first.
+        """The algorithms of one of the three kernels; the one without workspace comes first.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class Conv:
         what : str
             "fwd", "dgrad" or "wgrad".
         mask : bool
-            Whether the gradient is masked by the input, which is then read, too.
+            Whether the gradient is masked by the input, which is then read too.
         """
         names = ["implicit_gemm", "gemm"]
         tiled = self.stride == 1 and self.kernel_depth == self.depth == self.groups == 1
@@ -204,11 +204,11 @@ class Conv:
         tiles, both = self._tiles(_FFT + 1 - self.kernel) * self.batch, self.channels + self.filters
         spectra = 2 * FLOAT * _SPECTRUM * tiles * both
         weights = 2 * FLOAT * _SPECTRUM * self.channels * self.filters
-        transforms = 5 * _FFT**2 * math.log2(_FFT**2) / 2 * tiles * both  # of real tiles
+        transforms = 5 * _FFT**2 * math.log2(_FFT**2) / 2 * tiles * both  # tiles are real
         flops = 8.0 * _SPECTRUM * tiles * self.channels * self.filters + transforms
         return flops, 2.0 * spectra, spectra + weights
 
 
 def moving(gpu: Gpu, traffic: float, workspace: int = 0) -> list[dict[str, Any]]:
-    """The one way to run an operation that does nothing but move bytes."""
+    """The single choice of an operation that only moves bytes."""
     return [{"alg": "default", "time": LAUNCH + traffic / gpu.bandwidth, "workspace": workspace}]

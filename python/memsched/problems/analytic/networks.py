@@ -1,4 +1,4 @@
-"""The networks of the papers on graphs, by their layers."""
+"""Layers of the networks used by the papers on graphs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _alexnet(b: Builder) -> None:
 
 
 def _resnet(counts: Sequence[int], *, bottleneck: bool) -> Callable[[Builder], None]:
-    """As in Chainer: outputs of convolutions and of ReLUs are kept, a block's first convolution has its stride."""
+    """As in Chainer: outputs of convolutions and ReLUs are kept; a block's first convolution has the stride."""
 
     def build(b: Builder) -> None:
         x = b.norm_relu("relu1", b.conv("conv1", b.input("x", 3, SIDE), 64, 7, stride=2, pad=3))
@@ -80,8 +80,8 @@ def _resnet(counts: Sequence[int], *, bottleneck: bool) -> Callable[[Builder], N
 def _resnext101_3d(b: Builder, frames: int, side: int) -> None:
     """ResNeXt-101 on clips (Hara et al., CVPR 2018): kernels of three dimensions, 32 groups, 400 classes of actions.
 
-    The convolution with groups has a block's stride. Maps are kept as by `_resnet`; the pooling, without padding and
-    with the sides rounded up, gives the sides of the original.
+    The grouped convolution has the stride of its residual block. Maps are kept as in `_resnet`. The pooling has no
+    padding and rounds the sides up, which gives the sides of the original.
     """
     conv1 = b.conv("conv1", b.input("x", 3, side, frames), 64, 7, stride=2, pad=3, along=(7, 1, 3))
     x = b.pool("pool1", b.norm_relu("relu1", conv1), 3, 2, along=(3, 2, 0))
@@ -97,7 +97,7 @@ def _resnext101_3d(b: Builder, frames: int, side: int) -> None:
     b.loss(b.linear("fc", b.pool("pool5", x, 0, 1), 400))
 
 
-CLIPS = ("resnext101_3d",)  # whose input has a number of frames
+CLIPS = ("resnext101_3d",)  # networks whose input has frames
 NETWORKS: dict[str, Callable[..., None]] = {
     "alexnet": _alexnet,
     "fcn": _fcn,

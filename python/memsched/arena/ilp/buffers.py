@@ -1,0 +1,142 @@
+"""Buffers for the integer programs: which ones overlap in time, how much they need, and valid addresses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from memsched.errors import InvalidInputError
+
+
+class Lifetime(Protocol):
+    """`size` bytes in use during [start, end), at a multiple of `alignment`, or at `offset` if given."""
+
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def alignment(self) -> int: ...
+    @property
+    def offset(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainBuffer:
+    """A plain Lifetime."""
+
+    start: float
+    end: float
+    size: int
+    alignment: int = 1
+    offset: int | None = None
+
+
+def is_live(one: Lifetime) -> bool:
+    """Whether it takes room at some time."""
+    return one.size > 0 and one.end > one.start
+
+
+def meet(one: Lifetime, other: Lifetime) -> bool:
+    """Whether both are in use at some time."""
+    return is_live(one) and is_live(other) and one.start < other.end and other.start < one.end
+
+
+def load(buffers: Sequence[Lifetime]) -> int:
+    """A lower bound on the height: the most bytes in use at once, or the highest end of a fixed buffer."""
+    live = [one for one in buffers if is_live(one)]
+    fixed = [one.offset + one.size for one in live if one.offset is not None]
+    return max(
+        [0, *fixed, *(sum(two.size for two in live if two.start <= one.start < two.end) for one in live)],
+    )
+
+
+def height(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> int:
+    """Bytes from address 0 to the end of the highest buffer."""
+    return max([0, *(offset + one.size for one, offset in zip(buffers, offsets, strict=True))])
+
+
+def overlap(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> tuple[int, int] | None:
+    """Two buffers that are in use at the same time and address, or None."""
+    for i, one in enumerate(buffers):
+        for j, other in enumerate(buffers[:i]):
+            if meet(one, other) and offsets[i] < offsets[j] + other.size and offsets[j] < offsets[i] + one.size:
+                return j, i
+    return None
+
+
+def check_fixed(buffers: Sequence[Lifetime]) -> None:
+    """Raise if fixed buffers overlap or are not aligned."""
+    fixed = [k for k, one in enumerate(buffers) if one.offset is not None and is_live(one)]
+    offsets = [buffers[k].offset or 0 for k in fixed]
+    for k, offset in zip(fixed, offsets, strict=True):
+        if offset < 0 or offset % buffers[k].alignment:
+            raise InvalidInputError(
+                f"buffers[{k}].offset is {offset}; it must be a multiple of the alignment, {buffers[k].alignment}"
+            )
+    pair = overlap([buffers[k] for k in fixed], offsets)
+    if pair is not None:
+        i, j = (fixed[k] for k in pair)
+        raise InvalidInputError(
+            f"buffers[{i}] and buffers[{j}] overlap at their fixed offsets, {buffers[i].offset} and {buffers[j].offset}"
+        )
+
+
+def lowest_fit(buffers: Sequence[Lifetime], order: Sequence[int]) -> list[int]:
+    """Place the fixed buffers, then the others in this order, each at the lowest free address."""
+    offsets = [one.offset or 0 for one in buffers]
+    placed = [k for k, one in enumerate(buffers) if one.offset is not None and is_live(one)]
+    for k in order:
+        one = buffers[k]
+        if one.offset is not None or not is_live(one):
+            continue
+        address = 0
+        for other in sorted((j for j in placed if meet(one, buffers[j])), key=lambda j: offsets[j]):
+            if address + one.size <= offsets[other]:
+                break
+            address = max(address, _aligned(offsets[other] + buffers[other].size, one.alignment))
+        offsets[k] = address
+        placed.append(k)
+    return offsets
+
+
+def greedy(buffers: Sequence[Lifetime]) -> list[int]:
+    """The lowest placement by `lowest_fit` over a few orders: by size, area, duration and start."""
+    keys: list[Callable[[Lifetime], tuple[float, float]]] = [
+        lambda one: (-one.size, -(one.end - one.start)),
+        lambda one: (-one.size * (one.end - one.start), -one.size),
+        lambda one: (-(one.end - one.start), -one.size),
+        lambda one: (one.start, -one.size),
+        lambda one: (-one.end, -one.size),
+    ]
+    found = [lowest_fit(buffers, sorted(range(len(buffers)), key=lambda k: (*key(buffers[k]), k))) for key in keys]
+    return min(found, key=lambda offsets: height(buffers, offsets))
+
+
+def settle(buffers: Sequence[Lifetime], addresses: Sequence[float]) -> list[int] | None:
+    """Whole addresses: each buffer as low as those with lower `addresses` allow. None if they overlap."""
+    offsets = [0] * len(buffers)
+    done: list[int] = []
+    for k in sorted(range(len(buffers)), key=lambda k: (addresses[k], k)):
+        one = buffers[k]
+        ends = [offsets[j] + buffers[j].size for j in done if meet(one, buffers[j])]
+        offsets[k] = _aligned(max(ends, default=0), one.alignment) if one.offset is None else one.offset
+        done.append(k)
+    return offsets if overlap(buffers, offsets) is None else None
+
+
+def unit_of(buffers: Sequence[Lifetime]) -> tuple[int, bool]:
+    """(unit, whether alignments can be ignored): some lowest placement has only multiples of the unit."""
+    live = [one for one in buffers if is_live(one)]
+    unit = math.gcd(*(one.size for one in live), *(one.offset or 0 for one in live))
+    if all(unit % one.alignment == 0 for one in live):
+        return max(unit, 1), True
+    return math.gcd(unit, *(one.alignment for one in live)), False
+
+
+def _aligned(address: int, alignment: int) -> int:
+    return -(-address // alignment) * alignment
