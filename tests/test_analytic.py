@@ -132,7 +132,7 @@ def test_clips_have_frames_and_sides() -> None:
 @pytest.mark.parametrize(
     ("network", "clip", "words"),
     [
-        ("resnet50", (16, 112), "resnet50 takes pictures; only resnext101_3d takes clips"),
+        ("resnet50", (16, 112), "resnet50 takes images; only resnext101_3d takes clips"),
         ("resnext101_3d", (8, 112), "whole numbers >= 16"),
         ("resnext101_3d", (16, 112.5), "whole numbers >= 16"),
     ],

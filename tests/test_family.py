@@ -88,7 +88,7 @@ def test_a_result_keeps_the_graphs_that_it_uses() -> None:
     assert again == result
     assert ms.simulate(again.problem, again.schedule, again.device) == result.timeline
     assert isinstance(again.problem, ms.GraphFamily)
-    with pytest.raises(ms.InvalidInputError, match="saved with its graphs at batch 1, 2, 4, 8; 3 is not there"):
+    with pytest.raises(ms.InvalidInputError, match="saved with its graphs at batch 1, 2, 4, 8, not 3"):
         again.problem.at(3)
 
 

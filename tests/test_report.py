@@ -91,7 +91,7 @@ class Reader(HTMLParser):
         return " ".join("".join(self.words).split())
 
 
-# What each tensor does.
+# What happens to each tensor.
 
 
 def walk(result: ms.Result, name: str) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def test_a_family_in_rounds_names_them() -> None:
     assert "the first round is shown" in text
     assert "in the same rounds" in text
     saved = ms.Result.from_json(json.loads(json.dumps(result.to_json())))
-    note = "so other planners had no other rounds to choose"
+    note = "so other planners could not choose other rounds"
     assert note in results_page([saved], [study(saved, 0.0)])
     assert note not in results_page([result], [study(result, 0.0)])
 

@@ -177,7 +177,7 @@ def test_a_report_of_one_point_shows_its_plan() -> None:
 
     told = json.loads(report("a.sqlite", "--point", row["key"][:12], "--no-compare", "--json", status=0))
     assert told["results"] == [{"problem": row["problem"], "planner": "rotor", "makespan": row["makespan"]}]
-    assert "What each tensor does" in Path("a.html").read_text(encoding="utf-8")
+    assert "What happens to each tensor" in Path("a.html").read_text(encoding="utf-8")
     assert "no keys of 'a.sqlite' begin" in report("a.sqlite", "--point", "xyz", status=2)
     assert "4 keys of 'a.sqlite' begin" in report("a.sqlite", "--point", "", status=2)
     Path("r.json").write_text(json.dumps(ms.plan_again("a.sqlite", row["key"]).to_json()))

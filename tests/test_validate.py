@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memsched.errors import ScheduleError
-from memsched.validation.plan import _checked, _execute, _sweep, _Walk, check_plan, validate
+from memsched.validation.plan import _check_intervals, _checked, _execute, _Replay, check_plan, validate
 from plans import device, graph, instances, op, plan, tensor
 
 Json = dict[str, Any]
@@ -302,25 +302,25 @@ def test_bad_heads(head: Json) -> None:
     ],
 )
 def test_sweep_refuses_wrong_intervals(step: int, begin: float, finish: float) -> None:
-    walk = _Walk(CHAIN, plan(SWAP, 100), device())
-    start, end = _execute(walk)
-    assert max(held for _, held in _sweep(walk, start, end)) == 11
+    replay = _Replay(CHAIN, plan(SWAP, 100), device())
+    start, end = _execute(replay)
+    assert max(held for _, held in _check_intervals(replay, start, end)) == 11
     start[step], end[step] = begin, finish
     with pytest.raises(ScheduleError) as caught:
-        _sweep(walk, start, end)
+        _check_intervals(replay, start, end)
     assert caught.value.step is not None
 
 
 def test_sweep_counts_bytes_and_addresses_in_time() -> None:
     small = copy.deepcopy(CHAIN)
     small["tensors"][-1]["size"] = 1
-    plenty = _execute(_Walk(small, plan(SWAP, 100), device()))
+    plenty = _execute(_Replay(small, plan(SWAP, 100), device()))
     with pytest.raises(ScheduleError, match="10 bytes are held, 9 are there"):
-        _sweep(_Walk(small, plan(SWAP, 19), device()), *plenty)
+        _check_intervals(_Replay(small, plan(SWAP, 19), device()), *plenty)
     steps = [*ADDRESSED[:6], {"prefetch": "a1", "at": 5}, ADDRESSED[7]]
-    fluid = _execute(_Walk(CHAIN, plan(SWAP, 100), device()))
+    fluid = _execute(_Replay(CHAIN, plan(SWAP, 100), device()))
     with pytest.raises(ScheduleError, match="taken") as caught:  # too early for these addresses
-        _sweep(_Walk(CHAIN, plan(steps, 24, memory="contiguous"), device()), *fluid)
+        _check_intervals(_Replay(CHAIN, plan(steps, 24, memory="contiguous"), device()), *fluid)
     assert caught.value.step == 6
 
 

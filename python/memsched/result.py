@@ -14,7 +14,7 @@ from memsched._core import Device, Graph, Schedule, Timeline
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, ScheduleError
 from memsched.problems.bounds import BOUND_ON, bound_of
-from memsched.problems.family import GraphFamily
+from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, simulate
 from memsched.support import checks
 from memsched.support.documents import (
@@ -142,7 +142,7 @@ class Result:
     def bounded(self) -> str:
         """Of which plans lower_bound speaks, in words."""
         plans = "all plans" if self.bound_on == "all" else "plans that run each op once, in graph order"
-        several = sum(times for _, times in self.schedule.rounds) > 1
+        several = count_rounds(self.schedule.rounds) > 1
         return f"{plans} in the same rounds" if several and isinstance(self.problem, GraphFamily) else plans
 
     @property

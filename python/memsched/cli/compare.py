@@ -26,7 +26,7 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory, planner_named, planners_of
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.budget import memory_percent
-from memsched.problems.problem import Problem, graph_of, peak_memory
+from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
 from memsched.result import Result
 from memsched.study.compare import compare as run_planners
 from memsched.support.documents import write_document
@@ -53,7 +53,7 @@ def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Tab
         ("link", describe_link(device, origin)),
         ("bounds", f"{each}; {again} with recomputation"),
     ]
-    return facts(rows, problem.name or "a problem without a name")
+    return facts(rows, name_of(problem))
 
 
 def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[str], str]:

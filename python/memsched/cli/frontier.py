@@ -15,7 +15,7 @@ from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
 from memsched.cli.show import describe_link, facts, new_table, print_json, print_rich, shown, working
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on, min_memory, planner_named
-from memsched.problems.problem import ChunkLike, peak_memory
+from memsched.problems.problem import ChunkLike, name_of, peak_memory
 from memsched.result import Result
 from memsched.show.plots.frontier import plot_frontier
 from memsched.show.plots.plan import check_suffix
@@ -49,7 +49,7 @@ def _header(chain: Chain, device: Device, origin: str, ideal: float) -> Table:
         ("link", describe_link(device, origin)),
         ("ideal", format_seconds(ideal)),
     ]
-    return facts(rows, chain.name or "a problem without a name")
+    return facts(rows, name_of(chain))
 
 
 def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:

@@ -11,7 +11,7 @@ from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
 from memsched.cli.inputs import check_writable, json_option, load_problem
 from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
-from memsched.problems.problem import Problem, graph_of
+from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import write_document
 from memsched.support.units import format_percent, format_seconds, parse_seconds
 
@@ -105,6 +105,6 @@ def order(problem: str, method: str, time_limit: str, keep: tuple[str, ...], out
     if as_json:
         print_json(_document(loaded, listed, found))
         return
-    print_rich(facts(_report(loaded, listed, found), f"order of {loaded.name or 'a problem without a name'}"))
+    print_rich(facts(_report(loaded, listed, found), f"order of {name_of(loaded)}"))
     if output is not None:
         print_rich(f"saved in {output}")

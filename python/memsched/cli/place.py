@@ -14,6 +14,7 @@ from memsched.arena.placement import Placement, place_buffers, write_placement
 from memsched.cli.inputs import RESULTS, check_writable, json_option, read_text
 from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
 from memsched.errors import InvalidInputError
+from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses
 from memsched.show.plots.plan import check_suffix
@@ -114,7 +115,7 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
         was, now = format_seconds(before.makespan), format_seconds(after.makespan)
         rows.append(("makespan", now if was == now else f"{now}, {was} without addresses"))
     rows.append(("solved in", f"{format_seconds(found.runtime, 2)} by {found.method}"))
-    name = None if before is None else before.problem.name or "a problem without a name"
+    name = None if before is None else name_of(before.problem)
     return facts(rows, "addresses" if before is None else f"addresses of {before.planner} on {name}")
 
 

@@ -10,6 +10,7 @@ from memsched.cli.inputs import RESULTS, Machine, check_writable, json_option, o
 from memsched.cli.plan import chunk_and_limit
 from memsched.cli.show import print_json, print_rich, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
+from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.report import write_report, write_sweep_report
 from memsched.support.files import check_regular, same_file
@@ -108,7 +109,7 @@ def report(
         )
         return
     for one in results:
-        name = one.problem.name or "a problem without a name"
+        name = name_of(one.problem)
         print_rich(f"{one.planner} on {name}, makespan {format_seconds(one.makespan)}")
     print_rich(f"saved in {output}")
 

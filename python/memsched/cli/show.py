@@ -21,9 +21,10 @@ from rich.text import Text
 from memsched._core import Device, Graph
 from memsched.errors import visible
 from memsched.problems.family import GraphFamily
+from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.study.feature_maps import CLASSES, feature_map_classes
-from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
+from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
 
 _UNFOLDED = 200  # columns, where the reader is not a terminal
 
@@ -115,17 +116,7 @@ def exact_bytes(count: int) -> str:
 
 def describe_link(device: Device, origin: str) -> str:
     """The link of a device, and where its bandwidth comes from."""
-    if device.d2h == device.h2d:
-        text = format_bandwidth(device.d2h)
-        if device.d2h > 0 and math.isfinite(device.d2h):
-            text += " in both directions at once" if device.duplex else ", one direction at a time"
-    else:
-        text = f"{format_bandwidth(device.d2h)} to the host, {format_bandwidth(device.h2d)} back"
-    if device.latency:
-        text += f", latency {format_seconds(device.latency)}"
-    if device.host_memory is not None:
-        text += f", host memory {format_bytes(device.host_memory)}"
-    return f"{text} ({origin})"
+    return f"{format_link(device)} ({origin})"
 
 
 def offloaded_bytes(result: Result) -> int:
@@ -159,4 +150,4 @@ def report(result: Result, origin: str) -> Table:
     if result.estimate is not None:
         rows.append(("estimate", f"{format_seconds(result.estimate)}, as the planner claims in the model of its paper"))
     rows.append(("steps", str(len(result.schedule.steps))))
-    return facts(rows, f"{result.planner} on {result.problem.name or 'a problem without a name'}")
+    return facts(rows, f"{result.planner} on {name_of(result.problem)}")

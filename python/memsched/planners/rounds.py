@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Graph
-from memsched.problems.family import GraphFamily
+from memsched.problems.family import GraphFamily, count_rounds
 from memsched.support.memo import once_per_object
 
 Rounds = list[tuple[int, int]]  # (batch, times), the larger batch first
@@ -81,4 +81,4 @@ def number_of(family: GraphFamily, rounds: Rounds) -> int:
     """The number of a split."""
     if family.batches is not None:
         return _equal(family).index(rounds[0][0])
-    return family.batch - sum(times for _, times in rounds)
+    return family.batch - count_rounds(rounds)

@@ -90,7 +90,7 @@ class SetCall(Call):
         aheads: Sequence[int | None] = (None,),
         stall: bool = True,
     ) -> npt.NDArray[np.float64]:
-        """The makespans of sets of candidates, one row per lookahead; `sets` maps numbers to sets, made a few at a time.
+        """The makespans of many sets of candidates, one row per lookahead; `sets` makes a few from their numbers.
 
         The time limit is that of the whole call. Sets are tried in an order of numbers that lie far apart.
 

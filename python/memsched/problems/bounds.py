@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from memsched import _core
@@ -66,9 +67,14 @@ def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> f
     `on` is "once" (schedules that run each op once, in graph order) or "all". A chain is cut as the schedule cuts it.
     """
     bound = recompute_bound if on == "all" else graph_bound
+    return over_rounds(problem, schedule, lambda graph: bound(graph, device))
+
+
+def over_rounds(problem: Problem, schedule: Schedule, seconds: Callable[[Graph], float]) -> float:
+    """The sum over all rounds of a value of each round's graph."""
     if isinstance(problem, GraphFamily):
-        return float(sum(times * bound(problem.at(batch), device) for batch, times in schedule.rounds))
-    return bound(graph_of(problem, schedule.chunk), device)
+        return float(sum(times * seconds(problem.at(batch)) for batch, times in schedule.rounds))
+    return seconds(graph_of(problem, schedule.chunk))
 
 
 def certified(bound: float, makespan: float) -> float:

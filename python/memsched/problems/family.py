@@ -13,6 +13,11 @@ from memsched.support.documents import Document, Source, check_keys, read_docume
 _FORMAT = "memsched-family/1"
 
 
+def count_rounds(rounds: Iterable[tuple[int, int]]) -> int:
+    """How many rounds there are, from pairs (batch, times)."""
+    return sum(times for _, times in rounds)
+
+
 class GraphFamily:
     """A function from batch sizes to graphs with the same ops, tensors and algorithms; only numbers change.
 

@@ -20,6 +20,11 @@ def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
     return _core.to_graph(chain, chunk)
 
 
+def name_of(problem: Problem) -> str:
+    """The name of a problem, to be shown."""
+    return problem.name or "a problem without a name"
+
+
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     """The graph that plans of the problem are simulated on. A chain is cut as `chunk` says; a family is at full batch.
 

@@ -1,1 +1,1 @@
-"""What shows a plan: pictures, traces, reports."""
+"""Views of a plan: pictures, traces, reports."""

@@ -28,11 +28,11 @@ class Interval:
     kind : str
         One of KINDS.
     name : str
-        Of the op or the tensor.
+        Name of the op or the tensor.
     start, end : float
         Seconds.
     bytes : int or None
-        What a transfer moves; None for a run.
+        Bytes that a transfer moves; None for a run.
     """
 
     step: int
@@ -50,7 +50,7 @@ def intervals(result: Result) -> list[Interval]:
     Raises
     ------
     InvalidInputError
-        The timeline does not belong to the schedule, or the schedule not to the problem.
+        The timeline does not belong to the schedule, or the schedule does not belong to the problem.
     """
     schedule, timeline = result.schedule, result.timeline
     if len(timeline.start) != len(schedule.steps):
@@ -106,7 +106,7 @@ def _names() -> list[dict[str, Any]]:
 
 
 def _microseconds(seconds: float) -> float:
-    """As JSON can write it: no infinity."""
+    """Microseconds, with infinity replaced, which JSON lacks."""
     return min(seconds * 1e6, sys.float_info.max)
 
 
@@ -131,18 +131,18 @@ def _counter(name: str, seconds: float, count: int) -> dict[str, Any]:
 
 
 def trace(result: Result) -> dict[str, Any]:
-    """A result as a trace: the three streams as threads, the memory and the budget as counters.
+    """A result as a trace, with the three streams as threads and memory and budget as counters.
 
     Parameters
     ----------
     result : Result
-        Of any planner, simulated.
+        From any planner, simulated.
 
     Returns
     -------
     dict
-        In the Trace Event Format, ready for `json.dump`: times in microseconds, one complete event ("X") a
-        run or transfer, counter events ("C") in bytes, resident included.
+        In the Trace Event Format, ready for `json.dump`: times in microseconds, one complete event ("X") per
+        run or transfer, and counter events ("C") in bytes, resident included.
 
     Raises
     ------

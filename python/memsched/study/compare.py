@@ -307,7 +307,7 @@ def _none_found(problem: Problem, device: Device, found: Mapping[str, Result | M
     nearest = min(infeasible.values(), key=lambda one: one.min_memory, default=proof)
     assert nearest is not None
     least = least_memory(problem)
-    said = f"it is proven impossible only below {least}, which one op alone needs"
+    said = f"that there is no plan is proven only below {least}, which one op alone needs"
     if device.memory < least:
         said = f"one op alone needs {least}"
     elif proof is not None and not isinstance(problem, GraphFamily):

@@ -1,1 +1,1 @@
-"""What everything else stands on: checked arguments, JSON documents, files, units."""
+"""Shared foundations: checks of arguments, JSON documents, files, units."""

@@ -1,4 +1,4 @@
-"""Checks of the numbers that users pass, each with an error that names the option, its value and what would do."""
+"""Checks of user input. Each error names the option, its value and what is accepted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from memsched.errors import InvalidInputError
 
-EXACT_BYTES = 2**53  # what a count of bytes may be, and the sizes of a problem together: doubles are exact up to there
-_LONGEST = 1000  # letters of a value in an error
+EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes: doubles are exact up to here
+_LONGEST = 1000  # characters of a value in an error
 
 
 def _is_number(value: object) -> bool:
@@ -20,7 +20,7 @@ def _is_number(value: object) -> bool:
 
 
 def _as_float(value: object) -> float:
-    """The value as a float; nan where it is no number, inf where it is too large for one."""
+    """The value as a float; nan if it is not a number, inf if it is too large."""
     if not _is_number(value):
         return math.nan
     try:
@@ -30,7 +30,7 @@ def _as_float(value: object) -> float:
 
 
 def shown(value: object) -> str:
-    """The repr of a value, cut where it is long; numbers of thousands of digits and endless nesting have none."""
+    """The repr of a value, shortened if long; huge numbers and endless nesting have none."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
@@ -42,7 +42,7 @@ Kind = TypeVar("Kind")
 
 
 def kind(name: str, value: object, kind: type[Kind]) -> Kind:
-    """An object of a class.
+    """Check that a value is an instance of a class.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def kind(name: str, value: object, kind: type[Kind]) -> Kind:
 
 
 def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: int) -> list[Kind]:
-    """An object of one of some classes, or a sequence of up to `most` of them, as a list.
+    """Check for an instance of one of some classes, or a sequence of up to `most`; returned as a list.
 
     Raises
     ------
@@ -75,14 +75,14 @@ def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: i
 
 
 def count(name: str, value: object, least: int, most: int) -> int:
-    """An integer between `least` and `most`; refuses bool, str and floats.
+    """Check for an integer between `least` and `most`; refuses bool, str and floats.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
-    if type(value) is int and least <= value <= most:  # most are, and there may be 100,000s
+    if type(value) is int and least <= value <= most:  # the common case; there may be 100,000 of them
         return value
     whole = isinstance(value, numbers.Integral) and _is_number(value)
     if not whole or not least <= value <= most:  # type: ignore[operator]
@@ -91,28 +91,28 @@ def count(name: str, value: object, least: int, most: int) -> int:
 
 
 def text(name: str, value: object) -> str:
-    """A string that UTF-8 can write: one without lone surrogates.
+    """Check for a string that UTF-8 can encode: one without lone surrogates.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
     try:
         if isinstance(value, str) and value.encode() is not None:
             return value
     except UnicodeEncodeError:
         pass
-    raise InvalidInputError(f"{name} is {shown(value)}; it must be a string that UTF-8 can write")
+    raise InvalidInputError(f"{name} is {shown(value)}; it must be a string that UTF-8 can encode")
 
 
 def non_negative(name: str, value: object, unit: str) -> float:
-    """A finite number >= 0.
+    """Check for a finite number >= 0.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
     number = _as_float(value)
     if not 0 <= number < math.inf:
@@ -121,12 +121,12 @@ def non_negative(name: str, value: object, unit: str) -> float:
 
 
 def flag(name: str, value: object) -> bool:
-    """True or False, and nothing that is merely true.
+    """Check for True or False; truthy values are refused.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
     if not isinstance(value, bool | np.bool_):
         raise InvalidInputError(f"{name} is {shown(value)}; it must be True or False")
@@ -134,12 +134,12 @@ def flag(name: str, value: object) -> bool:
 
 
 def size(name: str, value: object) -> int:
-    """A whole number of bytes from 0 to EXACT_BYTES.
+    """Check for a whole number of bytes from 0 to EXACT_BYTES.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
     if type(value) is int and 0 <= value <= EXACT_BYTES:
         return value
@@ -150,23 +150,23 @@ def size(name: str, value: object) -> int:
 
 
 def time_limit(value: object) -> float | None:
-    """Seconds >= 0, or None for no limit.
+    """Check for seconds >= 0, or None for no limit.
 
     Raises
     ------
     InvalidInputError
-        Naming the value.
+        It names the value.
     """
     return None if value is None else non_negative("time_limit", value, "seconds")
 
 
 def choice(name: str, value: object, known: Collection[str]) -> str:
-    """One of some words.
+    """Check for one of some words.
 
     Raises
     ------
     InvalidInputError
-        Naming the option, its value and the words.
+        It names the option, its value and the words.
     """
     if not isinstance(value, str) or value not in known:
         raise InvalidInputError(f"{name} is {shown(value)}; it must be one of {', '.join(known)}")
@@ -174,24 +174,24 @@ def choice(name: str, value: object, known: Collection[str]) -> str:
 
 
 def progress(value: object) -> None:
-    """Refuse what cannot be called; None is no callback.
+    """Check for a callable, or None for no callback.
 
     Raises
     ------
     InvalidInputError
-        Naming the value.
+        It names the value.
     """
     if value is not None and (not callable(value) or isinstance(value, type)):
         raise InvalidInputError(f"progress is {shown(value)}; it must be a function of one argument, or None")
 
 
 def bandwidth(name: str, value: object) -> float:
-    """Bytes per second: 0 means no link, inf a free one.
+    """Check for bytes per second: 0 means no link, inf a free one.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
     number = _as_float(value)
     if not number >= 0 or (math.isinf(number) and not isinstance(value, float | np.floating)):
@@ -202,12 +202,12 @@ def bandwidth(name: str, value: object) -> float:
 
 
 def memory(name: str, value: object) -> int:
-    """A whole number of bytes from 1 to EXACT_BYTES.
+    """Check for a whole number of bytes from 1 to EXACT_BYTES.
 
     Raises
     ------
     InvalidInputError
-        Naming the option and its value.
+        It names the option and its value.
     """
     number = _as_float(value)
     whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]

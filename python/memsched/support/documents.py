@@ -1,4 +1,4 @@
-"""The JSON forms: reading with every key checked, and writing. The schemas are in `memsched/support/schemas`."""
+"""Read the JSON forms, with every key checked, and write them. The schemas are in `memsched/support/schemas`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_document(source: Source, *formats: str) -> Document:
     source : dict, str or path
         A string that starts with "{" is JSON text; any other is the path of a file.
     formats : str
-        The formats that are welcome, such as "memsched-chain/1".
+        The accepted formats, such as "memsched-chain/1".
 
     Raises
     ------
@@ -58,13 +58,13 @@ def read_document(source: Source, *formats: str) -> Document:
 
 
 def _parse(text: str, where: str) -> Any:
-    """The value of a JSON text; without NaN, lone surrogates and what nests so deep that Python gives up on it."""
+    """Parse a JSON text; refuses NaN, lone surrogates and nesting too deep for Python."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
     except MemoryError as error:
-        raise InvalidInputError(f"{where} does not fit in memory ({len(text)} letters); split it") from error
+        raise InvalidInputError(f"{where} does not fit in memory ({len(text)} characters); split it") from error
     level = [document]
     for _ in range(_DEEPEST):
         level = [
@@ -81,16 +81,16 @@ def _parse(text: str, where: str) -> Any:
         if "\\ud" in text or "\\uD" in text:
             json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise InvalidInputError(f"{where} has a string that UTF-8 cannot write: {error.reason}") from error
+        raise InvalidInputError(f"{where} has a string that UTF-8 cannot encode: {error.reason}") from error
     return document
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def write_document(path: str | os.PathLike[str], document: Document) -> None:
-    """Write a JSON object to a file, or nothing at all: a reader never sees half of it.
+    """Write a JSON object to a file as a whole: a reader never sees half of it.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def write_document(path: str | os.PathLike[str], document: Document) -> None:
 
 
 def check_keys(document: Document, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-    """Refuse missing and unknown keys; `format` is always welcome."""
+    """Refuse missing and unknown keys; `format` is always accepted."""
     for key in required:
         if key not in document:
             raise InvalidInputError(f"{what} lacks '{key}'")
@@ -128,12 +128,12 @@ def check_plain(what: str, value: Any) -> None:
 
 
 def bandwidth_from_json(value: Any) -> Any:
-    """Numbers as they are; "inf" is the number it spells."""
+    """A bandwidth from its JSON form: a number, or "inf"."""
     return math.inf if value == "inf" else value
 
 
 def bandwidth_to_json(value: float) -> float | str:
-    """JSON has no infinity: "inf" stands for it."""
+    """The JSON form of a bandwidth: "inf" for infinity, which JSON lacks."""
     return "inf" if math.isinf(value) else value
 
 

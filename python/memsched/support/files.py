@@ -1,4 +1,4 @@
-"""Whole files: read under a cap, and replaced at once or not at all."""
+"""Read whole files up to a limit, and replace them atomically."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import IO, TypeAlias
 
 from memsched.errors import InvalidInputError
 
-MOST_BYTES = 1 << 28  # of an input file: 256 MiB, which JSON turns into gigabytes of objects
+MOST_BYTES = 1 << 28  # limit of an input file, 256 MiB; as JSON it becomes gigabytes of objects
 
-_FORMULA = tuple("=+-@\t\r")  # how a formula may begin
+_FORMULA = tuple("=+-@\t\r")  # first characters of a formula
 
 Name: TypeAlias = str | os.PathLike[str]
 
 
 def path_of(given: object, what: str = "the path") -> str:
-    """A path as a text.
+    """A path as a string.
 
     Raises
     ------
     InvalidInputError
-        It is none: another type, empty, or with a NUL.
+        It is not a path: another type, empty, or with a NUL.
     """
     try:
         path = os.fsdecode(given)  # type: ignore[arg-type]
@@ -36,23 +36,23 @@ def path_of(given: object, what: str = "the path") -> str:
 
 
 def same_file(one: Name, other: Name) -> bool:
-    """Whether two paths lead to one file, be it there or not.
+    """Whether two paths lead to the same file, which need not exist.
 
     Raises
     ------
     InvalidInputError
-        One of them is no path.
+        One of them is not a path.
     """
     return os.path.realpath(path_of(one)) == os.path.realpath(path_of(other))
 
 
 def check_regular(path: str) -> os.stat_result:
-    """The facts of a regular file.
+    """The stat result of a regular file.
 
     Raises
     ------
     OSError
-        There is none, or something else is there.
+        There is no file, or it is not a regular one.
     """
     facts = os.stat(path)
     for kind, name in ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket")):
@@ -64,47 +64,47 @@ def check_regular(path: str) -> os.stat_result:
 
 
 def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
-    """A whole text file of at most so many bytes; its line ends stay as they are.
+    """Read a whole text file of at most `most` bytes; line ends are kept.
 
     Raises
     ------
     InvalidInputError
-        There is no such file, it is no regular file, larger than `most`, or no text.
+        There is no such file, or it is not a regular file, larger than `most`, or not text.
     """
     name = path_of(path)
     try:
-        facts = check_regular(name)  # before it is opened: to open a pipe waits for whoever writes
+        facts = check_regular(name)  # before it is opened, since opening a pipe waits for its writer
         if facts.st_size <= most:
             with open(name, "rb") as file:
                 content = file.read(most + 1)
         if facts.st_size > most or len(content) > most:
-            raise OSError(f"it has more than {most} bytes, which is the most; split it, or check what it is")
+            raise OSError(f"it has more than {most} bytes, the limit; split it, or check what it is")
         return content.decode(encoding)
-    except (OSError, ValueError, MemoryError) as error:  # ValueError: no text
+    except (OSError, ValueError, MemoryError) as error:  # ValueError: not text
         raise InvalidInputError(f"'{name}' cannot be read: {error or 'out of memory'}") from error
 
 
 def read_stream(stream: IO[str], what: str, most: int = MOST_BYTES) -> str:
-    """All of a text that comes, of at most so many letters.
+    """Read all text from a stream, at most `most` characters.
 
     Raises
     ------
     InvalidInputError
-        There is more, or it is no text.
+        There is more, or it is not text.
     """
     try:
         text = stream.read(most + 1)
     except (OSError, ValueError, MemoryError) as error:
         raise InvalidInputError(f"{what} cannot be read: {error or 'out of memory'}") from error
     if len(text) > most:
-        raise InvalidInputError(f"{what} has more than {most} letters, which is the most")
+        raise InvalidInputError(f"{what} has more than {most} characters, the limit")
     return text
 
 
 def write_bytes(path: Name, content: bytes) -> None:
-    """Replace a whole file, or leave what was there, also when the power fails.
+    """Replace a whole file atomically, even if the power fails.
 
-    A link is followed, only a regular file is replaced, and its permissions stay.
+    Links are followed, only regular files are replaced, and permissions are kept.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def write_bytes(path: Name, content: bytes) -> None:
     try:
         target = Path(name).resolve()
         known = check_regular(str(target)) if target.exists() else None
-        beside = target.with_name(f".memsched-{secrets.token_hex(8)}")  # short, however long the name is
+        beside = target.with_name(f".memsched-{secrets.token_hex(8)}")  # a short name, however long the target's is
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if known is None else 0o600)
         temporary = beside
         with os.fdopen(handle, "wb") as file:
@@ -128,7 +128,7 @@ def write_bytes(path: Name, content: bytes) -> None:
         os.replace(beside, target)
         temporary = None
         _sync_folder(target.parent)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
         raise InvalidInputError(f"'{name}' cannot be written: {error}") from error
     finally:
         if temporary is not None:
@@ -136,24 +136,24 @@ def write_bytes(path: Name, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name last, where the system can."""
+    """Make a new name durable, if the system can."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported by some file systems
             raise
     finally:
         os.close(handle)
 
 
 def plain_cell(text: str) -> str:
-    """A text for a cell of a CSV file: what a spreadsheet would take for a formula gets an apostrophe before it."""
+    """A text as a CSV cell: an apostrophe is put before what a spreadsheet would take for a formula."""
     return f"'{text}" if text.lstrip("'")[:1] in _FORMULA and text else text
 
 
 def read_cell(text: str) -> str:
-    """What `plain_cell` was given."""
+    """The inverse of `plain_cell`."""
     return text[1:] if text.startswith("'") and plain_cell(text[1:]) == text else text

@@ -1,4 +1,4 @@
-"""Values of an immutable object that are computed once, and forgotten with it."""
+"""Values of an immutable object that are computed once and forgotten with it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
-    """Decorate a function of an immutable object and of hashable arguments: it runs once for each.
+    """Decorate a function of an immutable object and hashable arguments: it runs once for each.
 
-    The object need not be hashable, and equal objects are computed for one by one. Where two threads ask at the same
-    time both may run, and either value is kept.
+    The object need not be hashable, and equal objects are treated separately. If two threads ask at the same time, both
+    may compute, and either value is kept.
     """
     kept: dict[int, tuple[weakref.ref[Any], dict[Hashable, Value]]] = {}
 
@@ -24,7 +24,7 @@ def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
         if known is None or known[0]() is not one:
 
             def forget(gone: weakref.ref[Any], key: int = id(one)) -> None:
-                if key in kept and kept[key][0] is gone:  # else another object lives there already
+                if key in kept and kept[key][0] is gone:  # otherwise another object already has this id
                     del kept[key]
 
             known = kept[id(one)] = (weakref.ref(one, forget), {})

@@ -1,4 +1,4 @@
-"""Types that many signatures share."""
+"""Types shared by many signatures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Progress = Callable[[float], object] | None
-"""What long work calls with a fraction from 0 to 1."""
+"""A callback that long work calls with a fraction from 0 to 1."""
 
 Flags = npt.NDArray[np.uint8]
-"""One entry a tensor, or a row of them a set: 1 where it is chosen."""
+"""One entry per tensor, or one such row per set: 1 if the tensor is chosen."""

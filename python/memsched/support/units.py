@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Integral, Real
 
+from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.support.checks import EXACT_BYTES, shown
 
@@ -16,7 +18,7 @@ _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-zµ/%]*)\s*", re.IGNORECASE | re.ASCII
 )
-_LONGEST = 100  # letters of a number with its unit
+_LONGEST = 100  # characters of a number with its unit
 
 _UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
 BYTES_FORMS = "8GiB (1024^3), 12GB (1000^3), 500MB, 1e9 or plain bytes"
@@ -32,7 +34,7 @@ def _refuse(what: str, value: object, why: str, forms: str) -> InvalidInputError
 
 def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
     """The number and the unit of a text."""
-    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # it takes the square of the length
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None  # matching takes time quadratic in the length
     if match is None:
         raise _refuse(what, text, "which is not a number with a unit", forms)
     try:
@@ -42,7 +44,7 @@ def _split(text: str, what: str, forms: str) -> tuple[Fraction, str]:
 
 
 def _scale(unit: str) -> int | None:
-    """Bytes in one B, kB, KiB, MB, ...; None for anything else."""
+    """Bytes in one B, kB, KiB, MB, ...; None for other units."""
     match = re.fullmatch(r"(?:([kmgtp])(i?))?b", unit, re.IGNORECASE) if unit else None
     if match is None:
         return None if unit else 1
@@ -79,21 +81,21 @@ def _bytes_of(text: str, what: str, forms: str) -> int:
 
 
 def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> int:
-    """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are cut off.
+    """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are dropped.
 
     Parameters
     ----------
     value : str, int or float
-        kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; upper and lower case are the same.
+        kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored.
     what : str
-        What an error calls it.
+        Its name in errors.
     forms : str
-        What an error says that it may be.
+        The accepted forms, for errors.
 
     Raises
     ------
     InvalidInputError
-        Naming the value and the forms that are accepted.
+        It names the value and the accepted forms.
 
     Examples
     --------
@@ -133,12 +135,12 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
     value : str or float
         A size as in `parse_bytes` and "/s", a number of bytes per second, "inf" (a free link) or 0 (no link).
     what : str
-        What an error calls it.
+        Its name in errors.
 
     Raises
     ------
     InvalidInputError
-        Naming the value and the forms that are accepted.
+        It names the value and the accepted forms.
 
     Examples
     --------
@@ -206,17 +208,17 @@ def parse_chunk(value: str) -> int | str | None:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """A number >= 0 with so many digits and no exponent; fewer where that is exact."""
+    """A number >= 0 with this many digits, or fewer if that is exact, and no exponent."""
     if value == 0:
         return "0"
-    nearest = Decimal(f"{value:.{digits - 1}e}")  # no float: next to the largest one there is none above
+    nearest = Decimal(f"{value:.{digits - 1}e}")  # not float: there is none above the largest
     text = f"{nearest:.{max(0, digits - 1 - nearest.adjusted())}f}"
     exact = "." in text and math.isclose(float(text), value, rel_tol=1e-12)
     return text.rstrip("0").rstrip(".") if exact else text
 
 
 def format_bytes(count: float, digits: int = 3) -> str:
-    """A size with the unit that suits it, in powers of 1024.
+    """A size in a suitable unit, in powers of 1024.
 
     Examples
     --------
@@ -252,7 +254,7 @@ def format_bandwidth(bandwidth: float) -> str:
 
 
 def format_seconds(seconds: float, digits: int = 4) -> str:
-    """A duration with the unit that suits it.
+    """A duration in a suitable unit.
 
     Examples
     --------
@@ -283,3 +285,24 @@ def format_percent(fraction: float) -> str:
     if 0 < fraction < 0.00005:
         return "< 0.01 %"
     return f"{100 * fraction:.2f} %"
+
+
+def _number(kind: str, value: float) -> str:
+    if kind == "bandwidth":
+        return format_bandwidth(value)
+    return format_seconds(value) if kind == "seconds" else format_bytes(value)
+
+
+def format_link(device: Device, number: Callable[[str, float], str] = _number) -> str:
+    """The link and host memory of a device; `number` formats a value of kind "bandwidth", "seconds" or "bytes"."""
+    if device.d2h == device.h2d:
+        text = number("bandwidth", device.d2h)
+        if device.d2h > 0 and math.isfinite(device.d2h):
+            text += " in both directions at once" if device.duplex else ", one direction at a time"
+    else:
+        text = f"{number('bandwidth', device.d2h)} to the host, {number('bandwidth', device.h2d)} back"
+    if device.latency:
+        text += f", latency {number('seconds', device.latency)}"
+    if device.host_memory is not None:
+        text += f", host memory {number('bytes', device.host_memory)}"
+    return text

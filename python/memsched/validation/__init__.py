@@ -1,1 +1,1 @@
-"""The independent validator: it shares no code with what it checks."""
+"""The independent validator. It shares no code with what it checks."""

@@ -1,7 +1,7 @@
-"""What no plan can beat, derived anew for the validator from the JSON forms alone, apart from the planners' bounds.
+"""Lower bounds for the validator, derived anew from the JSON forms alone, independently of the planners' bounds.
 
-`bound_of_all` holds for every plan that the validator accepts, `bound_of_once` for those that run each op once in the
-order of the graph. docs/algorithms.md has the proofs. What is missing is counted in whole numbers of any size.
+`bound_of_all` holds for every plan that the validator accepts, `bound_of_once` for plans that run each op once in the
+order of the graph. docs/algorithms.md has the proofs. Byte counts are Python integers of any size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Json = Mapping[str, Any]
 
 
 class _Facts:
-    """What both bounds ask of a graph and a device. Op -1 is time 0, which brings inputs and weights."""
+    """The data that both bounds need about a graph and a device. Op -1 is time 0, which brings inputs and weights."""
 
     def __init__(self, graph: Json, device: Json) -> None:
         ops, tensors = graph["ops"], graph["tensors"]
@@ -39,7 +39,7 @@ class _Facts:
         self.need = [self._need(k, op) for k, op in enumerate(ops)]
 
     def _need(self, k: int, op: Json) -> int:
-        """Bytes that any one run of the op must hold; without a tape that nobody reads, if that is less."""
+        """Bytes that every run of the op must hold; without a tape that nobody reads, if that is less."""
         least: int = min(choice["workspace"] for choice in op["choices"])
         touched = sum(self.size[name] for name in self.reads[k] | self.writes[k])
         tape = set(op.get("tape") or ())
@@ -51,7 +51,7 @@ class _Facts:
 
 
 def _earliest(time: Sequence[float], excess: Sequence[int], supply: Sequence[int], rate: float) -> list[float]:
-    """When each op may start at the earliest, if excess[k] bytes of those that supply[0..k] lets go left before it."""
+    """Earliest start of each op k, if excess[k] of the bytes that supply[0..k] releases must be offloaded before it."""
     clock, left, ready, found = 0.0, 0.0, 0, list[float]()
     for seconds, must, more in zip(time, excess, supply, strict=True):
         ready += more
@@ -67,18 +67,18 @@ def _earliest(time: Sequence[float], excess: Sequence[int], supply: Sequence[int
 
 
 def bound_of_once(graph: Json, device: Json) -> float:
-    """Seconds that every plan takes that runs each op once, in the order of the graph; infinite: there is none.
+    """A lower bound in seconds on plans that run each op once, in the order of the graph; infinite if there is none.
 
-    What exceeds the capacity while an op runs must have left before, and come back after; whichever bytes these are.
+    Bytes that exceed the capacity while an op runs must be offloaded before and prefetched after, whichever they are.
     """
     facts, count = _Facts(graph, device), len(graph["ops"])
     change, leaves, returns = [0] * (count + 1), [0] * count, [0] * count
     for name, size in facts.size.items():
         touched = sorted({facts.writer.get(name, -1), *facts.readers[name]})
-        change[touched[0] + 1] += size  # alive from there to its last use
+        change[touched[0] + 1] += size  # alive from here to its last use
         change[touched[-1] + 1] -= size
         for before, after in zip(touched[-2::-1], touched[:0:-1], strict=True):
-            if after > before + 1:  # away while an op runs, and back for this one at the latest
+            if after > before + 1:  # may be away while an op runs; must be back for this op
                 leaves[touched[0] + 1] += size
                 returns[after] += size
                 break
@@ -96,7 +96,7 @@ def bound_of_once(graph: Json, device: Json) -> float:
 
 
 def _closures(facts: _Facts) -> tuple[list[int], list[int]]:
-    """Of each op, as bits: the ops that must have run before it, and those that can run after it only."""
+    """For each op, as bit masks: the ops that must run before it, and those that can only run after it."""
     count = len(facts.time)
     before, after = [0] * count, [0] * count
     above = [{facts.writer[name] for name in names if name in facts.writer} for names in facts.reads]
@@ -110,9 +110,9 @@ def _closures(facts: _Facts) -> tuple[list[int], list[int]]:
 
 
 class _Instants:
-    """The starts of the ops that run once: what is not there then and is needed later, and how it may come back.
+    """The starts of ops that run once: which bytes are missing then but needed later, and how they may come back.
 
-    A tensor is beside op p if p does not touch it, ops before p have written it and ops after p read it.
+    A tensor is beside op p if p does not touch it, ops before p write it and ops after p read it.
     """
 
     def __init__(self, facts: _Facts) -> None:
@@ -135,14 +135,14 @@ class _Instants:
             touched = reduce(or_, (1 << reader for reader in readers), 1 << writer if writer >= 0 else 0)
             beside[row] = self.packed((everything if writer < 0 else after[writer]) & later & ~touched)
             self.missing += facts.size[name] * self.flags(beside[row]).astype(exact)
-        self.beside = np.ascontiguousarray(beside.T)  # for each eight ops all tensors, one behind the other
+        self.beside = np.ascontiguousarray(beside.T)  # for each eight ops, all tensors contiguously
         self.cheapest = self._cheapest()
         self.candidates = [op for op, once in enumerate(facts.once) if once and self.missing[op] > 0]
         self.before = {op: self.seconds(before[op]) for op in self.candidates}
         self.after = {op: facts.time[op] + self.seconds(after[op]) for op in self.candidates}
 
     def _cheapest(self) -> npt.NDArray[np.int64]:
-        """The ops that can bring bytes back, cheapest first if all that they write is missing: nearly so always."""
+        """The ops that can bring bytes back, cheapest first if all their outputs are missing (nearly always so)."""
         chosen = self.again & (self.size > 0)
         brought = np.bincount(self.writer[chosen], self.size[chosen], len(self.time))
         runs = np.flatnonzero(brought)
@@ -158,23 +158,23 @@ class _Instants:
         return float(self.time[self.flags(self.packed(ops)).view(bool)].sum())
 
     def link(self, op: int, much: float) -> float:
-        """Seconds of a plan in which so many bytes left before the op and come back after it started."""
+        """Seconds of a plan in which `much` bytes are offloaded before the op and prefetched after it starts."""
         out, back = much / self.facts.out, much / self.facts.back
         return max(out + back, self.before[op] + back, out + self.after[op])
 
     def reruns(self, op: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Bytes that come back by running ops again, and the seconds that it takes, the cheapest byte first; sums."""
+        """Cumulative bytes that return by recomputing ops, and cumulative seconds, cheapest bytes first."""
         beside = self.beside[op // 8] & np.uint8(1 << op % 8)
         chosen = self.again & (beside > 0)
         brought = np.bincount(self.writer[chosen], self.size[chosen], len(self.time))[self.cheapest]
         runs = brought > 0
         brought, seconds = brought[runs], self.time[self.cheapest][runs]
-        order = np.argsort(seconds / brought, kind="stable")  # of what is nearly sorted: in linear time
+        order = np.argsort(seconds / brought, kind="stable")  # nearly sorted already, so in linear time
         start = np.zeros(1)
         return np.cumsum(np.concatenate((start, brought[order]))), np.cumsum(np.concatenate((start, seconds[order])))
 
     def value(self, op: int) -> float:
-        """The least makespan over all mixtures of the link and running again; a bit less where rounding decides."""
+        """The least makespan over all mixtures of prefetching and recomputing; slightly less to allow for rounding."""
         missing, (brought, seconds) = float(self.missing[op]), self.reruns(op)
 
         def again(much: float) -> float:
@@ -192,9 +192,9 @@ class _Instants:
 
 
 def bound_of_all(graph: Json, device: Json, enough: float = math.inf) -> float:
-    """Seconds that every plan takes, also one that runs ops again, skips a tape or changes the order.
+    """A lower bound in seconds on every plan, including plans that recompute, skip a tape or change the order.
 
-    The largest such bound, or the first that is `enough` (but for rounding). Infinite: there is no plan.
+    The largest such bound, or the first that is >= `enough` (up to rounding). Infinite: there is no plan.
     """
     facts = _Facts(graph, device)
     if any(need > facts.capacity for need in facts.need):

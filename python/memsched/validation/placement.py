@@ -1,4 +1,4 @@
-"""Check placements independently of whatever made them: naive, plain Python."""
+"""Check placements independently of how they were made, in naive, plain Python."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ def _name(buffers: Sequence[Any], k: int) -> str:
 
 
 def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity: int | None = None) -> int:
-    """Check that no two buffers share a byte while both are alive, and that all obey alignment and fixed offsets.
+    """Check that no two buffers share a byte while both are alive, and that alignments and fixed offsets hold.
 
     Parameters
     ----------
     buffers : sequence of Buffer
     offsets : sequence of int
-        Bytes, in the same order.
+        Bytes, in the order of the buffers.
     capacity : int, optional
-        Bytes within which all must lie.
+        Bytes; no buffer may end above.
 
     Returns
     -------
     int
-        The height: bytes up to the end of the highest buffer, also of one that is never alive.
+        The height in bytes: the highest end of a buffer, including buffers that are never alive.
 
     Raises
     ------
     ScheduleError
         The placement is wrong; the message names the buffers.
     InvalidInputError
-        There is not one offset a buffer, or one is no whole number.
+        There is not one offset per buffer, or an offset is not a whole number.
 
     Examples
     --------
@@ -55,9 +55,9 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
     if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, numbers.Integral)):
         raise InvalidInputError(f"capacity is {capacity!r}; it must be a whole number of bytes")
     if len(offsets) != len(buffers):
-        raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one a buffer: {len(buffers)}")
+        raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one per buffer: {len(buffers)}")
     height = 0
-    alive: list[int] = []  # by start, those that may not have ended yet
+    alive: list[int] = []  # ordered by start: buffers that may not have ended yet
     for k in sorted(range(len(buffers)), key=lambda one: buffers[one].start):
         buffer, offset = buffers[k], offsets[k]
         if isinstance(offset, bool) or not isinstance(offset, numbers.Integral):

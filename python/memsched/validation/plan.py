@@ -1,11 +1,11 @@
 """Check schedules independently of the simulator: naive, plain Python, on the JSON forms alone.
 
-A schedule is checked three times. The *walk* follows the list of steps once and proves that it is legal and
-keeps its budget whatever the durations are. The *execution* plays the steps against a clock, with one queue a
-stream and a memory test at every event. The *sweep* looks at the resulting intervals alone: streams exclusive
-and in order, data complete before it is used, bytes (or address ranges) within the budget at every instant.
+A schedule is checked three times. The *replay* goes through the list of steps once and proves that it is legal and
+keeps its budget whatever the durations are. The *execution* plays the steps against a clock, with one queue per
+stream and a memory test at every event. The *interval check* looks only at the resulting intervals: streams are
+exclusive and in order, data is complete before it is used, and bytes (or address ranges) stay within the budget.
 
-One file on purpose, though a long one: whoever distrusts a plan reads all that judges it in one go.
+This is one long file on purpose: whoever distrusts a plan can read everything that judges it in one go.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _AT_TIME_0 = -1  # the "step" that brings input and weight tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationReport:
-    """What the checker found, in seconds and bytes, summed over all rounds; start and end are those of one.
+    """The findings of the checker, in seconds and bytes, summed over all rounds; start and end are of one round.
 
-    Both peaks hold the resident bytes: peak_memory in time, logical_peak when the list is walked in order.
-    compute_time holds recompute_time.
+    Both peaks include the resident bytes: peak_memory is the peak over time, logical_peak the peak over the list in
+    order. compute_time includes recompute_time.
 
-    lower_bound is what the checker could derive itself: no plan is faster (of a family, in the same rounds), where
-    bound_on is "all"; where it is "once", none that runs each op once in graph order. claimed_lower_bound is what a
-    result says; a plan alone claims nothing.
+    lower_bound is what the checker could derive itself. If bound_on is "all", no plan is faster (of a family, in the
+    same rounds); if it is "once", no plan that runs each op once in graph order is. claimed_lower_bound is the bound in
+    a result; a plan alone claims none.
     """
 
     makespan: float
@@ -56,18 +56,18 @@ class ValidationReport:
 
     @property
     def proven(self) -> bool:
-        """Whether the checker could derive all of the bound that the result claims."""
+        """Whether the checker could derive the full bound that the result claims."""
         return self.claimed_lower_bound is None or self.claimed_lower_bound <= self.lower_bound * (1 + ROUNDING)
 
     @property
     def optimal(self) -> bool:
-        """Whether no plan that lower_bound speaks of is faster, as far as the checker could derive."""
+        """Whether the derived lower_bound proves that no plan covered by it is faster."""
         bound = max(self.lower_bound, self.claimed_lower_bound or 0.0) if self.proven else self.lower_bound
         return self.makespan <= bound * (1 + 1e-12)
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _Buffer:
     """A tensor or a workspace (name "") on the device from the start of step `born` to the end of `dies`."""
 
     name: str
@@ -75,9 +75,9 @@ class _Block:
     born: int
     dies: int | None = None
     low: int = 0  # address, in contiguous plans
-    touched: list[int] = field(default_factory=list)  # steps that must end before it goes
+    touched: list[int] = field(default_factory=list)  # steps that must end before it is freed
 
-    def overlaps(self, other: _Block) -> bool:
+    def overlaps(self, other: _Buffer) -> bool:
         return max(self.low, other.low) < min(self.low + self.bytes, other.low + other.bytes)
 
 
@@ -92,19 +92,19 @@ class _Step:
     seconds: float = 0.0
     reads: Sequence[str] = ()
     waits: list[int] = field(default_factory=list)
-    births: list[_Block] = field(default_factory=list)
+    births: list[_Buffer] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a plan holds: bytes after each event, and each block from step to step."""
+    """What a plan holds: bytes after each event, and the lifetime of each buffer in steps."""
 
     memory: list[tuple[float, int]]
     stays: list[Stay]
 
 
 class _Sums:
-    """Numbers by index, all 0 at first, and the sum of those before an index: a Fenwick tree."""
+    """A Fenwick tree: numbers by index, initially 0, with fast prefix sums."""
 
     def __init__(self, count: int) -> None:
         self.tree = [0] * (count + 1)
@@ -124,35 +124,35 @@ class _Sums:
 
 
 class _Arena:
-    """Blocks of which no two overlap, by address; only neighbours of a new one can be in its way."""
+    """Buffers that do not overlap, sorted by address; a new one can only conflict with its neighbours."""
 
     def __init__(self) -> None:
-        self.blocks: list[_Block] = []
+        self.buffers: list[_Buffer] = []
 
-    def takes(self, block: _Block) -> bool:
-        """Whether it overlaps none; then it is one of them. What has no bytes overlaps nothing."""
-        at = bisect_left(self.blocks, block.low, key=_low)
-        if any(block.overlaps(other) for other in self.blocks[max(0, at - 1) : at + 1]):
+    def takes(self, buffer: _Buffer) -> bool:
+        """Add a buffer if it overlaps none, and return whether it does not. Empty buffers overlap nothing."""
+        at = bisect_left(self.buffers, buffer.low, key=_low)
+        if any(buffer.overlaps(other) for other in self.buffers[max(0, at - 1) : at + 1]):
             return False
-        if block.bytes:
-            self.blocks.insert(at, block)
+        if buffer.bytes:
+            self.buffers.insert(at, buffer)
         return True
 
-    def drop(self, block: _Block) -> None:
-        if block.bytes:
-            del self.blocks[bisect_left(self.blocks, block.low, key=_low)]
+    def drop(self, buffer: _Buffer) -> None:
+        if buffer.bytes:
+            del self.buffers[bisect_left(self.buffers, buffer.low, key=_low)]
 
 
-def _low(block: _Block) -> int:
-    return block.low
+def _low(buffer: _Buffer) -> int:
+    return buffer.low
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-class _Walk:
-    """The logic walk: the list of steps once, in order, with no clock."""
+class _Replay:
+    """One pass over the list of steps in order, without a clock."""
 
     def __init__(self, graph: Json, plan: Json, device: Json) -> None:
         self.tensors: dict[str, int] = {tensor["name"]: tensor["size"] for tensor in graph["tensors"]}
@@ -164,18 +164,18 @@ class _Walk:
         self.latency, self.duplex = float(device.get("latency") or 0), bool(device.get("duplex"))
         self.host_memory = device.get("host_memory")
         self.steps: list[_Step] = []
-        self.blocks: list[_Block] = []
-        self.on_device: dict[str, _Block] = {}
+        self.buffers: list[_Buffer] = []
+        self.on_device: dict[str, _Buffer] = {}
         self.on_host: dict[str, int] = {}  # tensor -> its first offload
         self.host_bytes = 0
         self.runs: dict[str, list[int]] = {}
         self.last_run = _AT_TIME_0
-        self.arena = _Arena()  # in contiguous plans what is on the device
+        self.arena = _Arena()  # contents of the device, in contiguous plans
         self.live = self.peak = 0  # bytes in list order, without resident
         for tensor in graph["tensors"]:
             if tensor["role"] in ("input", "weight"):  # packed from address 0, in the order of the graph
-                self.hold(block := _Block(tensor["name"], tensor["size"], _AT_TIME_0, low=self.live))
-                self.arena.takes(block)
+                self.hold(buffer := _Buffer(tensor["name"], tensor["size"], _AT_TIME_0, low=self.live))
+                self.arena.takes(buffer)
         if self.live > self.capacity:
             need = self.live - self.capacity + self.budget
             raise ScheduleError(f"At time 0 there are {need} bytes, the budget is {self.budget}; raise it.")
@@ -189,15 +189,15 @@ class _Walk:
         index, step = len(self.steps) - 1, self.steps[-1]
         raise ScheduleError(f"Step {index} ({step.verb} {step.name}): {text}", index)
 
-    def hold(self, block: _Block) -> None:
-        self.blocks.append(block)
-        self.live += block.bytes
+    def hold(self, buffer: _Buffer) -> None:
+        self.buffers.append(buffer)
+        self.live += buffer.bytes
         self.peak = max(self.peak, self.live)
-        if block.name:
-            self.on_device[block.name] = block
+        if buffer.name:
+            self.on_device[buffer.name] = buffer
 
     def add(self, raw: Any) -> None:
-        """Check the fields that all steps share, then let the verb act."""
+        """Check the fields that all steps share, then apply the step."""
         index = len(self.steps)
         verbs = [verb for verb in _FIELDS if verb in raw] if isinstance(raw, Mapping) else []
         if len(verbs) != 1:
@@ -237,13 +237,13 @@ class _Walk:
             self.fail(f"skip is {skip!r}; skip nothing or the whole tape of the op, {list(tape)!r}.")
         for tensor in dict.fromkeys(op["reads"]):
             self.touch(index, tensor)
-        births = [_Block(name, self.tensors[name], index) for name in op["writes"] if name not in skip]
-        for block in births:
-            if block.name in self.on_device:
-                self.fail(f"its output {block.name!r} is already on the device; free it first.")
+        births = [_Buffer(name, self.tensors[name], index) for name in op["writes"] if name not in skip]
+        for buffer in births:
+            if buffer.name in self.on_device:
+                self.fail(f"its output {buffer.name!r} is already on the device; free it first.")
         workspace: int = choices[alg]["workspace"]
         workspace = op.get("skip_workspace", workspace) if skip else workspace
-        scratch = _Block("", workspace, index, dies=index)
+        scratch = _Buffer("", workspace, index, dies=index)
         self.allocate(index, [*births, scratch], raw.get("at", {}))
         self.live -= workspace
         if self.contiguous:
@@ -271,73 +271,73 @@ class _Walk:
         if name in self.on_device:
             self.fail(f"tensor {name!r} is already on the device; free it first or drop the prefetch.")
         step.waits.append(self.on_host[name])
-        self.allocate(index, [_Block(name, size, index)], {name: raw["at"]} if "at" in raw else {})
+        self.allocate(index, [_Buffer(name, size, index)], {name: raw["at"]} if "at" in raw else {})
 
     def free(self, index: int, name: str) -> None:
         if name not in self.on_device:
             self.fail(f"tensor {name!r} is not on the device; drop the free.")
-        block = self.on_device.pop(name)
-        block.dies = index
-        self.live -= block.bytes
+        buffer = self.on_device.pop(name)
+        buffer.dies = index
+        self.live -= buffer.bytes
         if self.contiguous:
-            self.arena.drop(block)
-        self.steps[index].waits += block.touched
+            self.arena.drop(buffer)
+        self.steps[index].waits += buffer.touched
 
     def touch(self, index: int, name: str) -> None:
-        """Use a tensor on the device: wait until it is complete, and keep its memory until the end."""
+        """Use a tensor on the device: wait until it is complete, and hold its memory until the step ends."""
         if name not in self.on_device:
             self.fail(f"it needs {name!r}, which is not on the device; prefetch it or run its op before.")
-        block = self.on_device[name]
-        if block.born != _AT_TIME_0:
-            self.steps[index].waits.append(block.born)
-        block.touched.append(index)
+        buffer = self.on_device[name]
+        if buffer.born != _AT_TIME_0:
+            self.steps[index].waits.append(buffer.born)
+        buffer.touched.append(index)
 
-    def allocate(self, index: int, births: list[_Block], at: Any) -> None:
-        """Give memory to all that this step brings; what has no bytes needs no address."""
-        need, room = sum(block.bytes for block in births), self.capacity - self.live
+    def allocate(self, index: int, births: list[_Buffer], at: Any) -> None:
+        """Allocate the buffers that this step creates; empty ones need no address."""
+        need, room = sum(buffer.bytes for buffer in births), self.capacity - self.live
         if need > room and not self.contiguous:
             text = f"it needs {need} bytes, but of the budget of {self.budget} only {room} are left"
             self.fail(f"{text}; free something before it or raise the budget by {need - room}.")
-        names = [block.name for block in births]
+        names = [buffer.name for buffer in births]
         if not isinstance(at, Mapping) or not set(at) <= set(names):
             self.fail(f"at is {at!r}; give addresses of {names!r} and of nothing else.")
-        for block in births:
-            low = at.get(block.name, None if block.bytes and self.contiguous else 0)
-            top = self.capacity - block.bytes
+        for buffer in births:
+            low = at.get(buffer.name, None if buffer.bytes and self.contiguous else 0)
+            top = self.capacity - buffer.bytes
             if self.contiguous and (not _is_int(low) or low > top):
-                self.fail(f"the address at[{block.name!r}] is {low!r}; give a whole number from 0 to {top}.")
-            block.low = low
-            if self.contiguous and not self.arena.takes(block):
-                other = next(one for one in self.on_device.values() if block.overlaps(one))
-                text = f"{block.bytes} bytes at {low} overlap {other.bytes} bytes at {other.low}"
-                self.fail(f"{block.name!r}: {text} ({other.name!r}); move it or free the other before.")
-            block.touched.append(index)
-            self.hold(block)
+                self.fail(f"the address at[{buffer.name!r}] is {low!r}; give a whole number from 0 to {top}.")
+            buffer.low = low
+            if self.contiguous and not self.arena.takes(buffer):
+                other = next(one for one in self.on_device.values() if buffer.overlaps(one))
+                text = f"{buffer.bytes} bytes at {low} overlap {other.bytes} bytes at {other.low}"
+                self.fail(f"{buffer.name!r}: {text} ({other.name!r}); move it or free the other before.")
+            buffer.touched.append(index)
+            self.hold(buffer)
         self.steps[index].births = births
 
 
-def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
-    """Play the steps against a clock: at every event the head of each stream, and every free, may start."""
-    steps, count = walk.steps, len(walk.steps)
+def _execute(replay: _Replay) -> tuple[list[float], list[float]]:
+    """Play the steps against a clock. At every event the head of each stream, and every free, may start."""
+    steps, count = replay.steps, len(replay.steps)
     start, end, clock = [math.inf] * count, [math.inf] * count, 0.0
     births, returned = [0] * (count + 1), _Sums(count)  # bytes
-    deaths: list[list[_Block]] = [[] for _ in range(count)]
-    for block in walk.blocks:
-        births[block.born + 1] += block.bytes
-        if block.dies is not None:
-            deaths[block.dies].append(block)
+    deaths: list[list[_Buffer]] = [[] for _ in range(count)]
+    for buffer in replay.buffers:
+        births[buffer.born + 1] += buffer.bytes
+        if buffer.dies is not None:
+            deaths[buffer.dies].append(buffer)
     asked = list(accumulate(births))[1:]  # by all steps listed up to this one, started or not
 
     def has_memory(index: int) -> bool:
-        """What was listed before counts as held, but for what steps listed before have really given back."""
-        if not walk.contiguous:
-            asks = any(block.bytes for block in steps[index].births)  # who asks for nothing waits for nothing
-            return not asks or asked[index] - returned.before(index) <= walk.capacity
+        """Bytes of earlier steps in the list count as held, unless earlier steps have actually released them."""
+        if not replay.contiguous:
+            asks = any(buffer.bytes for buffer in steps[index].births)  # a step without bytes never waits
+            return not asks or asked[index] - returned.before(index) <= replay.capacity
         leaving = [old for k in range(settled, index) if end[k] > clock for old in deaths[k]]
         return not any(new.overlaps(old) for new in steps[index].births for old in leaving)
 
-    queues: dict[str, deque[int]] = {}  # of each stream, first in, first out
-    frees = list[int]()  # whose waits have ended
+    queues: dict[str, deque[int]] = {}  # one per stream, first in, first out
+    frees = list[int]()  # frees that are ready
     followers: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the end of this one
     pending = [len(step.waits) for step in steps]
     for index, step in enumerate(steps):
@@ -352,7 +352,7 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
     while waiting or running:
         for index in [index for index in running if end[index] <= clock]:
             running.remove(index)
-            returned.add(index, sum(block.bytes for block in deaths[index]))
+            returned.add(index, sum(buffer.bytes for buffer in deaths[index]))
             for other in followers[index]:
                 pending[other] -= 1
                 if not pending[other] and not steps[other].stream:
@@ -384,18 +384,18 @@ def _execute(walk: _Walk) -> tuple[list[float], list[float]]:
     return start, end
 
 
-def _sweep(walk: _Walk, start: Sequence[float], end: Sequence[float]) -> list[tuple[float, int]]:
-    """Check the intervals alone; the bytes held after each event, without resident."""
+def _check_intervals(replay: _Replay, start: Sequence[float], end: Sequence[float]) -> list[tuple[float, int]]:
+    """Check the intervals only; return the bytes held after each event, without resident."""
 
     def hold(truth: bool, index: int, text: str) -> None:
         if not truth:
             raise ScheduleError(f"Step {index} starts at {start[index]}: {text}.", index)
 
     last: dict[str, int] = {}
-    stays: dict[str, list[_Block]] = {}
-    for block in walk.blocks:
-        stays.setdefault(block.name, []).append(block)
-    for k, step in enumerate(walk.steps):
+    stays: dict[str, list[_Buffer]] = {}
+    for buffer in replay.buffers:
+        stays.setdefault(buffer.name, []).append(buffer)
+    for k, step in enumerate(replay.steps):
         hold(0 <= start[k] <= end[k] == start[k] + step.seconds, k, f"it must end {step.seconds} later")
         hold(step.issue < 0 or start[step.issue] <= start[k], k, "a run listed before it starts later")
         hold(all(end[other] <= start[k] for other in step.waits), k, "what it waits for ends later")
@@ -407,27 +407,27 @@ def _sweep(walk: _Walk, start: Sequence[float], end: Sequence[float]) -> list[tu
             born, dies = here[0].born, here[0].dies
             hold(born < 0 or end[born] <= start[k], k, f"tensor {name!r} is not complete")
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
-    events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(walk.blocks)]
-    events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(walk.blocks) if b.dies is not None]
+    events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(replay.buffers)]
+    events += [(end[b.dies], b.dies, 1, n) for n, b in enumerate(replay.buffers) if b.dies is not None]
     held, curve = 0, [(0.0, 0)]
     arena = _Arena()
     for moment, k, leaves, number in sorted(events):
-        block = walk.blocks[number]
+        buffer = replay.buffers[number]
         if leaves:
-            held -= block.bytes
+            held -= buffer.bytes
             curve.append((moment, held))
-            if walk.contiguous:
-                arena.drop(block)
+            if replay.contiguous:
+                arena.drop(buffer)
             continue
-        hold(not walk.contiguous or arena.takes(block), k, f"the addresses of {block.name!r} are taken")
-        held += block.bytes
+        hold(not replay.contiguous or arena.takes(buffer), k, f"the addresses of {buffer.name!r} are taken")
+        held += buffer.bytes
         curve.append((moment, held))
-        hold(held <= walk.capacity, k, f"{held} bytes are held, {walk.capacity} are there")
+        hold(held <= replay.capacity, k, f"{held} bytes are held, {replay.capacity} are there")
     return curve
 
 
 def _check_head(graph: Json, plan: Json, device: Json) -> int:
-    """Check all of the plan but its steps; how many times the graph runs."""
+    """Check everything but the steps; return how many times the graph runs."""
     for what, document in (("graph", graph), ("plan", plan), ("device", device)):
         form = f"memsched-{what}/1"
         if document.get("format", form) != form:
@@ -452,7 +452,7 @@ def check_plan(graph: Json, plan: Json, device: Json) -> ValidationReport:
     Parameters
     ----------
     graph, plan, device : mapping
-        Documents `memsched-graph/1`, `memsched-plan/1`, `memsched-device/1`: bytes, seconds, bytes a second.
+        Documents `memsched-graph/1`, `memsched-plan/1`, `memsched-device/1`: bytes, seconds, bytes per second.
 
     Returns
     -------
@@ -462,31 +462,31 @@ def check_plan(graph: Json, plan: Json, device: Json) -> ValidationReport:
     Raises
     ------
     ScheduleError
-        The plan cannot run as it is written; `.step` is the index of the step to blame, if there is one.
+        The plan cannot run as written; `.step` is the index of the failing step, if there is one.
     """
     return _checked(graph, plan, device)[0]
 
 
 def _checked(graph: Json, plan: Json, device: Json) -> tuple[ValidationReport, Held]:
-    """The report of one plan on one graph, and what it holds."""
+    """The report of one plan on one graph, and the buffers it holds."""
     times = _check_head(graph, plan, device)
-    walk = _Walk(graph, plan, device)
-    start, end = _execute(walk)
-    resident = walk.budget - walk.capacity
-    repeats = sorted((again, name) for name, runs in walk.runs.items() for again in runs[1:])
-    sizes = [(step.verb, walk.tensors.get(step.name, 0)) for step in walk.steps]
-    memory = [(moment, held + resident) for moment, held in _sweep(walk, start, end)]
-    last = len(walk.steps) - 1
+    replay = _Replay(graph, plan, device)
+    start, end = _execute(replay)
+    resident = replay.budget - replay.capacity
+    repeats = sorted((again, name) for name, runs in replay.runs.items() for again in runs[1:])
+    sizes = [(step.verb, replay.tensors.get(step.name, 0)) for step in replay.steps]
+    memory = [(moment, held + resident) for moment, held in _check_intervals(replay, start, end)]
+    last = len(replay.steps) - 1
     held = Held(
         memory=memory,
-        stays=[(b.name, max(b.born, 0), 1 + (last if b.dies is None else b.dies), b.bytes) for b in walk.blocks],
+        stays=[(b.name, max(b.born, 0), 1 + (last if b.dies is None else b.dies), b.bytes) for b in replay.buffers],
     )
     report = ValidationReport(
         makespan=times * max(end, default=0.0),
         peak_memory=max(one for _, one in memory),
-        logical_peak=walk.peak + resident,
-        compute_time=times * sum(step.seconds for step in walk.steps if step.verb == "run"),
-        recompute_time=times * sum(walk.steps[again].seconds for again, _ in repeats),
+        logical_peak=replay.peak + resident,
+        compute_time=times * sum(step.seconds for step in replay.steps if step.verb == "run"),
+        recompute_time=times * sum(replay.steps[again].seconds for again, _ in repeats),
         bytes_out=times * sum(size for verb, size in sizes if verb == "offload"),
         bytes_in=times * sum(size for verb, size in sizes if verb == "prefetch"),
         recomputed=tuple(dict.fromkeys(name for _, name in repeats)),
@@ -502,23 +502,23 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     Parameters
     ----------
     problem : Result, Chain, Graph or GraphFamily
-        A result alone, whose figures and addresses are then checked too, or the problem of the other two arguments.
+        A result, whose figures and addresses are then checked too; or a problem, with the other two arguments.
     schedule, device : Schedule and Device
-        Left out when a result is given.
+        Omitted when a result is given.
 
     Returns
     -------
     ValidationReport
-        makespan (seconds, over all rounds), peak_memory (bytes, with the resident ones), lower_bound and more. Look
-        at `proven` for whether a result's bound was confirmed; what its planner claims beyond that (estimate, runtime,
-        params) nobody can check.
+        makespan (seconds, over all rounds), peak_memory (bytes, resident included), lower_bound and more. `proven` says
+        whether a result's bound was confirmed. Other claims of the planner (estimate, runtime, params) cannot be
+        checked.
 
     Raises
     ------
     ScheduleError
-        The schedule cannot run (`.step` says where), or the result says something else about it.
+        The schedule cannot run (`.step` says where), or the result contradicts it.
     InvalidInputError
-        An argument is of the wrong kind.
+        An argument has the wrong type.
 
     Examples
     --------
@@ -535,7 +535,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         if not (hasattr(value, "to_json") or hasattr(value, "at")) or (mark and not hasattr(value, mark)):
             raise InvalidInputError(f"{name} is {value!r}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
-    graphs: dict[int, Json] = {}  # a family has one a batch
+    graphs: dict[int, Json] = {}  # a family has one per batch
     if hasattr(problem, "at"):
         rounds = [(batch, times) for batch, times in plan["rounds"]]
         if sum(batch * times for batch, times in rounds) != problem.batch:
@@ -563,10 +563,10 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
 def _derived(
     graphs: Mapping[int, Json], rounds: Sequence[tuple[int, int]], device: Json, report: ValidationReport
 ) -> float:
-    """The bound that the checker derives itself; never above what is measured."""
+    """The bound that the checker derives itself; never above the measured makespan."""
     goal = report.makespan if report.claimed_lower_bound is None else report.claimed_lower_bound
     often = {batch: sum(times for one, times in rounds if one == batch) for batch in graphs}
-    enough = goal / often[rounds[0][0]] if len(graphs) == 1 else math.inf  # where that is known, the search stops there
+    enough = goal / often[rounds[0][0]] if len(graphs) == 1 else math.inf  # the search stops at a known goal
     if report.bound_on == "once":
         found = math.fsum(often[batch] * bound_of_once(graph, device) for batch, graph in graphs.items())
         return min(found, report.makespan)

@@ -1,4 +1,4 @@
-"""What a result says about its plan, against what the validator found; apart from simulator and planners."""
+"""Compare a result's statements about its plan with the findings of the validator; independent of the simulator."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from memsched.validation.placement import validate_placement
 
 Stay: TypeAlias = tuple[str, int, int, int]  # name ("": a workspace), first step, step after the last, bytes
 
-ROUNDING = 1e-9  # between two ways to sum
+ROUNDING = 1e-9  # relative, between two orders of summation
 
 
 def check_result(result: Any, report: Any, memory: Sequence[tuple[float, int]], stays: Sequence[Stay]) -> None:
     """Compare timeline, placement and bound of a result with a report on its plan.
 
-    memory: bytes after each event of the first round. stays: what the plan holds from step to step, in the round with
-    the most.
+    memory: bytes after each event of the first round. stays: the buffers of the plan in steps, in the round with the
+    most.
 
     Raises
     ------
     ScheduleError
-        They differ, or contradict each other; the message names the field.
+        They differ; the message names the field.
     """
     timeline, keys = result.timeline, ("makespan", "peak_memory", "recompute_time", "bytes_out", "bytes_in")
     pairs = [(key, getattr(timeline, key), getattr(report, key)) for key in keys]
@@ -52,10 +52,10 @@ def check_result(result: Any, report: Any, memory: Sequence[tuple[float, int]], 
 def _check_memory(
     said: Sequence[tuple[float, int]], memory: Sequence[tuple[float, int]], peak: int, slack: float
 ) -> None:
-    """The same bytes wherever no event is near, nothing above the peak, and times that rise."""
+    """Check that bytes agree wherever no event is near, that none exceed the peak, and that times increase."""
     times = [moment for moment, _ in said]
     if times != sorted(times) or not all(0 <= bytes_ <= peak for _, bytes_ in said):
-        raise ScheduleError(f"memory of the result must rise in time and keep to the peak, {peak}; simulate it again.")
+        raise ScheduleError(f"memory of the result must increase in time, up to the peak, {peak}; simulate it again.")
     for (moment, here), (later, _) in zip(memory, (*memory[1:], (math.inf, 0)), strict=True):
         if later - moment > 2 * slack:
             middle = moment + slack if later == math.inf else (moment + later) / 2
@@ -69,25 +69,25 @@ def _check_memory(
 
 
 def _check_buffers(placement: Any, stays: Sequence[Stay]) -> None:
-    """The placement is of what the schedule holds, and no two share bytes."""
+    """Check that the placement has the buffers of the schedule, and that no two overlap."""
     placed = Counter((one.name or "", one.start, one.end, one.size) for one in placement.buffers if one.size)
     held = Counter(stay for stay in stays if stay[3])
     if placed != held:
         name, start, end, size = next(iter((placed - held) + (held - placed)))
         raise ScheduleError(
             f"buffers of the placement are not what the schedule holds: {name or 'a workspace'!r} of {size} bytes from "
-            f"step {start} to {end} is in one of them alone; place the result again."
+            f"step {start} to {end} is in only one of them; place the result again."
         )
     validate_placement(placement.buffers, placement.offsets)
 
 
 def _check_addresses(result: Any) -> None:
-    """The placement has the addresses that stand in the steps."""
+    """Check that the placement has the addresses given in the steps."""
     steps = result.schedule.to_json()["steps"]
     for buffer, offset in zip(result.placement.buffers, result.placement.offsets, strict=True):
         step = steps[int(buffer.start)]
         at = step.get("at", {}) if "run" in step else {step.get("prefetch"): step.get("at")}
-        stays = not buffer.size or buffer.start == 0  # inputs and weights, which lie where they must
+        stays = not buffer.size or buffer.start == 0  # inputs and weights have fixed addresses
         known = at.get(buffer.name or "", offset if stays else None)
         if known != offset:
             what = buffer.name or "the workspace"

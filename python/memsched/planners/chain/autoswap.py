@@ -33,11 +33,11 @@ STARTS = np.vstack([np.eye(4), np.full((1, 4), 0.25)])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The candidates that may be offloaded, relative to the plain run.
+    """The candidates for offloading, relative to the plain run.
 
-    In a chain, candidate x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1. It is absent, in the paper's sense,
-    from the end of F_{k+1} to the start of B_{k+1}; its tape is also absent during these two, which do not read it. In
-    a graph each candidate is one tensor, absent between its last forward and its first backward use.
+    In a chain, candidate x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1. It is absent, in the paper's
+    sense, from the end of F_{k+1} to the start of B_{k+1}; its tape is also absent during these two, which do not read
+    it. In a graph each candidate is one tensor, absent between its last forward and its first backward use.
 
     Attributes
     ----------
@@ -144,9 +144,9 @@ def remove(candidates: Candidates, excess: Bytes, k: int) -> None:
 def select(candidates: Candidates, weights: Array, until: float = math.inf) -> Flags:
     """Choose the candidate with the largest weighted score until the load fits everywhere; one flag per candidate.
 
-    DOA, AOA and WDOA are normalised once over all candidates, SWDOA at each choice over those that remain. Empty candidates
-    stay. Ties go to the first candidate. If nothing less fits, all are chosen. From time.perf_counter() == `until` on, the
-    scores are no longer updated.
+    DOA, AOA and WDOA are normalised once over all candidates, SWDOA at each choice over those that remain. Candidates
+    without bytes stay. Ties go to the first candidate. If nothing less fits, all are chosen. From time.perf_counter()
+    == `until` on, the scores are no longer updated.
     """
     chosen = np.zeros(len(candidates.size), np.uint8)
     left = np.flatnonzero(candidates.size > 0)

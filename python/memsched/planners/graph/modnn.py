@@ -14,7 +14,7 @@ from memsched.planners.call import begin, over_at, seconds_left, without_link
 from memsched.planners.entry import planner
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
-from memsched.problems.family import GraphFamily
+from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, graph_of, make_device, simulate
 from memsched.result import Result
 from memsched.support import checks
@@ -118,7 +118,7 @@ def modnn(
         if not walk.free:
             least, reason = (
                 walk.least(),
-                "some op does not fit, or too much stays because there is no link or the host is too small",
+                "some op does not fit, or too much must stay without a link or with a host this small",
             )
         raise call.no_plan(least, reason)
     return call.result(params, schedule)
@@ -212,7 +212,7 @@ class _Rounds:
         return None
 
     def _equal(self, rounds: Rounds) -> Rounds:
-        count, batch = sum(times for _, times in rounds), sum(size * times for size, times in rounds)
+        count, batch = count_rounds(rounds), sum(size * times for size, times in rounds)
         near = range(count, min(batch, count + 100_000))
         return balanced(batch, next((more for more in near if batch % more == 0), batch))
 
@@ -220,7 +220,7 @@ class _Rounds:
         if not isinstance(self.problem, GraphFamily):
             return [[(graph_of(self.problem).batch, 1)]]
         batch = self.problem.batch
-        n = sum(times for _, times in rounds_of(self.problem, memory))
+        n = count_rounds(rounds_of(self.problem, memory))
         counts = [n, n + 1, n + 2, n + 3, 2 * n, 3 * n] if self.search else [n]
         found = [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
         known = self.problem.batches

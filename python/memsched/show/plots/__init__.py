@@ -1,1 +1,1 @@
-"""Pictures, by matplotlib."""
+"""Pictures made with matplotlib."""

@@ -1,4 +1,4 @@
-"""Pictures of arenas: what lies at which address, and when."""
+"""Pictures of arenas: which buffer is at which address, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from memsched.arena.placement import Placement
 from memsched.arena.residency import placement_of
-from memsched.problems.problem import largest_graph
+from memsched.problems.family import count_rounds
+from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
 from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
 from memsched.study.addresses import place
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.float64]
 
-# Okabe and Ito's palette, as in `plot`: what the forward makes is blue, what the backward makes is red.
+# Okabe and Ito's palette, as in `plot`: outputs of the forward are blue, of the backward red.
 _COLOURS = {
     "activation": "#56b4e9",
     "gradient": "#d55e00",
@@ -38,15 +39,15 @@ _COLOURS = {
 _LOAD: dict[str, Any] = {"color": "black", "linewidth": 1.0}
 _HEIGHT: dict[str, Any] = {"color": "0.25", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
 _CAPACITY: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
-_MOST = 6  # arenas that a page holds
-_LABELS = 12  # in one arena, at the most
+_MOST = 6  # arenas on a page
+_LABELS = 12  # at most, in one arena
 _LABEL_POINTS = 7.5
-_FAR = 1.8  # a capacity of more than so many times the height would flatten the picture
+_FAR = 1.8  # a capacity above this many heights would flatten the picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arena:
-    """What one panel shows: a rectangle a buffer that is ever alive."""
+    """One panel: a rectangle per buffer that is ever alive."""
 
     title: str
     placement: Placement
@@ -93,7 +94,7 @@ def _of_placement(placement: Placement) -> _Arena:
 
 
 def _of_result(result: Result) -> _Arena:
-    """In seconds if the plan itself has the addresses, since only then they are free in time; else by op."""
+    """In seconds if the schedule itself has addresses, since only then are they free in time; else by op."""
     graph = largest_graph(result.problem, result.schedule)
     placement = result.placement or placement_of(result.schedule, graph) or place(result)
     ends = np.maximum.accumulate(result.timeline.end) if len(result.schedule) else np.zeros(0)
@@ -106,7 +107,7 @@ def _of_result(result: Result) -> _Arena:
         begin = back = np.array([*accumulate(("run" in step for step in result.schedule.steps), initial=0)], float)
         axis = "ops, in the order of the plan"
     last = len(begin) - 1
-    rounds = sum(times for _, times in result.schedule.rounds)
+    rounds = count_rounds(result.schedule.rounds)
     roles = {tensor["name"]: tensor["role"] for tensor in graph.tensors}
     return _arena_of(
         placement,
@@ -121,7 +122,7 @@ def _of_result(result: Result) -> _Arena:
 
 
 def _load_curve(arena: _Arena) -> tuple[Numbers, Numbers]:
-    """Moments, and the bytes that are alive from there on."""
+    """Moments, and the bytes alive from each moment on."""
     moments = np.concatenate([arena.left, arena.right])
     changes = np.concatenate([arena.high - arena.low, arena.low - arena.high])
     at, index = np.unique(moments, return_inverse=True)
@@ -129,7 +130,7 @@ def _load_curve(arena: _Arena) -> tuple[Numbers, Numbers]:
 
 
 def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -> None:
-    """Names of the largest rectangles in which they fit; `points` wide and high are a unit and a byte."""
+    """Names in the largest rectangles where they fit; `points` are the width of a unit and the height of a byte."""
     wide = (arena.right - arena.left) * points[0]
     high = (arena.high - arena.low) * points[1]
     fits = [
@@ -154,7 +155,7 @@ def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, fl
 
     low, high = arena.low / scale, arena.high / scale
     corners = np.stack([arena.left, low, arena.right, low, arena.right, high, arena.left, high], axis=1)
-    # A white edge tells neighbours apart; around a hair it would leave nothing to see.
+    # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
     seen = ((arena.right - arena.left) * points[0] > 3) & ((arena.high - arena.low) * points[1] > 3)
     faces = [_COLOURS[kind] for kind in arena.kinds]
     axes.add_collection(
@@ -169,7 +170,7 @@ def _draw_buffers(axes: Axes, arena: _Arena, scale: int, points: tuple[float, fl
 
 
 def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float, float]) -> None:
-    """One panel, of so many inches; `top` is in bytes."""
+    """One panel of the given size in inches; `top` is in bytes."""
     found = arena.placement
     first = float(arena.left.min(initial=arena.until)) if "time, " in arena.axis else 0.0
     until = arena.until if arena.until > first else first + 1.0
@@ -223,19 +224,19 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
 def plot_addresses(
     arenas: Result | Placement | Sequence[Result | Placement], path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Draw arenas: each buffer a rectangle, as wide as it is alive and as high as it is large, at its address.
+    """Draw arenas: each buffer is a rectangle at its address, as wide as its lifetime and as high as its size.
 
-    Several are drawn beside each other on one scale of bytes. The line is the load, the bytes that are alive; it
-    touches the height where nothing is lost. Of a result the capacity is the budget without the resident bytes, and
-    of a plan in rounds the first round is drawn; where a plan has no addresses, `place` makes some. Needs matplotlib;
-    uses none of pyplot's global state.
+    Several arenas are drawn side by side on one scale of bytes. The line is the load, the bytes that are alive; it
+    touches the height if nothing is lost to gaps. For a result, the capacity is the budget without the resident bytes;
+    of a plan in rounds, the first round is drawn; and if the plan has no addresses, `place` makes some. Needs
+    matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
     arenas : Result, Placement or sequence of them
         Up to six. A result is drawn in seconds if its schedule has addresses and its ops take time, else by op.
     path : str or path, optional
-        Where to save the picture: .png, .svg or .pdf.
+        File to save the picture to: .png, .svg or .pdf.
 
     Returns
     -------
@@ -244,7 +245,7 @@ def plot_addresses(
     Raises
     ------
     InvalidInputError
-        No arenas or too many, or the path has another ending or cannot be written.
+        No arenas or too many, or the path has another suffix or cannot be written.
     MemschedError
         matplotlib is not installed.
 
@@ -274,7 +275,7 @@ def plot_addresses(
 
 
 def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
-    """The panels beside each other, two in a row."""
+    """Draw the panels side by side, two per row."""
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
     figure.set_size_inches(10.0, 1.0 + 4.4 * rows)
@@ -293,7 +294,7 @@ def _draw_grid(figure: Figure, panels: list[_Arena], top: float) -> None:
 
 
 def _heading(given: list[Result | Placement]) -> str:
-    names = {one.problem.name or "a problem without a name" for one in given if isinstance(one, Result)}
+    names = {name_of(one.problem) for one in given if isinstance(one, Result)}
     counts = {len(one.buffers) for one in given if isinstance(one, Placement)}
     of = names or {f"{count} buffers" for count in counts}
     return f"addresses of {next(iter(of))}" if len(of) == 1 else "addresses"

@@ -1,4 +1,4 @@
-"""Pictures of what happens to each feature map, drawn along the network."""
+"""Pictures of the class of each feature map, drawn along the network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from memsched.problems.family import count_rounds
+from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.plots.plan import byte_unit, new_figure, save
 from memsched.study.feature_maps import CLASSES, feature_map_classes
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, as in `plot`: dark stays, green travels, yellow is computed again.
+# Okabe and Ito's palette, as in `plot`: dark: keep, green: swap, yellow: recompute.
 _COLOURS = {"keep": "#0072b2", "swap": "#009e73", "recompute": "#f0e442"}
-_MOST = 6  # rows that a page holds
+_MOST = 6  # rows on a page
 
 
 def _draw_row(axes: Axes, result: Result, scale: int, unit: str) -> None:
@@ -33,7 +35,7 @@ def _draw_row(axes: Axes, result: Result, scale: int, unit: str) -> None:
         for kind in CLASSES
         for chosen in [[sizes[name] for name, found in classes.items() if found == kind]]
     ]
-    rounds = sum(times for _, times in result.schedule.rounds)
+    rounds = count_rounds(result.schedule.rounds)
     split = f" in {rounds} rounds" if rounds > 1 else ""
     title = f"{result.planner}: {format_seconds(result.makespan)}{split}, {', '.join(counts)}"
     axes.set_title(title, loc="left", fontsize=10, color="0.25", parse_math=False)
@@ -53,16 +55,16 @@ def _legend(figure: Figure) -> None:
 
 
 def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw the feature maps along the network, as high as they are large, coloured by what a plan does with them.
+    """Draw the feature maps along the network, as high as they are large, coloured by their class in a plan.
 
-    Several results of one problem are drawn below each other. Needs matplotlib; uses none of pyplot's global state.
+    Several results for one problem are drawn below each other. Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
     results : Result or sequence of Result
         Up to six.
     path : str or path, optional
-        Where to save the picture: .png, .svg or .pdf.
+        File to save the picture to: .png, .svg or .pdf.
 
     Returns
     -------
@@ -71,7 +73,7 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     Raises
     ------
     InvalidInputError
-        No results or too many, or the path has another ending or cannot be written.
+        No results or too many, or the path has another suffix or cannot be written.
     MemschedError
         matplotlib is not installed.
 
@@ -99,7 +101,7 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     for axes, row in zip(grid[:, 0], rows, strict=True):
         _draw_row(axes, row, scale, unit)
     grid[-1, 0].set_xlabel("feature maps, in the order in which the forward writes them", loc="left")
-    name = rows[0].problem.name or "a problem without a name"
+    name = name_of(rows[0].problem)
     figure.text(0.012, 1 - 0.38 * inch, f"feature maps of {name}", fontsize=13, weight="bold", parse_math=False)
     _legend(figure)
     save(figure, path)

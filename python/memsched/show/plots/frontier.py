@@ -1,4 +1,4 @@
-"""Pictures of frontiers: what each planner pays for less memory."""
+"""Pictures of frontiers: the makespan of each planner against memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
-from memsched.problems.problem import make_device, peak_memory
+from memsched.problems.problem import make_device, name_of, peak_memory
 from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
 from memsched.support.units import format_bandwidth, format_bytes, format_seconds
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# Okabe and Ito's palette, with grey and indigo for black and yellow. One marker less, so that no pair returns soon.
+# Okabe and Ito's palette, with grey and indigo for black and yellow. One marker fewer, so that pairs repeat late.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#666666", "#332288")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _IDEAL: dict[str, Any] = {"color": "0.72", "linewidth": 1.8, "zorder": 2.0}
 _PEAK: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
-# By whether the bound holds for plans that recompute.
+# Key: whether the bound holds for plans that recompute.
 _BOUNDS: dict[bool, tuple[str, dict[str, Any]]] = {
     True: ("lower bound of all plans", {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1, "zorder": 5.0}),
     False: (
@@ -35,8 +35,8 @@ _BOUNDS: dict[bool, tuple[str, dict[str, Any]]] = {
     ),
 }
 _COLUMNS = 4  # of the legend
-_NEAR = 0.02  # of the width: marks that would hide each other
-_LEVEL = 0.036  # of the height: from mark to mark above it
+_NEAR = 0.02  # share of the width below which marks would hide each other
+_LEVEL = 0.036  # share of the height from one mark to the next above
 
 
 def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
@@ -55,12 +55,12 @@ def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
 
 
 def _link(frontier: Frontier) -> Device:
-    """The device without its memory, which is that of the curve."""
+    """The device with a fixed memory, to compare links only."""
     return make_device(1, None, frontier.device)
 
 
 def least_memory(frontier: Frontier) -> int | None:
-    """The least memory of a planner, if the curve reaches that far; bytes."""
+    """The least memory of a planner in bytes, or None if the curve does not reach it."""
     planned = np.isfinite(frontier.makespan)
     known = least_on(frontier.problem, frontier.planner, frontier.device)
     if not planned.any() or known > frontier.memory[-1]:
@@ -71,7 +71,7 @@ def least_memory(frontier: Frontier) -> int | None:
 
 
 def lower_bounds(frontiers: Sequence[Frontier]) -> dict[bool, list[tuple[int, float]]]:
-    """Points (bytes, seconds) of the bound that holds with (without) recomputation, where some planner has a plan."""
+    """Points (bytes, seconds) of the bounds with and without recomputation, where some planner has a plan."""
     found: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for one in frontiers:
         points = found[PLANNERS[one.planner].recomputes]
@@ -82,7 +82,7 @@ def lower_bounds(frontiers: Sequence[Frontier]) -> dict[bool, list[tuple[int, fl
 
 
 def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> list[Line2D]:
-    """The first one is on top, and the thinnest, so that curves which coincide are all seen."""
+    """Draw the curves; the first is on top and thinnest, so that coinciding curves are all visible."""
     lines = []
     for at, one in enumerate(frontiers):
         below = min(at, 4)
@@ -103,7 +103,7 @@ def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: in
 
 
 def _marks(frontiers: list[Frontier], width: float) -> list[tuple[int, int, int]]:
-    """Position in the list, least memory (bytes) and level, which rises where marks would hide each other."""
+    """Position in the list, least memory (bytes) and level, which is raised if marks would hide each other."""
     placed: list[tuple[int, int, int]] = []
     for at, one in enumerate(frontiers):
         least = least_memory(one)
@@ -113,7 +113,7 @@ def _marks(frontiers: list[Frontier], width: float) -> list[tuple[int, int, int]
 
 
 def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> None:
-    """A triangle above the axis of memory for each planner's minimum."""
+    """A triangle above the memory axis for each planner's minimum."""
     for at, least, level in marks:
         axes.plot(
             [least / scale],
@@ -130,7 +130,7 @@ def _draw_marks(axes: Axes, marks: list[tuple[int, int, int]], scale: int) -> No
 
 
 def _memory_range(frontiers: list[Frontier]) -> tuple[float, float]:
-    """Bytes, with a margin: room for every point and, unless it is far away, the peak."""
+    """Bytes with a margin: every point fits and, unless it is far away, the peak."""
     memory = np.concatenate([one.memory for one in frontiers])
     low, high, peak = int(memory.min()), int(memory.max()), peak_memory(frontiers[0].problem)
     if high < peak <= 3 * high:
@@ -140,7 +140,7 @@ def _memory_range(frontiers: list[Frontier]) -> tuple[float, float]:
 
 
 def _time_range(frontiers: list[Frontier], levels: int) -> tuple[float, float]:
-    """Seconds, with room under all curves for so many levels of marks."""
+    """Seconds, with room below all curves for the levels of marks."""
     makespan = np.concatenate([one.makespan for one in frontiers])
     ideal = frontiers[0].ideal
     most = max([ideal, *makespan[np.isfinite(makespan)].tolist()])
@@ -151,7 +151,7 @@ def _time_range(frontiers: list[Frontier], levels: int) -> tuple[float, float]:
 
 
 def _second_axis(axes: Axes, ideal: float) -> None:
-    """The same scale as the overhead over the ideal, which is in the unit of the axis."""
+    """A second axis with the overhead over the ideal; `ideal` is in the unit of the first axis."""
     from matplotlib.ticker import MaxNLocator
 
     def over(makespan: Any) -> Any:
@@ -169,7 +169,7 @@ def _second_axis(axes: Axes, ideal: float) -> None:
 
 
 def _draw_legend(figure: Figure, lines: list[Line2D], marked: bool) -> int:
-    """Under the axes, where it hides nothing; returns the number of rows."""
+    """Draw the legend below the axes; returns its number of rows."""
     from matplotlib.lines import Line2D
 
     if marked:
@@ -201,15 +201,15 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     """Draw makespan against memory: a curve for each planner, with the ideal, the lower bounds and the plain peak.
 
     Each point is a plan; the lines between them only guide the eye. Memories without a plan are left out, and a
-    triangle above the axis marks the least memory of a planner. The second scale says how far above the ideal a plan
-    is. Needs matplotlib; uses none of pyplot's global state.
+    triangle above the axis marks the least memory of a planner. The second axis shows how far above the ideal a plan
+    is. Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
     frontiers : Frontier or sequence of Frontier
-        Of one problem on one link, such as those of several planners. The first one is drawn on top.
+        For one problem and one link, such as those of several planners. The first one is drawn on top.
     path : str or path, optional
-        Where to save the picture: .png, .svg or .pdf.
+        File to save the picture to: .png, .svg or .pdf.
 
     Returns
     -------
@@ -218,7 +218,7 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     Raises
     ------
     InvalidInputError
-        There is no frontier, they are of different problems or links, or the path has another ending or cannot be
+        There is no frontier, they are of different problems or links, or the path has another suffix or cannot be
         written.
     MemschedError
         matplotlib is not installed.
@@ -265,7 +265,7 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     if first.ideal > 0:
         _second_axis(axes, factor * first.ideal)
     figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
-    name = first.problem.name or "a problem without a name"
+    name = name_of(first.problem)
     figure.text(0.012, 0.945, f"makespan against memory, {name}", fontsize=13, weight="bold", parse_math=False)
     figure.text(0.012, 0.89, _subtitle(first), fontsize=10.5, color="0.25")
     save(figure, path)

@@ -1,4 +1,4 @@
-"""Pictures of plans: the three streams, and the memory under them."""
+"""Pictures of plans: the three streams, and the memory below."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.problems.family import count_rounds
+from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; the lightness differs too.
+# Okabe and Ito's palette, distinguishable by colour-blind readers; the lightness differs too.
 _COLOURS = {
     "forward": "#56b4e9",
     "backward": "#d55e00",
@@ -39,7 +41,7 @@ _LABEL_POINTS = 8.0
 
 
 def time_unit(makespan: float) -> tuple[float, str]:
-    """How many of the unit there are in a second, and its name."""
+    """Units per second, and the name of the unit."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if makespan * factor >= 1:
             return factor, unit
@@ -47,7 +49,7 @@ def time_unit(makespan: float) -> tuple[float, str]:
 
 
 def byte_unit(most: int) -> tuple[int, str]:
-    """How many bytes there are in the unit, and its name."""
+    """Bytes per unit, and the name of the unit."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if most >= 1024**power:
             return 1024**power, unit
@@ -55,7 +57,7 @@ def byte_unit(most: int) -> tuple[int, str]:
 
 
 def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: float) -> None:
-    """Names inside the bars that are wide enough, unless those are few; a second is `points` points wide."""
+    """Names inside the bars that are wide enough, unless those are few. `points` is the width of a second."""
     wide = [bar for bar in bars if (bar.end - bar.start) * points > 0.65 * _LABEL_POINTS * len(bar.name) + 2]
     if sum(bar.end - bar.start for bar in wide) < 0.3 * sum(bar.end - bar.start for bar in bars):
         return
@@ -80,7 +82,7 @@ def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -
         if not chosen:
             continue
         row = LANES.index(chosen[0].lane)
-        # A white edge tells neighbours apart; around a hair it would leave nothing to see.
+        # A white edge separates neighbours; around a very thin bar it would leave nothing to see.
         seen_as_bar = [(bar.end - bar.start) * points > 3 for bar in chosen]
         axes.broken_barh(
             [(factor * bar.start, factor * (bar.end - bar.start)) for bar in chosen],
@@ -101,9 +103,9 @@ def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -
 
 
 def memory_curve(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Times (seconds) and bytes to draw: of each instant its last value, after a peak if it has one.
+    """Times (seconds) and bytes to draw: for each instant its last value, after its peak if it has one.
 
-    A dip that is over at the instant it began (a free that makes room for the next step) is left out.
+    A dip that ends at the instant it began (a free that makes room for the next step) is left out.
     """
     times, counts = (np.asarray(column) for column in result.timeline.memory)
     kept: list[tuple[float, int]] = []
@@ -117,7 +119,7 @@ def memory_curve(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
 
 
 def _is_far(result: Result) -> bool:
-    """Whether the budget is so large that a scale with it would flatten the curve."""
+    """Whether the budget is so large that showing it would flatten the curve."""
     return min(result.schedule.budget, result.device.memory) > 4 * result.peak_memory
 
 
@@ -173,26 +175,23 @@ def _title(result: Result) -> str:
         facts += [f"lower bound {format_seconds(result.lower_bound)}", f"gap {format_percent(result.gap)}"]
     if result.optimal:
         facts.append("proven optimal")
-    if _rounds(result) > 1:
-        facts.append(f"the first of {_rounds(result)} rounds is shown")
+    rounds = count_rounds(result.schedule.rounds)
+    if rounds > 1:
+        facts.append(f"the first of {rounds} rounds is shown")
     return ", ".join(facts)
 
 
-def _rounds(result: Result) -> int:
-    return sum(times for _, times in result.schedule.rounds)
-
-
 def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw a result: what each stream does, and the memory in use under it, on one axis of time.
+    """Draw a result: the three streams and, on the same time axis, the memory in use.
 
-    Of a plan in rounds the first round is drawn. Needs matplotlib; uses none of pyplot's global state.
+    Of a plan in rounds the first round is drawn. Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
     result : Result
-        Of any planner, simulated.
+        From any planner, simulated.
     path : str or path, optional
-        Where to save the picture: .png, .svg or .pdf.
+        File to save the picture to: .png, .svg or .pdf.
 
     Returns
     -------
@@ -201,7 +200,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     Raises
     ------
     InvalidInputError
-        The path has another ending or cannot be written, or the timeline does not belong to the schedule.
+        The path has another suffix or cannot be written, or the timeline does not belong to the schedule.
     MemschedError
         matplotlib is not installed.
 
@@ -217,7 +216,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     figure = new_figure(path)
     bars = intervals(result)
     ends = [bar.end for bar in bars]
-    until = max(ends) if ends and _rounds(result) > 1 else max([result.timeline.makespan, *ends])
+    until = max(ends) if ends and count_rounds(result.schedule.rounds) > 1 else max([result.timeline.makespan, *ends])
     factor, unit = time_unit(until)
     figure.subplots_adjust(left=0.115, right=0.985, top=0.86, bottom=0.19, hspace=0.06)
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.6])
@@ -225,7 +224,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     _draw_memory(memory, result, factor, until)
     memory.set_xlim(0, 1.005 * factor * until or 1.0)
     memory.set_xlabel(f"time ({unit})")
-    name = result.problem.name or "a problem without a name"
+    name = name_of(result.problem)
     figure.text(0.012, 0.945, f"{result.planner} on {name}", fontsize=13, weight="bold", parse_math=False)
     figure.text(0.012, 0.89, _title(result), fontsize=10.5, color="0.25")
     _legend(figure, result, {bar.kind for bar in bars})
@@ -234,12 +233,12 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
 
 
 def new_figure(path: str | os.PathLike[str] | None) -> Figure:
-    """An empty figure, for a picture that is to be saved there.
+    """An empty figure, for a picture to be saved at `path`.
 
     Raises
     ------
     InvalidInputError
-        Another ending than .png, .svg and .pdf.
+        The suffix is not .png, .svg or .pdf.
     MemschedError
         matplotlib is not installed.
     """
@@ -256,12 +255,12 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
-    """Write a figure in the format that the ending of the path asks for, the same bytes each time.
+    """Write a figure in the format given by the suffix; the output is reproducible byte for byte.
 
     Raises
     ------
     InvalidInputError
-        Another ending than .png, .svg and .pdf, or nothing can be written there.
+        The suffix is not .png, .svg or .pdf, or the file cannot be written.
     """
     if path is None:
         return
@@ -273,12 +272,12 @@ def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The format that the ending of a path asks for.
+    """The picture format given by the suffix of a path.
 
     Raises
     ------
     InvalidInputError
-        Another ending than .png, .svg and .pdf.
+        The suffix is not .png, .svg or .pdf.
     """
     name = path_of(path)
     suffix = Path(name).suffix.lower()

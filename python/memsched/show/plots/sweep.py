@@ -1,4 +1,4 @@
-"""Pictures of sweeps: the price of memory, one panel a problem and link, one line a planner."""
+"""Pictures of sweeps: makespan against memory, one panel per problem and link, one line per planner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _panels(rows: Sequence[Row]) -> dict[tuple[str, str, float], list[Row]]:
 
 
 def _series(rows: Sequence[Row]) -> list[str]:
-    """What is drawn as one line each: planners, with their options where a planner has several sets of them."""
+    """The lines to draw: planners, with their options if a planner has several sets of them."""
     options: dict[str, dict[str, None]] = {}
     for row in rows:
         options.setdefault(row["planner"], {})[_options(row)] = None
@@ -46,7 +46,7 @@ def _options(row: Row) -> str:
 
 
 def _draw(axes: Axes, rows: list[Row], names: list[str]) -> None:
-    """The first line is on top, and the thinnest, so that lines which coincide are all seen."""
+    """Draw the lines; the first is on top and thinnest, so that coinciding lines are all visible."""
     scale, unit = byte_unit(max(row["memory"] for row in rows))
     for at, name in enumerate(names):
         below = min(at, 4)
@@ -83,17 +83,17 @@ def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
 
 
 def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw makespan over the ideal against memory: a panel for each problem and bandwidth, a line for each planner.
+    """Plot makespan over the ideal against memory: a panel per problem and bandwidth, a line per planner.
 
-    Each point is a plan; the lines between them only guide the eye. The ideal, 1, is the sum of all run times. Needs
-    matplotlib; uses none of pyplot's global state.
+    Each point is a plan; the lines between them only guide the eye. The ideal, 1, is the time of computation alone.
+    Needs matplotlib; does not touch pyplot's global state.
 
     Parameters
     ----------
     rows : sequence of dict
-        Those of a Sweep.
+        The rows of a Sweep.
     path : str or path, optional
-        Where to save the picture: .png, .svg or .pdf.
+        File to save the picture to: .png, .svg or .pdf.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     Raises
     ------
     InvalidInputError
-        Nothing is planned, there are more than 60 panels, or the path has another ending or cannot be written.
+        Nothing is planned, there are more than 60 panels, or the path has another suffix or cannot be written.
     MemschedError
         matplotlib is not installed.
 

@@ -1,4 +1,4 @@
-"""Reports: a result, several, or a sweep as one HTML file that needs nothing else."""
+"""Reports: a result, several results, or a sweep as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def write_report(
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Write a result, or several, as one HTML page that loads nothing from the network.
+    """Write one or several results as one HTML page that loads nothing from the network.
 
-    It shows what is proven about the plan, the three streams with the memory under them, what each tensor does, the
-    addresses if the plan has any, all planners on the same problem, and for a chain what less memory costs. Pictures
-    zoom, tables are searched and sorted, and every figure carries its exact value. Needs plotly.
+    It shows what is proven about the plan, the three streams with the memory below, what happens to each tensor, the
+    addresses if the plan has any, all planners on the same problem and, for a chain, the cost of less memory. Pictures
+    can be zoomed, tables searched and sorted, and every figure carries its exact value. Needs plotly.
 
     Parameters
     ----------
     results : Result or sequence of Result
-        Of any planners and problems.
+        From any planners and for any problems.
     path : str or path
-        Where to save the page; it is written whole or not at all.
+        File to save the page to; it is written whole or not at all.
     compare : bool, optional
-        Whether to run all planners that are listed for the problem of each result. By default for a single result only.
+        Whether to run all planners listed for the problem of each result. By default only for a single result.
     time_limit : float, optional
-        Seconds for each planner that takes a limit, where planners run.
+        Seconds for each planner that takes a limit, if planners are run.
     progress : callable, optional
-        Called with what is being done, before it is.
+        Called with a text before each part of the work.
 
     Raises
     ------
@@ -76,22 +76,22 @@ def write_sweep_report(
 ) -> None:
     """Write the points of a sweep as one HTML page that loads nothing from the network.
 
-    It shows for each problem and bandwidth what less memory costs with each planner, compares the planners over all
-    points, and lists failures and points in tables that are searched and sorted. Needs plotly.
+    For each problem and bandwidth it shows what less memory costs with each planner. It compares the planners over all
+    points, and lists failures and points in tables that can be searched and sorted. Needs plotly.
 
     Parameters
     ----------
     rows : sequence of mapping
-        One a point, as `memsched.read_store(path).rows` gives them.
+        One per point, as in `memsched.read_store(path).rows`.
     path : str or path
-        Where to save the page; it is written whole or not at all.
+        File to save the page to; it is written whole or not at all.
     title : str
-        What the page is called.
+        The title of the page.
 
     Raises
     ------
     InvalidInputError
-        A row lacks a key or has another type than it must, or the file cannot be written.
+        A row lacks a key or has a value of the wrong type, or the file cannot be written.
     MemschedError
         plotly is not installed.
 

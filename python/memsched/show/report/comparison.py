@@ -1,4 +1,4 @@
-"""What other planners do on the problem of a result: all of them at its memory, and some of them at others."""
+"""Other planners on the problem of a result: all of them at its memory, and some over a range of memories."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from memsched.study.frontier import Frontier, frontier
 
 CURVES = ("pofo", "rotor", "offload")
 POINTS = 12
-SECONDS = 0.2  # for each point of a curve, where no limit is given
-GRAPH_SECONDS = 1.0  # for each planner of a graph, where no limit is given: some simulate every pair of feature maps
+SECONDS = 0.2  # for each point of a curve, if no limit is given
+GRAPH_SECONDS = 1.0  # for each planner of a graph, if no limit is given; some simulate every pair of feature maps
 Outcomes = dict[str, Result | MemschedError]
 Progress = Callable[[str], None] | None
 
 _COLUMNS = (
     Column(title="planner"),
     Column(title="makespan", kind="seconds", bar=True),
-    Column(title="/ bound", kind="ratio", hint="makespan over the lower bound of what the planner may do"),
+    Column(title="/ bound", kind="ratio", hint="makespan over the lower bound on plans of the planner's kind"),
     Column(title="over ideal", kind="percent", hint="over the time of the computation alone"),
     Column(title="peak", kind="bytes"),
     Column(title="moved", kind="bytes", hint="out and back in"),
-    Column(title="recomputed", kind="seconds", hint="spent on runs that repeat"),
+    Column(title="recomputed", kind="seconds", hint="spent on repeated runs"),
     Column(title="planned in", kind="seconds"),
     Column(title="optimal", kind="yes", hint="proven: the makespan meets the lower bound"),
     Column(title="needs", kind="bytes", hint="the least memory of a planner without a plan here"),
@@ -45,14 +45,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What other planners do on one problem.
+    """The results of other planners on one problem.
 
     Attributes
     ----------
     outcomes : dict
-        Of `compare`: planner -> Result or the error it ended with.
+        From `compare`: planner -> Result, or the error it raised.
     curves : tuple of Frontier
-        Of a chain; else empty.
+        For a chain; else empty.
     """
 
     outcomes: Outcomes
@@ -89,7 +89,7 @@ class Study:
 
 
 def study(result: Result, time_limit: float | None = None, progress: Progress = None) -> Study:
-    """Run the planners that are listed for the problem of a result on it, with its memory and its link.
+    """Run the planners listed for the problem of a result, with its memory and its link.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
     time_limit : float, optional
         Seconds for each planner that takes a limit, and for each point of a curve.
     progress : callable, optional
-        Called with what is being done, before it is.
+        Called with a text before each part of the work.
 
     Raises
     ------
@@ -138,13 +138,13 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
 
 
 def _memories(chain: Chain, planners: Sequence[str], budget: int) -> list[int]:
-    """Evenly from the least memory of all these planners to the peak of the plain run, and the budget."""
+    """Evenly spaced from the least memory of these planners to the plain peak, plus the budget."""
     least = min(min_memory(chain, name) for name in planners)
     return sorted({max(1, int(one)) for one in (*np.linspace(least, peak_memory(chain), POINTS), budget)})
 
 
 def studies(results: Sequence[Result], time_limit: float | None = None, progress: Progress = None) -> list[Study]:
-    """A study for each result; those with the same problem, device, budget and pieces share one."""
+    """One study per result; results with the same problem, device, budget and pieces share one."""
     done: list[tuple[Result, Study]] = []
     found = []
     for result in results:
@@ -188,7 +188,7 @@ def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
 
 
 def comparison_table(name: str, result: Result, summary: Summary, outcomes: Outcomes) -> Table:
-    """The result first, then what each planner gave: the fastest first, those without a plan last."""
+    """The result first, then the other planners: fastest first, those without a plan last."""
     planned = [one for one in outcomes.items() if isinstance(one[1], Result)]
     planned.sort(key=lambda one: one[1].makespan if isinstance(one[1], Result) else 0.0)
     others = [one for one in outcomes.items() if not isinstance(one[1], Result)]

@@ -1,4 +1,4 @@
-"""What the pictures of a report show, as columns of exact figures; page.js draws them."""
+"""The data of the pictures in a report, as columns of exact figures; page.js draws them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def budget_of(result: Result) -> int:
 
 
 def timeline(result: Result) -> Columns:
-    """One entry a run or transfer; of a plan in rounds, of the first.
+    """One entry per run or transfer; of a plan in rounds, of the first round.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def timeline(result: Result) -> Columns:
 
 
 def memory(result: Result) -> Columns:
-    """The memory curve: time (seconds) and bytes held from then on, the budget, the peak and the resident bytes."""
+    """The memory curve (seconds, bytes held from then on), the budget, the peak and the resident bytes."""
     times, counts = memory_curve(result)
     at = np.flatnonzero(counts == result.peak_memory)
     return {
@@ -66,7 +66,7 @@ def memory(result: Result) -> Columns:
 
 
 def lifetimes(uses: list[TensorUse]) -> Columns:
-    """One entry a stay of a tensor that has bytes, by when tensors first appear: tensor (its index), place, start, end.
+    """One entry per stay of a tensor with bytes, ordered by first appearance: tensor (index), place, start, end.
 
     The rows of the picture are `order`, indices of tensors.
     """
@@ -83,9 +83,9 @@ def lifetimes(uses: list[TensorUse]) -> Columns:
 
 
 def addresses(result: Result) -> Columns | None:
-    """One entry a buffer that is ever alive, where the plan has addresses; else None.
+    """One entry per buffer that is ever alive, if the plan has addresses; else None.
 
-    Times are seconds if the schedule itself has the addresses, since only then they are free in time; else positions in
+    Times are seconds if the schedule itself has addresses, since only then are they free in time; else positions in
     the order of the ops.
     """
     problem, schedule = result.problem, result.schedule
@@ -121,7 +121,7 @@ def addresses(result: Result) -> Columns | None:
 
 
 def figures(result: Result, uses: list[TensorUse]) -> Columns:
-    """All pictures of one result, with the units of their axes as (how many in a second or bytes in one, name)."""
+    """All pictures of one result, with the units of their axes as (units per second or bytes per unit, name)."""
     until = round_end(result)
     budget, peak = budget_of(result), result.peak_memory
     return {

@@ -1,4 +1,4 @@
-"""One HTML file with all that it needs: styles, scripts and exact figures. It asks the network for nothing."""
+"""One self-contained HTML file: styles, scripts and exact figures. It loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPTS = ("format.js", "tables.js", "plots.js", "plan.js", "curves.js", "page.j
 
 
 def plain(value: Any) -> Any:
-    """JSON has no infinity: "inf" stands for it, and null for what is no number."""
+    """A value that JSON can hold: "inf" for infinity, null for NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:
 
 
 def json_for_script(value: Any) -> str:
-    """JSON that can stand in a script element, whatever names it holds.
+    """JSON that is safe in a script element, whatever names it holds.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def check_plotly() -> Any:
 
 
 def _script(text: str) -> tuple[str, str]:
-    """A script as it stands in the page, and the hash by which the page allows it and no other."""
+    """A script element, and the hash by which the page's policy allows only this script."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"<script>{text}</script>", f"'sha256-{digest}'"
@@ -72,9 +72,9 @@ def html_page(title: str, body: str, data: dict[str, Any]) -> str:
     title : str
         Plain text.
     body : str
-        HTML: whoever made it has escaped what others wrote.
+        HTML; the caller has escaped foreign text.
     data : dict
-        What page.js draws; it stands in the page as JSON, in the element memsched-data.
+        Data for page.js; it is in the page as JSON, in the element memsched-data.
 
     Returns
     -------
@@ -105,25 +105,26 @@ def html_page(title: str, body: str, data: dict[str, Any]) -> str:
 
 
 def frame(content: str, version: str) -> str:
-    """The top and the end that all pages share, around their content."""
+    """The header and footer that all pages share, around their content."""
     return (
         '<header class="top"><span class="brand">memsched</span><span class="what">report</span>'
         '<button type="button" id="theme" title="Light or dark">'
         '<span aria-hidden="true">◐</span> <span class="words">theme</span></button></header>\n'
-        "<noscript><p>The pictures, and the tables beyond their first rows, need JavaScript.</p></noscript>\n"
+        "<noscript><p>Pictures, and tables beyond their first rows, need JavaScript.</p></noscript>\n"
         f"<main>\n{content}\n</main>\n"
-        f"<footer>Written by memsched {escape(version)}. Rest on a figure to see its exact value; all of them stand in "
-        "this page as JSON, in the element <code>memsched-data</code>. Nothing was loaded from the network.</footer>\n"
+        f"<footer>Written by memsched {escape(version)}. Hover over a figure to see its exact value; all figures "
+        "are in this page as JSON, in the element <code>memsched-data</code>. "
+        "Nothing was loaded from the network.</footer>\n"
         '<div id="tip" role="tooltip" hidden></div>'
     )
 
 
 def card(title: str, content: str, note: str = "") -> str:
-    """A part of a page; its title is plain text, the rest is HTML."""
+    """A section of a page; the title is plain text, the rest HTML."""
     said = f'<p class="note">{note}</p>' if note else ""
     return f'<section class="card"><h3>{escape(title)}</h3>{said}{content}</section>'
 
 
 def figure(kind: str, of: int | str) -> str:
-    """Where page.js draws, under a legend."""
+    """A place for page.js to draw, with a legend."""
     return f'<ul class="legend" hidden></ul><div class="figure {kind}" data-figure="{kind}" data-of="{of}"></div>'

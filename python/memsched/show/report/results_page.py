@@ -1,4 +1,4 @@
-"""The page of one result or several."""
+"""The page for one or several results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memsched.support.units import format_bytes
 _FATES = {
     "kept": "on the device from its first write to its last use",
     "fetched": "offloaded, and fetched back before it is needed",
-    "recomputed": "dropped, and computed again when it is needed",
+    "recomputed": "dropped, and recomputed when it is needed",
     "offloaded": "went to the host and never came back",
     "freed early": "gone before the backward begins, and not needed again",
     "never written": "part of a tape that no run writes",
@@ -33,11 +33,11 @@ _TENSORS = (
     Column(title="role"),
     Column(title="bytes", kind="bytes"),
     Column(title="what happens", hint="kept, fetched, recomputed, offloaded, freed early or never written"),
-    Column(title="written", kind="seconds", hint="end of the first run that writes it"),
+    Column(title="written", kind="seconds", hint="end of the first run that writes the tensor"),
     Column(title="offloaded", kind="seconds", hint="end of its first offload"),
     Column(title="prefetched", kind="seconds", hint="end of its first prefetch"),
-    Column(title="freed", kind="seconds", hint="when its bytes came back for the last time"),
-    Column(title="runs", kind="count", hint="how often the op runs that writes it"),
+    Column(title="freed", kind="seconds", hint="when its bytes were last released"),
+    Column(title="runs", kind="count", hint="how often the op that writes it runs"),
 )
 
 
@@ -56,7 +56,7 @@ def _tensor_table(name: str, uses: list[TensorUse]) -> Table:
 
 
 def _fates(uses: list[TensorUse]) -> str:
-    """How many tensors and bytes have each fate, as a bar and its legend."""
+    """The number of tensors and bytes with each fate, as a bar with a legend."""
     total = sum(use.bytes for use in uses)
     parts, words = [], []
     for fate in FATES:
@@ -79,7 +79,7 @@ def _fates(uses: list[TensorUse]) -> str:
 
 
 def _details(result: Result, summary: Summary) -> str:
-    """What is not in the tiles, as names and values; HTML."""
+    """Facts that are not in the tiles, as names and values; HTML."""
     problem = result.problem
     size = f"{number('count', problem.n)} stages, " if isinstance(problem, Chain) else ""
     rows = [
@@ -133,13 +133,13 @@ def _section(
         card(
             "What happens when",
             figure("timeline", at),
-            "The three streams, and the memory under them. "
+            "The three streams, and the memory below. "
             f'<span class="mouse">Drag to zoom, double-click to see all.</span>{shown_round}',
         ),
         card(
-            "What each tensor does",
+            "What happens to each tensor",
             f"{_fates(uses)}{figure('lifetimes', at)}{tensors.to_html()}",
-            "A row a tensor: when it is on the device, and when only on the host.",
+            "One row per tensor: when it is on the device, and when only on the host.",
         ),
     ]
     if summary.placed:
@@ -151,8 +151,8 @@ def _section(
             card(
                 "All planners on this problem",
                 table.to_html(),
-                "With the same memory and link. “/ bound” is the makespan over the lower bound of what the planner may "
-                "do: those that recompute are held against all plans, the others against plans that run each op once."
+                "With the same memory and link. “/ bound” is the makespan over the lower bound for the planner's kind "
+                "of plans: those that recompute are compared with all plans, others with plans that run each op once."
                 + _batch_note(result),
             )
         )
@@ -161,7 +161,7 @@ def _section(
                 card(
                     "What less memory costs",
                     figure("frontier", at),
-                    "The makespan of each planner over the memory; the star is this plan.",
+                    "Makespan of each planner against memory; the star is this plan.",
                 )
             )
     return f'<section class="result" id="result-{at}">{"".join(parts)}</section>', tables
@@ -169,26 +169,26 @@ def _section(
 
 def _address_note(result: Result) -> str:
     if result.schedule.memory == "contiguous":
-        return "The arena over time: each rectangle is a tensor or a workspace, as high as it is large."
+        return "The arena over time: each rectangle is a tensor or a workspace, as high as its size."
     return "The arena over the ops in the order of the plan, whose schedule itself has no addresses."
 
 
 def _batch_note(result: Result) -> str:
-    """Of a family that a file holds in part, what that means for other planners."""
+    """For a family with stored graphs only: what that means for other planners."""
     batches = result.problem.batches if isinstance(result.problem, GraphFamily) else None
     if batches is None:
         return ""
     known = ", ".join(map(str, batches))
-    return f" The saved result holds the graphs of batch {known} only, so other planners had no other rounds to choose."
+    return f" The saved result has graphs for batch {known} only, so other planners could not choose other rounds."
 
 
 def _given(results: Sequence[Result], summaries: Sequence[Summary]) -> Table:
-    """The results that the report is about, side by side."""
+    """The results of the report, side by side."""
     columns = (
         *(Column(title="problem"), Column(title="planner"), Column(title="budget", kind="bytes")),
         Column(title="makespan", kind="seconds", bar=True),
         Column(title="over ideal", kind="percent", hint="over the time of the computation alone"),
-        Column(title="of any plan", kind="percent", hint="at most so far above the best possible plan"),
+        Column(title="of any plan", kind="percent", hint="at most this far above the best possible plan"),
         *(Column(title="peak", kind="bytes"), Column(title="moved", kind="bytes", hint="out and back in")),
         *(Column(title="recomputed", kind="seconds"), Column(title="planned in", kind="seconds")),
     )
@@ -219,7 +219,7 @@ def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> 
     ----------
     results : sequence of Result
     studies : sequence of Study or None
-        What other planners do on each result's problem, one a result.
+        The results of other planners on each result's problem, one per result.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The figures of one result that a report states, and what is proven about them."""
+"""The figures of one result that a report shows, and what is proven about them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from memsched import _core
 from memsched.arena.residency import placement_of
-from memsched.problems.bounds import certified, recompute_bound
-from memsched.problems.family import GraphFamily
+from memsched.problems.bounds import bound_of, certified, over_rounds
+from memsched.problems.family import count_rounds
 from memsched.problems.problem import make_device
 from memsched.result import Result
 from memsched.show.report.figures import budget_of
@@ -18,21 +18,21 @@ _EQUAL = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a report says about a result beyond the result's own figures.
+    """What a report shows of a result in addition to the result's own figures.
 
     Attributes
     ----------
     ideal : float
-        Seconds of computation alone, each op once with its fastest algorithm, all rounds together.
+        Seconds of computation alone: each op once with its fastest algorithm, over all rounds.
     any_bound : float
-        Seconds; no plan within the budget is faster, also none that recomputes (of a family, in the same rounds).
+        Seconds; no plan within the budget is faster, even with recomputation (of a family, in the same rounds).
     rounds : int
     ops, tensors : int
-        Of the graph.
+        Counts of the graph.
     placed : bool
         Whether the plan has addresses.
     makespan, lower_bound : float
-        Seconds, of the result.
+        Seconds, as in the result.
     """
 
     ideal: float
@@ -51,7 +51,7 @@ class Summary:
 
     @property
     def any_gap(self) -> float | None:
-        """(makespan - any_bound) / any_bound: how far at most the plan is from the best possible one."""
+        """(makespan - any_bound) / any_bound: at most this far from the best possible plan."""
         if self.makespan <= self.any_bound * _EQUAL:
             return 0.0
         return self.makespan / self.any_bound - 1 if self.any_bound > 0 else None
@@ -64,7 +64,7 @@ class Summary:
         return "best" if self.makespan <= self.lower_bound * _EQUAL else "near"
 
     def to_json(self, result: Result) -> dict[str, Any]:
-        """The figures of the result and these."""
+        """The figures of the result and of the summary."""
         timeline = result.timeline
         return {
             "problem": result.problem.name,
@@ -105,18 +105,13 @@ def summarize(result: Result) -> Summary:
     >>> summarize(ms.greedy(chain, M=20, beta=4)).standing
     'optimal'
     """
-    problem, rounds = result.problem, result.schedule.rounds
+    problem, schedule, graph = result.problem, result.schedule, result.graph
     device = make_device(budget_of(result), None, result.device)
-    if isinstance(problem, GraphFamily):
-        graphs = [(problem.at(batch), times) for batch, times in rounds]
-    else:
-        graphs = [(result.graph, 1)]
-    bound = sum(times * recompute_bound(graph, device) for graph, times in graphs)
-    graph = graphs[0][0]
+    bound = bound_of(problem, schedule, device, "all")
     return Summary(
-        ideal=sum(times * _core.graph_bounds(one, device, device.memory)[0] for one, times in graphs),
+        ideal=over_rounds(problem, schedule, lambda one: _core.graph_bounds(one, device, device.memory)[0]),
         any_bound=certified(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
-        rounds=sum(times for _, times in rounds),
+        rounds=count_rounds(schedule.rounds),
         ops=len(graph.ops),
         tensors=len(graph.tensors),
         placed=result.placement is not None or placement_of(result.schedule, graph) is not None,

@@ -1,4 +1,4 @@
-"""The page of a sweep."""
+"""The page for a sweep."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PLANNERS = (
     Column(title="planner"),
     Column(title="planned", kind="count", hint="points for which it has a plan"),
     Column(title="of", kind="count", hint="points on which it ran"),
-    Column(title="best on", kind="percent", hint="of the points that any planner planned: no other plan is faster"),
+    Column(title="best on", kind="percent", hint="share of the points with a plan where no other plan is faster"),
     Column(title="mean / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
     Column(title="worst / best", kind="ratio", hint="makespan over that of the fastest planner on the same point"),
-    Column(title="mean gap", kind="percent", hint="to the lower bound of what the planner may do"),
-    Column(title="worst gap", kind="percent", hint="to the lower bound of what the planner may do"),
-    Column(title="optimal", kind="count", hint="points where its plan is said to be optimal in its class"),
+    Column(title="mean gap", kind="percent", hint="to the lower bound on plans of the planner's kind"),
+    Column(title="worst gap", kind="percent", hint="to the lower bound on plans of the planner's kind"),
+    Column(title="optimal", kind="count", hint="points where its plan is claimed to be optimal"),
     Column(title="planned in", kind="seconds", hint="median over the points that it planned"),
     Column(title="infeasible", kind="count"),
     Column(title="failed", kind="count"),
@@ -42,7 +42,7 @@ _POINTS = (  # page.js finds the columns of the curves by these titles
     (Column(title="out", kind="bytes"), "bytes_out"),
     (Column(title="in", kind="bytes"), "bytes_in"),
     (Column(title="idle", kind="seconds"), "idle"),
-    (Column(title="recomputed", kind="seconds", hint="spent on runs that repeat"), "recompute_time"),
+    (Column(title="recomputed", kind="seconds", hint="spent on repeated runs"), "recompute_time"),
     (Column(title="tensors out", kind="count", hint="tensors that are offloaded"), "offloaded"),
     (Column(title="ops again", kind="count", hint="ops that run more than once"), "recomputed"),
     (Column(title="key", hint="for memsched report --point, and memsched.plan_again"), "key"),
@@ -94,7 +94,7 @@ def _tiles(rows: Sequence[Row], planners: int) -> str:
     parts = (
         ("Planned", counts["planned"], f"of {number('count', len(rows))} points"),
         ("Infeasible", counts["infeasible"], "no plan of the planner fits the memory"),
-        ("Failed", counts["failed"], "ended with another error"),
+        ("Failed", counts["failed"], "raised another error"),
         ("Problems", problems, f"on {number('count', bandwidths)} {'link' if bandwidths == 1 else 'links'}"),
         ("Planners", planners, "with their options"),
     )
@@ -107,14 +107,14 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     Parameters
     ----------
     rows : sequence of mapping
-        One a point, with the keys of `memsched.read_store(path).rows`.
+        One per point, with the keys of `memsched.read_store(path).rows`.
     title : str
         Plain text.
 
     Raises
     ------
     InvalidInputError
-        A row lacks a key or has another type than it must.
+        A row lacks a key or has a value of the wrong type.
     MemschedError
         plotly is not installed.
     """
@@ -134,13 +134,13 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
             card(
                 "What less memory costs",
                 choice + figure("sweep", "points"),
-                "Makespan over the time of computation alone, by memory. A point is a plan; click a name to hide it.",
+                "Makespan over the time of computation alone. A point is a plan; click a name to hide it.",
             )
         )
     if rows:
         note = (
-            "A point is a problem with a memory and a bandwidth. All figures are claimed by the sweep: nothing was "
-            "planned or simulated for this page. memsched report --point plans a point again."
+            "A point is a problem with a memory and a bandwidth. All figures are claims of the sweep: nothing was "
+            "planned or simulated for this page. memsched report --point plans one point again."
         )
         parts.append(card("The planners", planners.to_html(), note))
     if failures.rows:

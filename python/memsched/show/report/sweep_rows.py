@@ -12,11 +12,11 @@ from typing import Any
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.support.units import format_bytes
 
-_EQUAL = 1 + 1e-9  # what sums in another order may differ by
+_EQUAL = 1 + 1e-9  # tolerance for sums in another order
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
-    """What each row's planner is called: with its options where one planner has several sets of them."""
+    """The label of each row's planner, with options if a planner has several sets of them."""
     kinds: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         kinds[row["planner"]].add(_options(row))
@@ -41,7 +41,7 @@ class Standing:
     name : str
     points, planned, infeasible, failed, optimal : int
     best_share : float or None
-        Of the points for which this or another planner has a plan, those where no other one's is faster.
+        Of the points for which any planner has a plan, the share where no other plan is faster.
     mean_gap, worst_gap : float or None
         Over the points that it planned and that have a bound.
     mean_ratio, worst_ratio : float or None
@@ -65,7 +65,7 @@ class Standing:
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
-    """One a planner, in the order in which they first appear.
+    """One per planner, in order of first appearance.
 
     Examples
     --------

@@ -11,8 +11,8 @@ from typing import Any
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
 KINDS = ("text", "count", "bytes", "seconds", "bandwidth", "percent", "ratio", "yes")
-FIRST = 60  # rows that stand in the page itself
-LONG = 42  # letters from which on a cell has several lines
+FIRST = 60  # rows in the HTML itself
+LONG = 42  # a cell with more characters is wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class Column:
     ----------
     title : str
     kind : str
-        One of KINDS: how its values are written; None is an empty cell of any kind.
+        One of KINDS: how its values are written. None is an empty cell in any kind.
     hint : str
-        A sentence that says what the figures are.
+        A text that explains the figures.
     bar : bool
         Whether a bar under each figure shows it as a share of the largest.
     """
@@ -43,12 +43,12 @@ class Table:
     Attributes
     ----------
     name : str
-        In the page's data and in the attribute data-table.
+        Key in the page's data, and value of the attribute data-table.
     columns : tuple of Column
     rows : list of list
-        str, int, float, bool or None, one a column.
+        str, int, float, bool or None, one per column.
     marked : tuple of int
-        Rows that stand out.
+        Highlighted rows.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Table:
 
 
 def largest(values: Any) -> float:
-    """The largest finite number among values of any kind; 0 without one."""
+    """The largest finite number among values of any type; 0 if there is none."""
     numbers = (one for one in values if isinstance(one, int | float) and math.isfinite(one))
     return max(numbers, default=0.0)
 
@@ -93,7 +93,7 @@ def _titled(text: str) -> str:
 
 
 def shown(kind: str, value: Any) -> str:
-    """A value as people read it."""
+    """A value in readable form."""
     if value is None:
         return ""
     writers: dict[str, Callable[[float], str]] = {
@@ -112,7 +112,7 @@ def shown(kind: str, value: Any) -> str:
 
 
 def exact(kind: str, value: Any) -> tuple[str, str]:
-    """A number as a program reads it, and the same with its unit."""
+    """A number in exact form, without and with its unit."""
     text = repr(value)
     units = {"bytes": " bytes", "seconds": " s", "bandwidth": " bytes per second"}
     return text, f"{text}{units.get(kind, '')}"

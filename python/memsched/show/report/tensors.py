@@ -1,4 +1,4 @@
-"""What a plan does with each tensor: where it is and when, read from the schedule and its timeline."""
+"""Where each tensor is and when, read from a schedule and its timeline."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ PLACES = ("device", "fetched", "recomputed", "host")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """A time that a tensor spends in one place.
+    """A span of time that a tensor spends in one place.
 
     Attributes
     ----------
-    place : str
-        One of PLACES: on the device since it was first written (or from the beginning), since it was fetched, since its
-        op ran again; or on the host only.
+        One of PLACES: on the device since it was first written (or since the start), since it was fetched, or since its
+        op ran again; or only on the host.
     start, end : float
         Seconds.
     """
@@ -31,7 +30,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorUse:
-    """What becomes of one tensor in one round of a plan.
+    """What happens to one tensor in one round of a plan.
 
     Attributes
     ----------
@@ -39,22 +38,22 @@ class TensorUse:
         As in the graph.
     bytes : int
     fate : str
-        One of FATES. "fetched": it came back from the host. "recomputed": its op runs more than once instead.
-        "offloaded": it went to the host and never came back. "freed early": it is gone before the backward begins.
-        "kept": it stays from its first write to its last use.
+        One of FATES. "fetched": it came back from the host. "recomputed": its op ran again instead. "offloaded": it
+        went to the host and never came back. "freed early": it is gone before the backward begins. "kept": it stays
+        from its first write to its last use.
     written : float or None
-        End of the first run that writes it, seconds; None for inputs and weights, and where no run writes it.
+        End of the first run that writes it, seconds; None for inputs and weights, and if no run writes it.
     offloaded : float or None
         End of the first offload, seconds.
     prefetched : float or None
         End of the first prefetch, seconds.
     freed : float or None
-        When the last free gave its bytes back, seconds; None where the plan never frees it.
+        When the last free released its bytes, seconds; None if the plan never frees it.
     runs : int
         How often its op runs; 0 for inputs and weights.
     stays : tuple of Stay
-        In the order in which they begin. Those on the host lie between two on the device; after the last one only if
-        the tensor never comes back.
+        In the order in which they begin. Stays on the host lie between two on the device; the last one is on the host
+        only if the tensor never comes back.
     """
 
     name: str
@@ -69,8 +68,8 @@ class TensorUse:
     stays: tuple[Stay, ...]
 
 
-class _Walk:
-    """One walk over the steps; what is known of each tensor by its name."""
+class _Scan:
+    """One scan of the steps; what is known of each tensor, by name."""
 
     def __init__(self, result: Result) -> None:
         graph = result.graph
@@ -84,19 +83,19 @@ class _Walk:
         self.freed: dict[str, float] = {}
         self.since = {one["name"]: ("device", 0.0) for one in self.tensors if one["name"] not in self.writer}
         self.stays: dict[str, list[Stay]] = {one["name"]: [] for one in self.tensors}
-        self.early: set[str] = set()  # those that are off the device when the backward begins
+        self.early: set[str] = set()  # tensors that are off the device when the backward begins
         self.backward = False
         for step, start, end in zip(result.schedule.steps, *_times(result), strict=True):
-            self._take(step, start, end)
+            self._apply(step, start, end)
         until = round_end(result)
         for name in list(self.since):
-            self._leave(name, until)
-        for stays in self.stays.values():  # a copy that is fetched in vain may come after the next one has begun
+            self._end_stay(name, until)
+        for stays in self.stays.values():  # a useless prefetch may end after the next stay has begun
             stays.sort(key=lambda stay: stay.start)
         for name, first in self.offloaded.items():
             self.stays[name] = _with_host(self.stays[name], first, until)
 
-    def _take(self, step: dict[str, Any], start: float, end: float) -> None:
+    def _apply(self, step: dict[str, Any], start: float, end: float) -> None:
         if "run" in step:
             op = self.ops[step["run"]]
             if op["phase"] != "fwd" and not self.backward:
@@ -114,10 +113,10 @@ class _Walk:
             self.since[step["prefetch"]] = ("fetched", start)
             self.prefetched.setdefault(step["prefetch"], end)
         else:
-            self._leave(step["free"], end)
+            self._end_stay(step["free"], end)
             self.freed[step["free"]] = end
 
-    def _leave(self, name: str, end: float) -> None:
+    def _end_stay(self, name: str, end: float) -> None:
         place, start = self.since.pop(name)
         self.stays[name].append(Stay(place=place, start=start, end=end))
 
@@ -138,12 +137,12 @@ def _times(result: Result) -> tuple[list[float], list[float]]:
 
 
 def round_end(result: Result) -> float:
-    """When the last step of the round that the timeline shows ends, in seconds."""
+    """The end of the last step of the round in the timeline, in seconds."""
     return max(result.timeline.end.tolist(), default=0.0)
 
 
 def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
-    """With the times between them on the host alone; a copy lies there from `first` on."""
+    """Insert the stays that are only on the host, where a copy exists from `first` on."""
     found: list[Stay] = []
     back = any(stay.place == "fetched" for stay in stays)
     start = first
@@ -156,12 +155,12 @@ def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
 
 
 def tensor_uses(result: Result) -> list[TensorUse]:
-    """What a plan does with each tensor of its graph; of a plan in rounds, in the first.
+    """What happens to each tensor of the graph; of a plan in rounds, in the first round.
 
     Parameters
     ----------
     result : Result
-        Of any planner, simulated.
+        From any planner, simulated.
 
     Returns
     -------
@@ -176,19 +175,19 @@ def tensor_uses(result: Result) -> list[TensorUse]:
     >>> [(use.name, use.fate, use.offloaded, use.prefetched) for use in uses[:2]]
     [('a0', 'fetched', 1.0, 5.0), ('a1', 'kept', None, None)]
     """
-    walk = _Walk(result)
+    scan = _Scan(result)
     return [
         TensorUse(
             name=one["name"],
             role=one["role"],
             bytes=int(one["size"]),
-            fate=walk.fate(one["name"]),
-            written=walk.written.get(one["name"]),
-            offloaded=walk.offloaded.get(one["name"]),
-            prefetched=walk.prefetched.get(one["name"]),
-            freed=walk.freed.get(one["name"]),
-            runs=walk.runs.get(walk.writer.get(one["name"], ""), 0),
-            stays=tuple(walk.stays[one["name"]]),
+            fate=scan.fate(one["name"]),
+            written=scan.written.get(one["name"]),
+            offloaded=scan.offloaded.get(one["name"]),
+            prefetched=scan.prefetched.get(one["name"]),
+            freed=scan.freed.get(one["name"]),
+            runs=scan.runs.get(scan.writer.get(one["name"], ""), 0),
+            stays=tuple(scan.stays[one["name"]]),
         )
-        for one in walk.tensors
+        for one in scan.tensors
     ]

@@ -1,25 +1,25 @@
-"""A result in plain words, every number with its exact value; all of it is HTML."""
+"""A result in plain words, as HTML, every number with its exact value."""
 
 from __future__ import annotations
 
-import math
 from html import escape
 
 from memsched._core import Device
-from memsched.problems.problem import Problem
+from memsched.problems.problem import Problem, name_of
 from memsched.result import Result
 from memsched.show.report.figures import budget_of
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import number
+from memsched.support.units import format_link
 
 
 def named(problem: Problem) -> str:
     """The name of a problem."""
-    return escape(problem.name or "a problem without a name")
+    return escape(name_of(problem))
 
 
 def verdict(result: Result, summary: Summary) -> str:
-    """How good the plan is, as far as is proven."""
+    """How good the plan is proven to be."""
     same = " in the same rounds" if summary.rounds > 1 else ""
     if summary.standing == "optimal":
         return f"proven optimal: no plan{same} within this budget is faster"
@@ -36,27 +36,18 @@ def verdict(result: Result, summary: Summary) -> str:
 
 def described_link(device: Device) -> str:
     """The link of a device."""
-    if device.d2h == device.h2d:
-        text = number("bandwidth", device.d2h)
-        if device.d2h > 0 and math.isfinite(device.d2h):
-            text += " in both directions at once" if device.duplex else ", one direction at a time"
-    else:
-        text = f"{number('bandwidth', device.d2h)} to the host, {number('bandwidth', device.h2d)} back"
-    if device.latency:
-        text += f", latency {number('seconds', device.latency)}"
-    if device.host_memory is not None:
-        text += f", host memory {number('bytes', device.host_memory)}"
+    text = format_link(device, number)
     return f"{text} (device {escape(device.name)})" if device.name else text
 
 
 def tile(title: str, value: str, note: str, share: float | None = None) -> str:
-    """A figure under its title, with what it means; `share` of a whole is drawn as a meter."""
+    """A figure with its title and meaning; `share`, of a whole, is drawn as a meter."""
     meter = "" if share is None else f'<div class="meter"><i style="width:{100 * min(1.0, share):.2f}%"></i></div>'
     return f'<div class="tile"><h4>{title}</h4><p class="value">{value}</p>{meter}<p class="sub">{note}</p></div>'
 
 
 def tiles(result: Result, summary: Summary) -> str:
-    """The figures that matter, each with what it means."""
+    """The main figures, each with its meaning."""
     timeline, budget = result.timeline, budget_of(result)
     over = summary.over_ideal
     ideal = f"{number('seconds', summary.ideal)} of computation"

@@ -15,7 +15,7 @@ from memsched.planners.entry import options_of
 from memsched.planners.registry import PLANNERS, check_planner
 from memsched.planners.remat.recompute import most_slots
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, graph_of, peak_memory
+from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan
 from memsched.support.documents import Document, write_device
@@ -54,7 +54,7 @@ class SweptProblem:
     @property
     def name(self) -> str:
         """A name to show."""
-        return self.problem.name or "a problem without a name"
+        return name_of(self.problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
