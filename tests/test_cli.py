@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import memsched as ms
 from memsched.cli import main
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 
 SMALL = "resnet18-224-b32"
 CHAIN = ms.Chain([1, 2], [2, 3], [4, 6, 5], [0, 6, 5], saved=[9, 5])
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, status: int = 0, stdin: str | None = None) -> Result:
-    outcome = CliRunner().invoke(program, list(arguments), prog_name="memsched", input=stdin)
+    outcome = CliRunner().invoke(command_line, list(arguments), prog_name="memsched", input=stdin)
     assert outcome.exit_code == status, outcome.output
     assert "Traceback" not in outcome.output
     assert "\x1b" not in outcome.output

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import memsched as ms
 from memsched import _core, profiles
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 
 doctor = importlib.import_module("memsched.cli.doctor")
 PACKAGES = ("click", "rich", "matplotlib", "highspy", "plotly", "pandas", "pyarrow", "tomli", "distributed", "torch")
@@ -40,7 +40,7 @@ Install = Callable[..., None]
 
 
 def run(*arguments: str, status: int = 0) -> Result:
-    outcome = CliRunner().invoke(program, ["doctor", *arguments], prog_name="memsched")
+    outcome = CliRunner().invoke(command_line, ["doctor", *arguments], prog_name="memsched")
     assert outcome.exit_code == status, outcome.output
     assert "Traceback" not in outcome.output
     return outcome
@@ -215,7 +215,9 @@ def test_where_no_process_can_be_started_the_rest_is_told(install: Install, monk
     monkeypatch.setattr(doctor.subprocess, "run", refuse)
     text = run().stdout
     said = line("CUDA", text)
-    assert said.startswith(f"torch does not answer: no process can be started to ask it ({os.strerror(errno.EAGAIN)})")
+    assert said.startswith(
+        f"torch does not answer: no process can be started to query it ({os.strerror(errno.EAGAIN)})"
+    )
     assert line("self test", text).startswith("passed")
 
 

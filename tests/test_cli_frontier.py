@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import memsched as ms
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 
 CHAIN = ms.Chain(
     [0, 4, 1], [1, 3, 3], [3, 4, 1, 3], [3, 4, 3, 2], forward_overhead=[2, 0, 2], backward_overhead=[0, 1, 2]
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, status: int = 0) -> str:
-    outcome = CliRunner().invoke(program, ["frontier", *arguments], prog_name="memsched")
+    outcome = CliRunner().invoke(command_line, ["frontier", *arguments], prog_name="memsched")
     assert outcome.exit_code == status, outcome.output
     assert "Traceback" not in outcome.output
     return outcome.output

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import memsched as ms
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 
 VGG = "graph:vgg16-224-b32"
 CHAIN = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4], resident=7)
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, status: int = 0, stdin: str | None = None) -> str:
-    outcome = CliRunner().invoke(program, list(arguments), prog_name="memsched", input=stdin)
+    outcome = CliRunner().invoke(command_line, list(arguments), prog_name="memsched", input=stdin)
     assert outcome.exit_code == status, outcome.output
     assert "Traceback" not in outcome.output
     return outcome.output

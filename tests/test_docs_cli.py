@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 
 PROFILES = all(importlib.util.find_spec(package) is not None for package in ("torch", "torchvision"))
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -40,13 +40,13 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert name == "memsched"
         if "chain.json" in arguments and not PROFILES:
             continue  # it is made from a model of torchvision
-        outcome = CliRunner().invoke(program, arguments, prog_name=name)
+        outcome = CliRunner().invoke(command_line, arguments, prog_name=name)
         assert outcome.exit_code == status, f"{line}\n{outcome.output}"
 
 
 def test_every_command_and_exit_status_is_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name in program.commands:
+    for name in command_line.commands:
         assert any(line.startswith(f"memsched {name} ") for line, _ in commands()), name
         assert f"`memsched {name} " in text
     assert {status for _, status in commands()} == {0, 3, 4}

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 from memsched.errors import visible
 from memsched.study.sweep.spec import read_spec
 from memsched.support import files
@@ -94,7 +94,7 @@ def test_commands_refuse_paths_that_lead_nowhere(kind: str, tmp_path: Path, monk
     commands = [("report", name, "-o", "r.html"), ("sweep", "spec.toml", "--store", name)]
     commands += [("sweep", "spec.toml", "-o", "t.csv", "--plot", name), ("sweep", name, "-o", "t.csv")]
     for command in commands:
-        outcome = CliRunner().invoke(program, command, prog_name="memsched")
+        outcome = CliRunner().invoke(command_line, command, prog_name="memsched")
         assert outcome.exit_code in (1, 2), (command, outcome.output)
         assert outcome.stderr.startswith("error: "), (command, outcome.stderr)
     assert not Path("r.html").exists()

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import memsched as ms
 from listed import GRAPH_PLANNERS
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 from memsched.planners.registry import PLANNERS
 
 ALL = pytest.mark.parametrize("planner", GRAPH_PLANNERS)
@@ -155,7 +155,7 @@ def test_saved_families_can_be_planned(tmp_path: Path) -> None:
     read = ms.GraphFamily.from_json(str(path))
     assert ms.min_memory(read) == ms.min_memory(family)
     for command in ("compare", "plan"):
-        found = CliRunner().invoke(program, [command, str(path), "-m", "2GB", "-b", "10GB/s", "--time-limit", "0"])
+        found = CliRunner().invoke(command_line, [command, str(path), "-m", "2GB", "-b", "10GB/s", "--time-limit", "0"])
         assert found.exit_code == 0, found.output
     saved = ms.Result.from_json(json.dumps(ms.modnn(family, 10**10, 1e9).to_json()))
     assert ms.plan(saved.problem, 10**10, 1e9, time_limit=0).makespan <= saved.makespan

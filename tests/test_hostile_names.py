@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import memsched as ms
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 from memsched.errors import visible
 
 HOSTILE = [
@@ -59,7 +59,7 @@ def check(output: str) -> None:
 
 
 def run(*arguments: str) -> str:
-    outcome = CliRunner().invoke(program, list(arguments), prog_name="memsched")
+    outcome = CliRunner().invoke(command_line, list(arguments), prog_name="memsched")
     assert outcome.exception is None or isinstance(outcome.exception, SystemExit), (arguments, outcome.exception)
     check(outcome.output)
     return outcome.output

@@ -22,7 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 from memsched.show.plots import addresses as plot_addresses
 from memsched.show.plots import frontier as plot_frontier
 from memsched.show.plots import plan as plot
@@ -596,7 +596,7 @@ def test_without_plotly_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
 
 
 def run(*arguments: str, status: int = 0) -> str:
-    outcome = CliRunner().invoke(program, ["report", *arguments], prog_name="memsched")
+    outcome = CliRunner().invoke(command_line, ["report", *arguments], prog_name="memsched")
     assert outcome.exit_code == status, outcome.output
     assert "Traceback" not in outcome.output
     if status:

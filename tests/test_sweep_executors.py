@@ -256,7 +256,7 @@ def test_dask_without_workers_or_without_a_scheduler_is_told(tmp_path: Path) -> 
             text=True,
         )
         assert (done.returncode, done.stdout) == (2, "")
-        assert "has no workers; start some by `dask worker" in done.stderr
+        assert "has no workers; start some with `dask worker" in done.stderr
     done = subprocess.run(
         memsched("sweep", str(spec), "-o", str(tmp_path / "a.csv"), "--dask", address), capture_output=True, text=True
     )

@@ -19,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.cli.app import program
+from memsched.cli.app import command_line
 from memsched.study.sweep.spec import parse_spec, read_spec
 
 SMALL = 'problems = ["resnet18-224-b32"]\nplanners = ["greedy", "rotor"]\nmemory = ["20%", "60%"]\n'
 
 
 def run(*arguments: str, status: int = 0) -> Result:
-    outcome = CliRunner().invoke(program, ["sweep", *arguments], prog_name="memsched")
+    outcome = CliRunner().invoke(command_line, ["sweep", *arguments], prog_name="memsched")
     assert outcome.exit_code == status, outcome.output
     assert "Traceback" not in outcome.output
     return outcome
@@ -171,7 +171,7 @@ def test_a_report_of_one_point_shows_its_plan() -> None:
     row = next(row for row in ms.read_store("a.sqlite") if row["planner"] == "rotor")
 
     def report(*arguments: str, status: int) -> str:
-        outcome = CliRunner().invoke(program, ["report", *arguments, "-o", "a.html"], prog_name="memsched")
+        outcome = CliRunner().invoke(command_line, ["report", *arguments, "-o", "a.html"], prog_name="memsched")
         assert outcome.exit_code == status, outcome.output
         return outcome.output
 
@@ -218,7 +218,7 @@ def test_ctrl_c_leaves_a_store_from_which_the_sweep_goes_on(tmp_path: Path) -> N
     told = shown.decode()
     assert "points/s" in told
     assert "left" in told
-    assert "interrupted; what is finished is in 'a.sqlite': run the same command to go on" in " ".join(told.split())
+    assert "interrupted; finished points are in 'a.sqlite': run the same command to continue" in " ".join(told.split())
     assert "Traceback" not in told
     assert time.monotonic() - asked < 60
     kept = _points()

@@ -112,7 +112,7 @@ _AT_FIRST_USE = {
 
 
 def __getattr__(name: str) -> object:
-    """What shows plans is imported when it is first used, and so is `memsched.torch`, which alone needs PyTorch."""
+    """Import views of plans when first used, and `memsched.torch`, which alone needs PyTorch."""
     if name == "torch":
         return importlib.import_module("memsched.torch")
     if name in _AT_FIRST_USE:

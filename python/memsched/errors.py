@@ -1,10 +1,10 @@
-"""The errors of memsched. All that it raises on purpose derive from `MemschedError`; messages say what to do."""
+"""The errors of memsched. All that it raises on purpose derive from `MemschedError`; messages include a remedy."""
 
 from __future__ import annotations
 
 import re
 
-# Controls of terminals, letters that turn the direction or are not seen, and halves of letters.
+# Terminal controls, characters that are invisible or change the text direction, and lone surrogates.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
@@ -30,17 +30,17 @@ class MemschedError(Exception):
 
 
 class InvalidInputError(MemschedError, ValueError):
-    """A field, an option or a document that cannot be right; the message names it, its value and the remedy."""
+    """An invalid field, option or document; the message gives its name, its value and the remedy."""
 
 
 class InfeasibleError(MemschedError):
-    """No plan of this planner fits the memory.
+    """This planner has no plan that fits the memory.
 
     Attributes
     ----------
     min_memory : int
-        The smallest M (bytes, resident included) for which this planner finds a plan; an estimate where host_memory is
-        what lacks, and the message says so.
+        The smallest M (bytes, resident included) for which this planner finds a plan; an estimate if host_memory is too
+        small, and the message says so.
     """
 
     def __init__(self, message: str, min_memory: int) -> None:
@@ -54,7 +54,7 @@ class ScheduleError(MemschedError, ValueError):
     Attributes
     ----------
     step : int or None
-        Index of the step to blame, or None when it is the schedule as a whole.
+        Index of the failing step, or None if the schedule as a whole is wrong.
     """
 
     def __init__(self, message: str, step: int | None = None) -> None:
@@ -63,12 +63,12 @@ class ScheduleError(MemschedError, ValueError):
 
 
 class LimitError(MemschedError):
-    """A bound on memory or time leaves no room for a plan; the message says which option to change."""
+    """A limit on memory or time was reached before there was a plan; the message says which option to change."""
 
 
 class StoreError(MemschedError):
-    """A sweep's store that cannot be read or written; the message says which, why, and what to do."""
+    """The store of a sweep cannot be read or written; the message says which, why, and what to do."""
 
 
 class InternalError(AssertionError):
-    """memsched contradicts itself. No `MemschedError`, so that nothing records it as an outcome and goes on."""
+    """A bug in memsched. Not a `MemschedError`, so that it is never recorded as an outcome."""

@@ -22,7 +22,7 @@ _GRAPHS = "graphs"
 
 
 def names() -> tuple[str, ...]:
-    """Names of the shipped profiles, sorted: network-image-bbatch.
+    """Names of the shipped profiles, sorted; their form is network-image-bBATCH.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def document(name: str) -> dict[str, Any]:
 def _check_name(name: str) -> None:
     if name not in names():
         near = [known for known in names() if known.startswith(str(name).split("-")[0])]
-        hint = f"; near: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
+        hint = f"; similar names: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
         raise InvalidInputError(f"no profile is named {name!r}{hint}")
 
 
@@ -77,8 +77,8 @@ def load(name: str) -> Chain:
 def load_graph(name: str) -> Graph:
     """The training step of a shipped profile as a graph: forward, cross entropy, backward, SGD with momentum.
 
-    Bytes are exact; times are the same roofline model as those of the chain, see docs/profiles.md. Resident are
-    parameters, buffers and the momentum. Gradients of parameters are tensors, which the optimiser's op reads.
+    Bytes are exact; times come from the same roofline model as those of the chain, see docs/profiles.md. Parameters,
+    buffers and momentum are resident. Gradients of parameters are tensors, which the optimiser's op reads.
 
     Parameters
     ----------
@@ -125,14 +125,14 @@ def load_graph(name: str) -> Graph:
 
 @lru_cache(maxsize=2)
 def _packed_graphs(network: str) -> dict[str, Any]:
-    """The graphs of one network: names once, numbers for each image size and batch."""
+    """The graphs of one network: names stored once, numbers for each image size and batch."""
     content = (resources.files("memsched.problems") / _GRAPHS / f"{network}.json.gz").read_bytes()
     packed: dict[str, Any] = json.loads(gzip.decompress(content))
     return packed
 
 
 def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int = 0) -> Chain:
-    """A chain of n equal stages whose backward takes twice the forward.
+    """A chain of n equal stages; each backward takes twice as long as the forward.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int
     time : float
         Seconds of one forward.
     activation, overhead : int
-        Bytes of each activation and gradient, and of the scratch of each forward and backward.
+        Bytes of each activation and gradient, and of the workspace of each forward and backward.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int
 
 
 def random(n: int, seed: int, *, tape: bool = True, scale: int = 1 << 20) -> Chain:
-    """A random chain of n stages: log-normal times and sizes, as spread out as those of real networks.
+    """A random chain of n stages: log-normal times and sizes, with a spread as in real networks.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Result: what a planner returns. The plan, what the simulator measured of it, and what is proven about it."""
+"""Result, the return value of a planner: the plan, its simulated figures, and what is proven about it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from memsched.support.documents import (
 )
 
 _FORMATS = ("memsched-result/1", "memsched-result/2")
-_ROUNDING = 1e-9  # between the sums of two machines
+_ROUNDING = 1e-9  # relative, between sums computed on different machines
 _KEYS = (
     "planner",
     "params",
@@ -48,36 +48,36 @@ _KEYS = (
 
 
 def gap_above(bound: float, makespan: float) -> float:
-    """How far a plan may be from optimal, as a share of its bound; finite, as all that is kept or written must be."""
+    """The gap as a fraction of the bound; always finite, so that it can be stored and written."""
     return min((makespan - bound) / bound, sys.float_info.max) if bound > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A plan and its measure.
+    """A plan and its figures.
 
     Attributes
     ----------
     planner : str
     params : dict
-        The options that the planner ran with, and what it has to say about the run.
+        The options of the planner, and what it reports about its run.
     problem : Chain, Graph or GraphFamily
     device : Device
     schedule : Schedule
     timeline : Timeline
         From the simulator, never from the planner.
     placement : Placement or None
-        Addresses, where the plan carries them: of all that its schedule holds from step to step.
+        The address of every buffer of the schedule, if the plan has addresses.
     estimate : float or None
-        What the planner claims in its paper's own model, seconds.
+        Seconds; the value that the planner claims, in the model of its paper.
     lower_bound : float
-        Seconds. No schedule that `bound_on` speaks of is faster on this device. Of a family, none that works through
-        the batch in the same rounds.
+        Seconds. No schedule covered by `bound_on` is faster on this device (for a family, among those with the same
+        rounds).
     bound_on : str
-        "once": schedules that run each op once, in graph order; "all": any schedule, as planners state that may
-        recompute.
+        "once": the bound covers schedules that run each op once, in graph order; "all": any schedule, as for planners
+        that may recompute.
     runtime : float
-        Seconds that planning took, as the planner claims.
+        Seconds of planning, as claimed by the planner.
     """
 
     planner: str
@@ -106,7 +106,7 @@ class Result:
             raise InvalidInputError(f"bound_on is {self.bound_on!r}; it must be one of {', '.join(BOUND_ON)}")
         if isinstance(self.problem, GraphFamily):
             for batch, _ in self.schedule.rounds:
-                self.problem.at(batch)  # which refuses what the family does not have
+                self.problem.at(batch)  # raises if the family does not have this batch
         if self.lower_bound > self.makespan * (1 + 1e-9):
             raise InvalidInputError(
                 f"lower_bound is {self.lower_bound}, above the makespan {self.makespan}; simulate the schedule again"
@@ -128,31 +128,31 @@ class Result:
 
     @property
     def graph(self) -> Graph:
-        """The graph that the steps speak of; of a family, the one of the first round."""
+        """The graph that the steps refer to; for a family, that of the first round."""
         if isinstance(self.problem, GraphFamily):
             return self.problem.at(self.schedule.rounds[0][0])
         return graph_of(self.problem, self.schedule.chunk)
 
     @property
     def optimal(self) -> bool:
-        """Whether no schedule that `bound_on` speaks of is faster: the makespan meets the lower bound."""
+        """Whether no schedule covered by `bound_on` is faster: the makespan equals the lower bound."""
         return self.makespan <= self.lower_bound * (1 + 1e-12)
 
     @property
     def bounded(self) -> str:
-        """Of which plans lower_bound speaks, in words."""
+        """The plans that lower_bound covers, in words."""
         plans = "all plans" if self.bound_on == "all" else "plans that run each op once, in graph order"
         several = count_rounds(self.schedule.rounds) > 1
         return f"{plans} in the same rounds" if several and isinstance(self.problem, GraphFamily) else plans
 
     @property
     def gap(self) -> float:
-        """(makespan - lower_bound) / lower_bound; 0 when the bound is 0, and the largest double where it is more."""
+        """(makespan - lower_bound) / lower_bound; 0 if the bound is 0; capped at the largest double."""
         return gap_above(self.lower_bound, self.makespan)
 
     @property
     def offloaded(self) -> tuple[str, ...]:
-        """Names of the tensors that are offloaded, in the order of their first offload."""
+        """Names of the offloaded tensors, in the order of their first offload."""
         return self.schedule.offloaded
 
     @property
@@ -174,15 +174,15 @@ class Result:
     def from_json(cls, source: Source) -> Result:
         """Read `memsched-result/2`, or /1, from a dict, a JSON text or the path of a file.
 
-        What can be derived is not believed: the schedule is simulated again and the bound derived again. What planner
-        made it, its options, its estimate and its runtime are claims.
+        What can be derived is not trusted: the schedule is simulated again and the bound derived again. The planner,
+        its options, its estimate and its runtime are claims.
 
         Raises
         ------
         InvalidInputError
-            The document is of another form.
+            The document has another form.
         ScheduleError
-            The schedule cannot run, or it gives another timeline, placement or bound; the message names the field.
+            The schedule cannot run, or its timeline, placement or bound differ; the message names the field.
         """
         document = read_document(source, *_FORMATS)
         old = document["format"] == _FORMATS[0]
@@ -221,9 +221,9 @@ class Result:
 
 
 def _bounded(read: Document, old: bool) -> Document:
-    """The fields of a result whose bound is derived again; refuses one that cannot be.
+    """The fields of a result whose bound is derived again; refuses a bound that cannot be derived.
 
-    The first version did not say of which schedules its bound speaks: as much is kept as is true.
+    Version 1 of the form did not say which schedules its bound covers; the bound is kept as far as it holds.
     """
     said, known = read["lower_bound"], {}
     if said > read["timeline"].makespan * (1 + _ROUNDING):
@@ -248,7 +248,7 @@ def _read_problem(document: Document) -> Problem:
 
 
 def _timeline(document: Document, read: Document) -> Timeline:
-    """The schedule, simulated; refuses a document that says something else."""
+    """The simulated schedule; refuses a document with another timeline."""
     Timeline.from_json(document)
     found = simulate(read["problem"], read["schedule"], read["device"])
     said, value = ({**one, **one["memory"]} for one in (document, found.to_json()))
@@ -259,19 +259,19 @@ def _timeline(document: Document, read: Document) -> Timeline:
 
 
 def _check_same(name: str, said: npt.NDArray[Any], value: npt.NDArray[Any], slack: float) -> None:
-    """Refuse other bytes, or other times but for rounding."""
+    """Refuse different bytes, or times that differ by more than rounding."""
     if len(said) != len(value):
-        raise ScheduleError(f"{name} of the timeline has {len(said)} entries, by the schedule {len(value)}; plan again")
+        raise ScheduleError(f"{name} of the timeline has {len(said)} entries, the schedule {len(value)}; plan again")
     exact = "bytes" in name or name == "peak_memory"
     same = said == value if exact else np.isclose(said, value, rtol=0.0, atol=slack)
     if not same.all():
         k = int(np.argmin(same))
         where = f"{name}[{k}]" if len(said) > 1 else name
-        raise ScheduleError(f"{where} of the timeline is {said[k]}, by the schedule it is {value[k]}; plan again")
+        raise ScheduleError(f"{where} of the timeline is {said[k]}, the schedule gives {value[k]}; plan again")
 
 
 def _placement(document: Document, read: Document) -> Placement:
-    """The addresses of what the schedule holds; refuses those of something else."""
+    """The placement of the schedule's buffers; refuses one of other buffers."""
     try:
         placement = Placement.from_json(document)
     except (InvalidInputError, ScheduleError) as error:
@@ -285,7 +285,7 @@ def _placement(document: Document, read: Document) -> Placement:
     if buffers != held:
         different = (k for k, (one, other) in enumerate(zip(buffers, held, strict=False)) if one != other)
         k = next(different, min(len(buffers), len(held)))
-        raise ScheduleError(f"buffers[{k}] of the placement is not what the schedule holds; place the result again")
+        raise ScheduleError(f"buffers[{k}] of the placement is not a buffer of the schedule; place the result again")
     if schedule.memory == "contiguous" and list(placement.offsets) != offset:
         k = next(k for k, (one, other) in enumerate(zip(placement.offsets, offset, strict=True)) if one != other)
         raise ScheduleError(

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import memsched as ms
-from memsched.cli.app import INFEASIBLE, OTHER, USAGE, program
+from memsched.cli.app import INFEASIBLE, OTHER, USAGE, command_line
 
 SOURCE = """
 import torch
@@ -40,7 +40,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(program, arguments, prog_name="memsched")
+    return CliRunner().invoke(command_line, arguments, prog_name="memsched")
 
 
 @pytest.mark.parametrize("device", ["v100", "here"])

@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C ends the program; once is enough, and what ends is not to be torn up on its way."""
+    """Ctrl-C ends the command. Further signals are ignored, so that it can end in order."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -17,7 +17,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Entry point of the `memsched` command. Needs the extra memsched[cli]."""
     for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:  # closed by who called: what is said is said to nobody
+        if getattr(sys, stream) is None:  # closed by the caller: discard the output
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         import click  # noqa: F401
@@ -27,6 +27,6 @@ def main() -> None:
         sys.exit(1)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-    from memsched.cli.app import program
+    from memsched.cli.app import command_line
 
-    program(prog_name="memsched")
+    command_line(prog_name="memsched")

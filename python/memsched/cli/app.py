@@ -1,4 +1,4 @@
-"""The program: its commands, and what becomes of errors."""
+"""The command line: its commands, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ that any plan without recomputation needs, 100% is where the plain run fits. Ban
 (a free link), 0 (no link).
 """
 
-_EPILOG = """Exit status: 0 fine, 1 other error, 2 bad usage or input, 3 no plan fits the memory, 4 a schedule
+_EPILOG = """Exit status: 0 success, 1 other error, 2 bad usage or input, 3 no plan fits the memory, 4 a schedule
 that cannot run or a result that does not hold, 130 interrupted."""
 
 
@@ -59,7 +59,7 @@ def _status(error: MemschedError) -> int:
 
 
 def _told(error: OSError) -> str:
-    """Files that cannot be written have errors of ours, which name them."""
+    """The text of an error on stdout; errors of other files are raised by us and name the file."""
     unwritten = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return f"the standard output cannot be written: {error.strerror}" if unwritten else str(error)
 
@@ -75,13 +75,13 @@ def _describe(error: MemschedError) -> dict[str, Any]:
     return {"error": {"kind": type(error).__name__, "message": str(error), **facts}}
 
 
-class Program(click.Group):
-    """A group whose errors are one line and an exit status, never a traceback."""
+class CommandGroup(click.Group):
+    """A group of commands that reports errors as one line and an exit status, never as a traceback."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the program's own options."""
+        """Parse the options before the command."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -102,7 +102,7 @@ class Program(click.Group):
             ctx.exit(USAGE)
         except MemschedError as error:
             self._fail(ctx, error)
-        except BrokenPipeError:  # as in `memsched profiles | head`: the reader has seen enough
+        except BrokenPipeError:  # as in `memsched profiles | head`: the reader is done
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except OSError as error:
@@ -123,7 +123,7 @@ class Program(click.Group):
 
 
 @click.group(
-    cls=Program,
+    cls=CommandGroup,
     help=_HELP,
     epilog=_EPILOG,
     invoke_without_command=True,
@@ -131,8 +131,8 @@ class Program(click.Group):
 )
 @click.version_option(memsched.__version__, prog_name="memsched", message="%(prog)s %(version)s")
 @click.pass_context
-def program(context: click.Context) -> None:
-    """Show the help when there is no command."""
+def command_line(context: click.Context) -> None:
+    """Show the help if there is no command."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -153,4 +153,4 @@ for _command in (
     report,
     doctor,
 ):
-    program.add_command(_command)
+    command_line.add_command(_command)

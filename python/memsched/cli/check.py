@@ -24,7 +24,7 @@ from memsched.support.units import format_bytes, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
 
-PROBLEM = click.option("--problem", metavar="PROBLEM", help="Of a bare plan; a result holds its own.")
+PROBLEM = click.option("--problem", metavar="PROBLEM", help="The problem of a bare plan; a result has its own.")
 
 
 def _file_command(command: Callable[..., Any]) -> click.Command:
@@ -34,7 +34,7 @@ def _file_command(command: Callable[..., Any]) -> click.Command:
 
 @_file_command
 def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) -> None:
-    """Simulate a saved plan, also on another device.
+    """Simulate a saved plan, possibly on another device.
 
     FILE is a result, or a bare plan with --problem.
 
@@ -66,7 +66,7 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
 
 @_file_command
 def validate(file: str, problem: str | None, as_json: bool, machine: Machine) -> None:
-    """Check a saved plan with no help from the simulator.
+    """Check a saved plan independently of the simulator.
 
     FILE is a result, or a bare plan with --problem.
 
@@ -74,8 +74,8 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     memsched validate result.json
     memsched validate plan.json --problem resnet101-224-b32 --memory 8GiB
 
-    Of a result the times, the peak, the addresses and the bound that it states are checked too, unless options change
-    its device. The exit status is 4 when the check fails.
+    The times, peak, addresses and bound stated in a result are checked too, unless options change its device. The exit
+    status is 4 when the check fails.
     """
     document = read_document(read_text(file), *RESULTS, PLAN)
     saved = None
@@ -85,7 +85,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         schedule = saved.schedule
         known = check_plan(saved.problem, schedule, device) if machine.given else check_plan(saved)
     elif document["format"] in RESULTS:
-        raise click.UsageError("a result holds its problem; leave --problem out")
+        raise click.UsageError("a result has its own problem; leave --problem out")
     else:
         loaded, schedule, device, origin = open_plan(document, problem, machine)
         known = check_plan(loaded, schedule, device)
@@ -120,7 +120,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
 
 
 def _bound(known: ValidationReport) -> str:
-    """What the checker derived, and what is claimed beyond that."""
+    """The derived bound, and what the result claims beyond it."""
     plans = "all plans" if known.bound_on == "all" else "plans that run each op once, in graph order"
     standing = "proven optimal" if known.optimal else "proven"
     text = f"{format_seconds(known.lower_bound)} of {plans}: {standing}"
@@ -130,6 +130,6 @@ def _bound(known: ValidationReport) -> str:
 
 
 def _claims(saved: Result) -> str:
-    """What only the planner can know."""
+    """Claims that cannot be checked."""
     estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
     return f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"

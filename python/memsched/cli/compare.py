@@ -143,7 +143,7 @@ def _comparison(problem: Problem, device: Device, origin: str, known: Bounds, ou
 
 
 def _least(outcomes: Outcomes) -> MemschedError:
-    """The error to end with when no planner has a plan."""
+    """The error to report if no planner has a plan."""
     infeasible = [found for found in outcomes.values() if isinstance(found, InfeasibleError)]
     if infeasible:
         return min(infeasible, key=lambda error: error.min_memory)
@@ -169,15 +169,15 @@ def compare(
     as_json: bool,
     machine: Machine,
 ) -> None:
-    """Run every planner of such problems on PROBLEM and show the figures side by side.
+    """Run every planner for this kind of problem on PROBLEM and show the figures side by side.
 
     \b
     memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB
     memsched compare analytic:vgg16:256:k40m --memory 12GiB --bandwidth 10GB/s
 
-    "/ bound" is the makespan over the lower bound of what the planner may do: pofo, rotor, pooch and superneurons
-    recompute, the others do not; plans in rounds are held against the same rounds. A planner without a plan shows
-    the memory it needs. The exit status is 0 when at least one planner has a plan, and 3 when none has.
+    "/ bound" is the makespan over the lower bound for the planner's kind of plans: pofo, rotor, pooch and superneurons
+    recompute, the others do not; plans in rounds are compared with plans in the same rounds. For a planner without a
+    plan, the memory it needs is shown. The exit status is 0 when at least one planner has a plan, and 3 when none has.
     """
     check_writable(output)
     for name in planners:

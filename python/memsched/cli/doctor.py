@@ -32,7 +32,7 @@ AGAIN = "install memsched again: pip install --force-reinstall memsched, or pip 
 
 _COMPILED = (".so", ".pyd")
 _TORCH_SECONDS = 120
-# In a process of its own: whatever a broken PyTorch or driver does there, the doctor goes on.
+# Run in a separate process, so that a broken PyTorch or driver cannot stop the doctor.
 _ASK_TORCH = """
 import json, torch
 count = torch.cuda.device_count()
@@ -45,7 +45,7 @@ print(json.dumps({
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*([^;]*)(?:;(.*))?")
 _PYTHON = re.compile(r"""python_version\s*<\s*["'](\d+)\.(\d+)["']""")
 
-# With 28 bytes and 4 bytes a second the lower bound is 12.75 seconds, and a plan of whole tensors reaches it.
+# With 28 bytes and 4 bytes per second the lower bound is 12.75 seconds, and a plan of whole tensors reaches it.
 _CHAIN: dict[str, Any] = {
     "forward_time": [1, 2, 2],
     "backward_time": [2, 3, 2],
@@ -55,12 +55,12 @@ _CHAIN: dict[str, Any] = {
 }
 _MEMORY, _BANDWIDTH, _OPTIMUM = 28, 4.0, 12.75
 
-# What a core that does not fit the package may raise.
+# Errors that a core of another version may raise.
 _FAULTS = (MemschedError, ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def _installed(package: str) -> str | None:
-    """The version of an installed package, which is not imported."""
+    """The version of an installed package, without importing it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -68,13 +68,13 @@ def _installed(package: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: enough to tell whether a package is too old."""
+    """The leading numbers of a version, which suffice to tell whether a package is too old."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def _requirements() -> dict[str, dict[str, str]]:
-    """What each extra needs on this Python, package -> least version, by memsched's own metadata."""
+    """The requirements of each extra on this Python, package -> least version, from memsched's metadata."""
     found: dict[str, dict[str, str]] = {name: {} for name in EXTRAS}
     try:
         listed = metadata.requires("memsched") or []
@@ -93,7 +93,7 @@ def _requirements() -> dict[str, dict[str, str]]:
 
 
 def _extra(name: str, needs: dict[str, str]) -> dict[str, Any]:
-    """The packages of an extra, and whether all are there and new enough."""
+    """The packages of an extra, and whether all are installed and new enough."""
     versions = {package: _installed(package) for package in needs}
     old = [package for package, found in versions.items() if found and _numbers(found) < _numbers(needs[package])]
     remedy = f"pip install 'memsched[{name}]'"
@@ -106,7 +106,7 @@ def _extra(name: str, needs: dict[str, str]) -> dict[str, Any]:
 
 
 def _ask_torch() -> dict[str, Any]:
-    """CUDA and devices as PyTorch sees them, or why it does not answer."""
+    """CUDA and devices as PyTorch reports them, or why it does not answer."""
     try:
         asked = subprocess.run(
             [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=_TORCH_SECONDS, check=False
@@ -115,7 +115,7 @@ def _ask_torch() -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"problem": f"importing torch took more than {_TORCH_SECONDS} seconds"}
     except OSError as error:
-        return {"problem": f"no process can be started to ask it ({error.strerror or error}); end some and try again"}
+        return {"problem": f"no process can be started to query it ({error.strerror or error}); end some and try again"}
     except (IndexError, ValueError):
         lines = asked.stderr.strip().splitlines()
         return {"problem": lines[-1] if lines else f"Python ended with status {asked.returncode}"}
@@ -123,7 +123,7 @@ def _ask_torch() -> dict[str, Any]:
 
 
 def _self_test() -> dict[str, Any]:
-    """Plan a chain whose optimum is known, simulate and check the plan."""
+    """Plan a chain with a known optimum; simulate and check the plan."""
     began = time.perf_counter()
     try:
         chain = memsched.Chain(**_CHAIN, name="self test")
@@ -147,7 +147,7 @@ def _self_test() -> dict[str, Any]:
 
 
 def _profiles() -> dict[str, Any]:
-    """Where the shipped profiles lie, how many there are, and whether one can be read."""
+    """The location and number of the shipped profiles, and whether one can be read."""
     found: dict[str, Any] = {"folder": str(resources.files("memsched.problems") / "chains"), "chains": 0, "graphs": 0}
     try:
         names = profiles.names()
@@ -168,7 +168,7 @@ def _cores() -> dict[str, int]:
 
 
 def examine() -> dict[str, Any]:
-    """All that `memsched doctor` says, as a document."""
+    """The output of `memsched doctor` as a document."""
     extras = {name: _extra(name, needs) for name, needs in _requirements().items()}
     torch = _installed("torch")
     module = str(discretize.__file__)
@@ -198,7 +198,7 @@ def examine() -> dict[str, Any]:
 
 
 def _problems(found: dict[str, Any]) -> list[str]:
-    """What keeps the core from working, and what to do; nothing about extras, which may be missing."""
+    """What keeps the core from working, with remedies. Missing extras are not a problem."""
     version, installed = found["memsched"]["version"], found["memsched"]["installed"]
     built = found["extension"]["version"]
     problems = []
@@ -210,12 +210,12 @@ def _problems(found: dict[str, Any]) -> list[str]:
     if "problem" in found["profiles"]:
         problems.append(f"the shipped profiles cannot be read ({found['profiles']['problem']}); {AGAIN}")
     if not found["self_test"]["passed"]:
-        problems.append(f"the self test fails ({found['self_test']['problem']}); {AGAIN}, and report it if that stays")
+        problems.append(f"the self test fails ({found['self_test']['problem']}); {AGAIN}, or report it")
     return problems
 
 
 def _packages(extra: dict[str, Any]) -> str:
-    """The line of an extra: versions, or what to do."""
+    """The line for an extra: versions, or a remedy."""
     if not extra["packages"]:
         return f"unknown to the installed metadata: {extra['remedy']}"
     there = [f"{package} {version}" for package, version in extra["packages"].items() if version]
@@ -228,7 +228,7 @@ def _packages(extra: dict[str, Any]) -> str:
 
 
 def _accelerator(torch: dict[str, Any]) -> str:
-    """The line of PyTorch's devices."""
+    """The line for PyTorch's devices."""
     if "problem" in torch:
         return f"torch does not answer: {torch['problem']}"
     if torch["cuda"] is None:
@@ -272,7 +272,7 @@ def doctor(as_json: bool) -> None:
     memsched doctor
     memsched doctor --json
 
-    Paste the output into a bug report. The exit status is 1 when the core does not work; a missing extra is no fault.
+    Paste the output into a bug report. The exit status is 1 if the core does not work; a missing extra is no error.
     """
     found = examine()
     if as_json:

@@ -32,11 +32,11 @@ from memsched.support.units import format_seconds
 
 
 def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:
-    """The result in a file, that of a bare plan, or a new one of a problem."""
+    """A result from a file, from a bare plan, or newly planned for a problem."""
     named = named_problem(target)
     if named is not None:
         if problem is not None:
-            raise click.UsageError(f"'{target}' is a problem itself; leave --problem out")
+            raise click.UsageError(f"'{target}' is itself a problem; leave --problem out")
         return options.run(named, machine)[0]
     document = read_target(target, *RESULTS, PLAN, *PROBLEMS)
     if document["format"] in (*RESULTS, PLAN):
@@ -44,12 +44,12 @@ def _result(target: str, problem: str | None, machine: Machine, options: Plannin
             raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
         return open_result(document, problem, machine)[0]
     if problem is not None:
-        raise click.UsageError(f"'{target}' is a problem itself; leave --problem out")
+        raise click.UsageError(f"'{target}' is itself a problem; leave --problem out")
     return options.run(problem_from(document), machine)[0]
 
 
 def _drawing_command(command: Callable[..., Any]) -> click.Command:
-    output = click.option("-o", "--output", required=True, metavar="FILE", help="Where to save it.")
+    output = click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
     decorated = output(PROBLEM(json_option(machine_options(planner_options(command)))))
     return click.command()(click.argument("target", metavar="FILE|PROBLEM")(decorated))
 
@@ -70,8 +70,8 @@ def _say(result: Result, output: str, as_json: bool) -> None:
         print_rich(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}")
 
 
-@click.option("--classes", is_flag=True, help="Draw instead what happens to each feature map along the network.")
-@click.option("--addresses", is_flag=True, help="Draw instead at which address everything lies, and when.")
+@click.option("--classes", is_flag=True, help="Instead, draw the class of each feature map along the network.")
+@click.option("--addresses", is_flag=True, help="Instead, draw which buffer is at which address, and when.")
 def _plot(
     target: str,
     output: str,
@@ -82,7 +82,7 @@ def _plot(
     machine: Machine,
     options: Planning,
 ) -> None:
-    """Draw the three streams and the memory under them.
+    """Draw the three streams and the memory in use.
 
     FILE is a result, a bare plan with --problem, or a PROBLEM to plan.
 
@@ -92,7 +92,7 @@ def _plot(
     memsched plot analytic:resnet50:512 --memory 16GB --bandwidth 12GB/s --duplex --classes -o classes.png
     memsched plot graph:vgg16-224-b32 -p olla -m 100% -b 0 --addresses -o addresses.png
 
-    The ending of the output says which: .png, .svg or .pdf.
+    The suffix of the output selects the format: .png, .svg or .pdf.
     """
     if classes and addresses:
         raise click.UsageError("--classes and --addresses are two pictures; give one of them")

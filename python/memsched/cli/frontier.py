@@ -25,7 +25,7 @@ from memsched.support.units import format_bytes, format_percent, format_seconds
 
 DEFAULT = ("pofo", "rotor", "offload")
 POINTS = 10
-TINY = 1e-9  # what sums in another order may differ by
+TINY = 1e-9  # tolerance for sums in another order
 
 
 def _load(problem: str) -> Chain:
@@ -36,7 +36,7 @@ def _load(problem: str) -> Chain:
 
 
 def _memories(chain: Chain, device: Device, chunk: ChunkLike, planners: list[str], points: int) -> list[int]:
-    """Evenly from the least memory of all these planners to the peak, and the least of each."""
+    """Evenly spaced from the least memory of these planners to the peak, plus the least of each."""
     least = [least_on(chain, name, device, chunk) for name in planners]
     even = np.linspace(min(least), peak_memory(chain), points)
     return sorted({max(1, int(memory)) for memory in (*even, *least)})
@@ -140,14 +140,14 @@ def frontier(
     as_json: bool,
     machine: Machine,
 ) -> None:
-    """Plan PROBLEM for many memories: what less memory costs.
+    """Plan PROBLEM for many memories, to see what less memory costs.
 
     \b
     memsched frontier resnet101-224-b32 -o frontier.png
     memsched frontier resnet101-224-b32 -p pofo --points 20 --json
 
-    The memories go evenly from the least that any of the planners needs to the peak of the plain run; the least
-    of each planner is among them. --time-limit is for each plan. The ideal is the sum of all run times.
+    The memories are spaced evenly from the least that any of the planners needs to the peak of the plain run, plus the
+    least memory of each planner. --time-limit is per plan. The ideal is the time of computation alone.
     """
     if output is not None:
         check_suffix(output)
@@ -185,7 +185,7 @@ def frontier(
     again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
     notes = [
         "* least makespan for this memory",
-        f"gap: to the lower bound of plans that recompute ({again}) or that do not",
+        f"gap: to the lower bound on plans that recompute ({again}) or that do not",
     ]
     print_rich(_header(chain, device, origin, ideal), "", _table(curves), "", *notes)
     if output is not None:

@@ -1,4 +1,4 @@
-"""What the commands read: problems, devices, results and plans; and whether their outputs can be written."""
+"""The inputs of the commands: problems, devices, results and plans; and whether outputs can be written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The options that describe a device, as they were typed."""
+    """The options that describe a device, as typed."""
 
     memory: str | None
     bandwidth: str | None
@@ -40,7 +40,7 @@ class Machine:
 
     @property
     def given(self) -> bool:
-        """Whether any of them was."""
+        """Whether any was given."""
         values = (self.memory, self.bandwidth, self.duplex, self.latency, self.host_memory, self.device)
         return any(value is not None for value in values)
 
@@ -49,7 +49,7 @@ class Machine:
     ) -> tuple[Device, str]:
         """The device, and where its bandwidth comes from.
 
-        What is not given comes from `base` (which is from `origin`), then from `memory` and the problem.
+        Options that are not given come from `base` (which is from `origin`), then from `memory` and the problem.
         """
         if self.device is not None:
             base, origin = read_device(read_text(self.device)), f"'{self.device}'"
@@ -87,11 +87,11 @@ _LINK_OPTIONS = (
         "-b",
         "--bandwidth",
         metavar="RATE",
-        help="Of the link, each way: 12GB/s, inf, 0. By default the profile's.",
+        help="Bandwidth of the link, each way: 12GB/s, inf, 0. By default the profile's.",
     ),
-    click.option("--duplex/--no-duplex", default=None, help="Whether both directions work at the same time."),
+    click.option("--duplex/--no-duplex", default=None, help="Whether both directions can be used at the same time."),
     click.option("--latency", metavar="SECONDS", help="Of each transfer: 0.00001 or 10us."),
-    click.option("--host-memory", metavar="SIZE", help="Bytes that may lie on the host at once."),
+    click.option("--host-memory", metavar="SIZE", help="The most bytes on the host at once."),
     click.option("--device", metavar="DEVICE", help="A memsched-device/1 file; the other options override it."),
 )
 
@@ -127,7 +127,7 @@ json_option = click.option(
 
 
 def read_text(source: str) -> str:
-    """A path as it is; for "-", the standard input as a text."""
+    """A path unchanged; for "-", the text of the standard input."""
     if source != "-":
         return source
     text = read_stream(sys.stdin, "the standard input")
@@ -137,23 +137,23 @@ def read_text(source: str) -> str:
 
 
 def read_target(source: str, *formats: str) -> Document:
-    """The JSON form of a shipped profile by its name, or of one of the formats from a file."""
+    """The JSON form of a shipped profile by name, or of a file in one of the formats."""
     named = source in profiles.names()
     if named or (source != "-" and not Path(source).suffix and not Path(source).exists()):
-        return profiles.document(source)  # an unknown name: the error says which are near
+        return profiles.document(source)  # for an unknown name the error lists similar ones
     return read_document(read_text(source), *formats)
 
 
 def load_problem(source: str) -> Problem:
-    """A problem by its name, or from a file."""
+    """A problem by name, or from a file."""
     return named_problem(source) or problem_from(read_target(source, *PROBLEMS))
 
 
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
-    """A saved result or plan, simulated on its device or the one described, and the link's origin."""
+    """A saved result or plan, simulated on its own device or the given one, and the origin of the link."""
     if document["format"] in RESULTS:
         if problem is not None:
-            raise click.UsageError("a result holds its problem; leave --problem out")
+            raise click.UsageError("a result has its own problem; leave --problem out")
         saved = Result.from_json(document)
         device, origin = machine.build(saved.problem, saved.device, "the result's")
         if not machine.given:
@@ -176,9 +176,9 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
 
 
 def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Device, str]:
-    """A bare plan with its problem and device; the memory is the plan's budget unless it is given."""
+    """A bare plan with its problem and device; the memory is the plan's budget unless given."""
     if problem is None:
-        raise click.UsageError("a plan does not hold its problem; give --problem")
+        raise click.UsageError("a plan does not include its problem; give --problem")
     schedule = read_plan(document)
     loaded = load_problem(problem)
     device, origin = machine.build(loaded, memory=schedule.budget)
@@ -186,7 +186,7 @@ def open_plan(document: Document, problem: str | None, machine: Machine) -> tupl
 
 
 def _bounded(result: Result) -> Result:
-    """With a lower bound for a plan whose own is not known, on the plans of its class."""
+    """The result with a lower bound on plans of its class, if it has none."""
     runs = [step["run"] for step in result.schedule.to_json()["steps"] if "run" in step]
     in_order = runs == [op["name"] for op in result.graph.ops]
     on = result.bound_on if in_order else "all"
@@ -195,12 +195,12 @@ def _bounded(result: Result) -> Result:
 
 
 def check_writable(path: str | None) -> None:
-    """Complain before the work rather than after it; the write itself checks again.
+    """Fail before the work rather than after it; the write itself checks again.
 
     Raises
     ------
     InvalidInputError
-        Nothing can be written there.
+        The file cannot be written.
     """
     if path is None:
         return

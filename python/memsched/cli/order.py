@@ -19,7 +19,7 @@ LIMIT = "10"  # seconds
 
 
 def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:
-    """The plan that runs each op once, in this order; its budget is the peak."""
+    """The plan that runs each op once in this order; its budget is the peak."""
     graph = graph_of(problem)
     number = {op["name"]: k for k, op in enumerate(graph.ops)}
     ids = [number[name] for name in found.order]
@@ -45,13 +45,13 @@ def _document(problem: Problem, listed: Order, found: Order) -> dict[str, Any]:
 
 
 def _reduction(listed: Order, found: Order) -> float:
-    """By which part of itself the listed peak shrinks."""
+    """The reduction of the listed peak, as a fraction."""
     return 1 - found.peak_memory / listed.peak_memory if listed.peak_memory else 0.0
 
 
 def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, str]]:
     proof = "proven optimal" if found.optimal else f"gap {format_percent(found.gap)}"
-    searched = f", {found.visited} sets of ops looked at" if found.visited else ""
+    searched = f", {found.visited} sets of ops visited" if found.visited else ""
     return [
         ("problem", f"{len(found.order)} ops, {exact_bytes(graph_of(problem).resident)} resident"),
         ("listed peak", exact_bytes(listed.peak_memory)),
@@ -72,13 +72,13 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
     help="ilp: the paper's integer program. listed: the problem's own order.",
 )
 @click.option("--time-limit", metavar="SECONDS", default=LIMIT, show_default=True, help="For the search.")
-@click.option("--keep", multiple=True, metavar="TENSOR", help="Repeatable: a tensor that stays to the end.")
+@click.option("--keep", multiple=True, metavar="TENSOR", help="A tensor that stays until the end; repeatable.")
 @click.option("-o", "--output", metavar="FILE", help="Save the order as a bare plan (memsched-plan/1).")
 @json_option
 def order(problem: str, method: str, time_limit: str, keep: tuple[str, ...], output: str | None, as_json: bool) -> None:
-    """Find the order of the ops of PROBLEM that holds the least memory.
+    """Find the order of PROBLEM's ops with the least peak memory.
 
-    Of a chain its graph is ordered, of a family the graph at full batch. Each op runs once and nothing travels.
+    For a chain its graph is ordered, for a family its graph at full batch. Each op runs once; nothing is offloaded.
 
     \b
     memsched order graph:vgg16-224-b32

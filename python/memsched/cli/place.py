@@ -32,8 +32,8 @@ Buffers = tuple[Buffer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
-    """The options, parsed; None where nothing was given."""
+class _Options:
+    """The parsed options; None if not given."""
 
     capacity: int | None
     time_limit: float
@@ -42,7 +42,7 @@ class _Wish:
 
 
 def _holds_json(file: str) -> bool:
-    """By its ending, else by its first character."""
+    """Decided by its suffix, else by its first character."""
     path = Path(file)
     if file == "-" or path.suffix.lower() in ENDINGS:
         return file == "-" or path.suffix.lower() == ".json"
@@ -64,7 +64,7 @@ def _read(file: str) -> Result | Buffers:
 
 
 def _check_output(output: str | None) -> str:
-    """The ending, "" for no output."""
+    """The suffix, "" without an output."""
     if output is None:
         return ""
     check_writable(output)
@@ -74,22 +74,22 @@ def _check_output(output: str | None) -> str:
     return ending
 
 
-def _place(given: Result | Buffers, wish: _Wish, progress: Callable[[float], object]) -> Placement:
+def _place(given: Result | Buffers, wish: _Options, progress: Callable[[float], object]) -> Placement:
     method = wish.method or "search"
     options: dict[str, Any] = {"time_limit": wish.time_limit, "method": method, "progress": progress}
     if isinstance(given, Result):
         return find_addresses(given, wish.capacity, alignment=wish.alignment or 1, **options)
     if wish.alignment is not None:
-        raise click.UsageError("each buffer of a list has its own alignment; leave --alignment out")
+        raise click.UsageError("the buffers of a list have their own alignments; leave --alignment out")
     return place_buffers(given, wish.capacity, **options)
 
 
-def _placed_result(given: Result, wish: _Wish) -> Result:
+def _placed_result(given: Result, wish: _Options) -> Result:
     """The plan with addresses within its budget."""
     if wish.capacity is not None or wish.method is not None:
         raise click.UsageError(
-            "the addresses that -o saves with a result are for its budget; leave --capacity and --method out, "
-            "or save the placement alone as .csv"
+            "-o saves a result with addresses within its budget; leave --capacity and --method out, "
+            "or save only the placement, as .csv"
         )
     return with_addresses(given, time_limit=wish.time_limit, alignment=wish.alignment or 1)
 
@@ -121,10 +121,10 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
 
 @click.command()
 @click.argument("file")
-@click.option("--capacity", metavar="SIZE", help="Of the arena; by default it is made as low as possible.")
+@click.option("--capacity", metavar="SIZE", help="Capacity of the arena; by default as low as possible.")
 @click.option("--time-limit", metavar="SECONDS", default=LIMIT, show_default=True, help="For the search.")
 @click.option("--method", type=click.Choice(METHODS), help="By default search. ilp: the paper's integer program.")
-@click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Of the buffers of a result.")
+@click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Alignment of a result's buffers.")
 @click.option("-o", "--output", metavar="FILE", help="Save the placement (.csv, .json) or the result with addresses.")
 @click.option("--plot", "picture", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
 @json_option
@@ -138,7 +138,7 @@ def place(
     picture: str | None,
     as_json: bool,
 ) -> None:
-    """Give every buffer an offset in one arena, as low as it can be.
+    """Give every buffer an offset in one arena, which is made as low as possible.
 
     FILE is a list of buffers in CSV (id,lower,upper,size), a memsched-placement/1 file, or a result, whose buffers are
     what its plan holds from step to step.
@@ -148,16 +148,16 @@ def place(
     memsched place buffers.csv --capacity 1MiB --plot placed.png
     memsched place result.json -o placed.json
 
-    Offsets in a CSV file are fixed. The ending of the output says what is saved: .csv the placement, with an offset a
-    line, .json the same as memsched-placement/1. For a result .json is the result with addresses, chosen for its
-    budget, if possible such that no step waits for them. The exit status is 3 when the capacity or the budget is too
-    small. With --json the placement is printed.
+    Offsets in a CSV file are fixed. The suffix of the output selects what is saved: .csv the placement, one offset per
+    line; .json the same as memsched-placement/1. For a result, .json is the result with addresses that fit its budget
+    and, if possible, make no step wait. The exit status is 3 when the capacity or the budget is too small. With --json
+    the placement is printed.
     """
     ending = _check_output(output)
     if picture is not None:
         check_suffix(picture)
         check_writable(picture)
-    wish = _Wish(
+    wish = _Options(
         capacity=None if capacity is None else parse_bytes(capacity, "the capacity"),
         time_limit=parse_seconds(time_limit, "the time limit"),
         method=method,

@@ -21,7 +21,7 @@ from memsched.support.units import parse_chunk, parse_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """The options of a planner, as they were typed."""
+    """The options of a planner, as typed."""
 
     planner: str | None
     chunk: str | None
@@ -29,16 +29,16 @@ class Planning:
 
     @property
     def given(self) -> bool:
-        """Whether any of them was."""
+        """Whether any was given."""
         return any(value is not None for value in (self.planner, self.chunk, self.time_limit))
 
     def check(self) -> None:
-        """Complain about a bad option before any work.
+        """Refuse a bad option before any work.
 
         Raises
         ------
         InvalidInputError
-            Naming the option and what it may be.
+            It names the option and the accepted values.
         """
         check_planner(self.planner or "auto")
         chunk_and_limit(self.chunk, self.time_limit)
@@ -99,14 +99,14 @@ def plan(
     machine: Machine,
     options: Planning,
 ) -> None:
-    """Plan PROBLEM and report what the plan costs.
+    """Plan PROBLEM and report the cost of the plan.
 
-    By default the best plan of all planners is taken, whether it offloads, recomputes or does both.
+    By default the best plan of all planners is taken, whether it offloads, recomputes or both.
 
     \b
     memsched plan resnet101-224-b32 --planner offload --memory 40% -o result.json
 
-    With --json the result itself is printed, as -o would save it.
+    With --json the result is printed in the form that -o saves.
     """
     check_writable(output)
     check_writable(plan_only)

@@ -30,13 +30,13 @@ from memsched.support.units import format_bandwidth, format_bytes, format_second
     help="here: measured. v100, a100:pcie4, ...: modelled, without memory for the model.",
 )
 @click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random weights and inputs.")
-@click.option("-o", "--output", metavar="FILE", help="Save the chain (memsched-chain/1), which is a PROBLEM.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights and inputs.")
+@click.option("-o", "--output", metavar="FILE", help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
 @json_option
 def profile(
     model: str, input: str | None, device: str, autocast: str | None, seed: int, output: str | None, as_json: bool
 ) -> None:
-    """Make a profile of a PyTorch model, to plan on.
+    """Make a profile of a PyTorch model, to plan for.
 
     The model becomes a chain: bytes and seconds of each stage of a training step.
 
@@ -47,7 +47,7 @@ def profile(
     SPEC may have options: "transformers:gpt2?n_layer=24". MODULE:FUNCTION is imported from the current folder and
     returns a module, or a module and a tuple of its inputs. Weights are random: nothing is downloaded.
 
-    With --json the chain itself is printed, as -o would save it. Needs memsched[torch].
+    With --json the chain is printed in the form that -o saves. Needs memsched[torch].
     """
     check_writable(output)
     try:
@@ -69,7 +69,7 @@ def profile(
 
 
 def _summary(chain: Chain) -> Table:
-    """What a plan of the chain begins with, and where the figures come from."""
+    """The main figures of the chain, and where they come from."""
     provenance: dict[str, Any] = chain.provenance or {}
     resident: dict[str, int] = provenance["resident"]
     seconds = (float(chain.forward_time.sum()), float(chain.backward_time.sum()))

@@ -23,7 +23,7 @@ _AS_SAVED = Machine(memory=None, bandwidth=None, duplex=None, latency=None, host
 def _is_store(path: str) -> bool:
     """Whether a file is an SQLite database, by its first bytes; a file that cannot be read is not."""
     try:
-        check_regular(path)  # before it is opened: to open a pipe waits for whoever writes
+        check_regular(path)  # before it is opened, since opening a pipe waits for its writer
         with open(path, "rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def _is_store(path: str) -> bool:
 def _read_result(path: str) -> Result:
     """A saved result, simulated again."""
     if path != "-" and not Path(path).is_file():
-        raise InvalidInputError(f"'{path}' is no file; give a result that `memsched plan -o` saved, or a sweep's store")
+        raise InvalidInputError(f"'{path}' is not a file; give a result of `memsched plan -o`, or a sweep's store")
     document = read_target(path, *RESULTS)
     try:
         return open_result(document, None, _AS_SAVED)[0]
@@ -45,20 +45,20 @@ def _read_result(path: str) -> Result:
 
 @click.command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, metavar="FILE", help="Where to save the page.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
 @click.option(
     "--compare/--no-compare",
     default=None,
-    help="Whether to run all planners on the problem of each result. By default for a single result.",
+    help="Whether to run all planners on the problem of each result. By default only for a single result.",
 )
 @click.option(
     "--point",
     "points",
     multiple=True,
     metavar="KEY",
-    help="Of a store: a page about the plan of this point, which is planned again. Repeatable.",
+    help="For a store: plan this point again and report on its plan. Repeatable.",
 )
-@click.option("--time-limit", metavar="SECONDS", help="For each planner that searches, where planners run.")
+@click.option("--time-limit", metavar="SECONDS", help="For each planner that searches, if planners are run.")
 @json_option
 def report(
     sources: tuple[str, ...],
@@ -68,9 +68,9 @@ def report(
     time_limit: str | None,
     as_json: bool,
 ) -> None:
-    """Write an HTML page about results or a sweep, to look at and to send around.
+    """Write an HTML page about results or a sweep, to view and to share.
 
-    FILE is a result that `memsched plan -o` saved, or several, or one store of `memsched sweep`.
+    FILE is one or several results saved by `memsched plan -o`, or one store of `memsched sweep`.
 
     \b
     memsched report result.json -o report.html
@@ -78,12 +78,12 @@ def report(
     memsched report sweep.sqlite -o sweep.html
     memsched report sweep.sqlite --point 5099a980 -o point.html
 
-    The page is one file that loads nothing from the network: the streams and the memory, what each tensor does,
+    The page is one file that loads nothing from the network: the streams and the memory, what happens to each tensor,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
     check_writable(output)
     if any(same_file(output, path) for path in sources if path != "-"):
-        raise click.UsageError(f"'{output}' is what the page is about; save it under another name")
+        raise click.UsageError(f"'{output}' is an input; save the page under another name")
     limit = chunk_and_limit(None, time_limit)[1]
     stores = [path for path in sources if _is_store(path)]
     if stores:
@@ -94,7 +94,7 @@ def report(
         if not points:
             return _sweep(stores[0], output, as_json)
     elif points:
-        raise click.UsageError("--point is one of a sweep's store; leave it out")
+        raise click.UsageError("--point needs the store of a sweep; leave it out")
     with working("planning") as say:
         results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
         write_report(results, output, compare=compare, time_limit=limit, progress=say)
@@ -115,13 +115,13 @@ def report(
 
 
 def _point(path: str, key: str) -> Result:
-    """The plan of a point whose key begins so."""
+    """The plan of the point whose key begins with `key`."""
     from memsched.study.sweep import plan_again, read_store
 
     keys = [row["key"] for row in read_store(path) if row["key"].startswith(key)]
     if len(keys) != 1:
         raise InvalidInputError(
-            f"--point is {key!r}, with which {len(keys) or 'no'} keys of '{path}' begin, and not one; "
+            f"--point is {key!r}; {len(keys) or 'no'} keys of '{path}' begin with it, and it must be one; "
             "the table of the sweep's page has them"
         )
     return plan_again(path, keys[0])

@@ -1,4 +1,4 @@
-"""What the commands print: tables and reports on stdout, progress on stderr, or JSON and nothing else."""
+"""Output of the commands: tables and reports on stdout, progress on stderr; or JSON only."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from memsched.result import Result
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
 
-_UNFOLDED = 200  # columns, where the reader is not a terminal
+_UNFOLDED = 200  # columns, if stdout is not a terminal
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity: "inf" stands for it, as in memsched-device/1."""
+    """A value that JSON can hold: "inf" for infinity, as in memsched-device/1."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def print_json(document: Any) -> None:
 
 
 def shown(text: str, **more: Any) -> Text:
-    """A text for rich: without markup, and with all that a terminal would obey written out."""
+    """A text for rich: without markup, and with control characters escaped."""
     return Text(visible(text), **more)
 
 
@@ -66,13 +66,13 @@ def print_rich(*things: Table | Text | str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on stderr; where that is full the exit status must do."""
+    """One line on stderr; errors of stderr itself are ignored."""
     with suppress(OSError):
         click.echo(visible(text), err=True)
 
 
 def complain(text: str) -> None:
-    """One line on stderr: what went wrong."""
+    """One line on stderr: an error."""
     say(f"error: {' '.join(text.split())}")
 
 
@@ -85,7 +85,7 @@ def new_table(*columns: tuple[str, str]) -> Table:
 
 
 def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
-    """A report: a bold title and lines of a name and what is to say about it."""
+    """A report: a bold title, and lines of a name and its value."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -99,7 +99,7 @@ def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
 
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on stderr, where that is a terminal, that work goes on; yields what changes the text."""
+    """Show a spinner on stderr, if that is a terminal; yields a function that changes its text."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -110,7 +110,7 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def exact_bytes(count: int) -> str:
-    """A size for people, and the bytes where that is not the same."""
+    """A readable size, with the exact bytes if they differ."""
     return format_bytes(count) if count < 1024 else f"{format_bytes(count)} ({count} bytes)"
 
 
@@ -126,7 +126,7 @@ def offloaded_bytes(result: Result) -> int:
 
 
 def report(result: Result, origin: str) -> Table:
-    """What a plan does and what is proven about it."""
+    """The main figures of a plan, and what is proven about it."""
     timeline = result.timeline
     budget = min(result.schedule.budget, result.device.memory)
     standing = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 TABLES = (".parquet", ".csv")
-_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
-_SHOWN = 5  # failures
+_EVERY = 30.0  # seconds between lines of progress without a terminal
+_SHOWN = 5  # failures to list
 
 
 def _say(progress: SweepProgress) -> str:
@@ -44,7 +44,7 @@ def _say(progress: SweepProgress) -> str:
 
 @contextmanager
 def _showing() -> Iterator[Callable[[SweepProgress], None]]:
-    """A bar on a terminal; elsewhere a line on stderr now and then."""
+    """A progress bar on a terminal; otherwise a line on stderr now and then."""
     if not sys.stderr.isatty():
         spoken = [time.monotonic()]
 
@@ -81,7 +81,7 @@ def _dask(address: str) -> Iterator[Executor]:
         client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
         raise InvalidInputError(
-            f"--dask {address!r}: no scheduler answers there ({error}); start one by `dask scheduler`"
+            f"--dask {address!r}: no scheduler answers there ({error}); start one with `dask scheduler`"
         ) from error
     try:
         _check_workers(client, address)
@@ -95,7 +95,7 @@ def _check_workers(client: Any, address: str) -> None:
 
     found = client.run(_version)
     if not found:
-        raise InvalidInputError(f"the scheduler at {address!r} has no workers; start some by `dask worker {address}`")
+        raise InvalidInputError(f"the scheduler at {address!r} has no workers; start some with `dask worker {address}`")
     for worker, version in found.items():
         if version != memsched.__version__:
             raise InvalidInputError(
@@ -157,7 +157,7 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
     notes = [
         f"{len(found)} points in {format_seconds(seconds, 2)}: {found.count('planned')} planned, "
         f"{found.count('infeasible')} infeasible, {found.count('failed')} failed{where}",
-        "best: as fast as any planner at the same problem and device; over ideal: the mean, above all run times",
+        "best: as fast as any planner at the same problem and device; over ideal: mean, above the run times",
     ]
     if found.claimed:
         notes.append("claimed: some points were in the store already; memsched.plan_again plans one anew")
@@ -165,16 +165,16 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
     for row in failed[:_SHOWN]:
         notes.append(f"failed: {row['planner']} on {row['problem']} with {row['memory']} bytes: {row['error']}")
     if len(failed) > _SHOWN:
-        notes.append(f"and {len(failed) - _SHOWN} more failures; the rows tell")
+        notes.append(f"and {len(failed) - _SHOWN} more failures; see the rows")
     return notes
 
 
 def _check_outputs(spec: str, store: str | None, output: str | None, picture: str | None) -> None:
-    """Complain before hours of work rather than after."""
+    """Fail before hours of work rather than after."""
     named = [path for path in (spec, store, output, picture) if path is not None]
     for at, path in enumerate(named):
         if any(same_file(path, other) for other in named[:at]):
-            raise click.UsageError(f"'{path}' is given twice; store, table, picture and SPEC are a file each")
+            raise click.UsageError(f"'{path}' is given twice; store, table, picture and SPEC must be different files")
     for wanted, packages in ((output, ("pandas", "pyarrow")), (picture, ("matplotlib",))):
         missing = [name for name in packages if wanted is not None and importlib.util.find_spec(name) is None]
         if missing:
@@ -193,15 +193,15 @@ def _check_outputs(spec: str, store: str | None, output: str | None, picture: st
 
 @click.command()
 @click.argument("spec", metavar="SPEC.toml")
-@click.option("--store", metavar="FILE", help="SQLite: finished points are kept there, and are not planned again.")
+@click.option("--store", metavar="FILE", help="SQLite file that keeps finished points, which are not planned again.")
 @click.option("-o", "--output", metavar="FILE", help="Write the table: .parquet or .csv.")
 @click.option("--plot", "picture", metavar="FILE", help="Draw makespans over memory: .png, .svg or .pdf.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 10_000), metavar="N", help="Threads; by default one a core.")
-@click.option("--processes", is_flag=True, help="Processes instead of threads.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 10_000), metavar="N", help="Threads; by default one per core.")
+@click.option("--processes", is_flag=True, help="Use processes instead of threads.")
 @click.option(
     "--dask", "scheduler", metavar="ADDRESS", help="Plan on the workers of a Dask scheduler, tcp://host:8786."
 )
-@click.option("--retry-failed", is_flag=True, help="Plan points that failed before once more.")
+@click.option("--retry-failed", is_flag=True, help="Plan points that failed before again.")
 @json_option
 @click.pass_context
 def sweep(
@@ -216,7 +216,7 @@ def sweep(
     retry_failed: bool,
     as_json: bool,
 ) -> None:
-    """Plan every problem with every planner for many memories and bandwidths, as SPEC.toml says.
+    """Plan every problem with every planner for many memories and bandwidths, as given in SPEC.toml.
 
     \b
     problems = ["resnet101-224-b32", "gpt2-1024-b8"]
@@ -230,8 +230,8 @@ def sweep(
     memsched sweep spec.toml --store out.sqlite --jobs 2
     memsched report out.sqlite -o report.html
 
-    Interrupted or killed, the same command goes on where it was; two of them may share one store. The exit status is 0
-    when at least one point is planned, 3 when nothing fits anywhere, and 1 when all else failed.
+    After an interruption or a kill, the same command continues; several may share one store. The exit status is 0 when
+    at least one point is planned, 3 when nothing fits anywhere, and 1 when all else failed.
     """
     if processes and scheduler is not None:
         raise click.UsageError("give --processes or --dask, not both")
@@ -268,7 +268,7 @@ def sweep(
             found = run("processes" if processes else "threads")
     except KeyboardInterrupt:
         if store is not None:
-            say(f"interrupted; what is finished is in '{store}': run the same command to go on")
+            say(f"interrupted; finished points are in '{store}': run the same command to continue")
             context.exit(130)
         raise
     if output is not None:

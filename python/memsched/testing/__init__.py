@@ -1,4 +1,4 @@
-"""Random problems, legal random plans, hard instances and a brute force, for the tests of a planner.
+"""For tests of planners: random problems, legal random plans, hard instances and a brute force.
 
 Needs hypothesis; ``import memsched`` never imports this package.
 """

@@ -1,4 +1,4 @@
-"""Chains whose optimum is known, or found by trying everything."""
+"""Chains whose optimum is known, or found by exhaustive search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def three_partition_chain(values: Sequence[int], target: int) -> tuple[Chain, in
     The forward pass first makes activations of the given sizes, which fill the memory; then, m times, an op
     of one second is followed by one that needs `target` bytes at once, so the transfers of that second must
     free exactly `target` bytes. The paper's sizes would need (m + 1) target bytes at time 0; here the large
-    activations are the outputs of the zero-time ops, as its proof wants.
+    activations are the outputs of the zero-time ops, as its proof requires.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def three_partition_chain(values: Sequence[int], target: int) -> tuple[Chain, in
     m, rest = divmod(len(values), 3)
     if rest or m == 0 or sum(values) != m * target or not all(target < 4 * v < 2 * target for v in values):
         raise ValueError(
-            f"{len(values)} values of sum {sum(values)} are no 3-PARTITION instance with target {target}: "
+            f"{len(values)} values of sum {sum(values)} are not a 3-PARTITION instance with target {target}: "
             "there must be 3 m of them, of sum m target, each strictly between target/4 and target/2."
         )
     forward = [0.0] * (3 * m) + [1.0, 0.0] * m
@@ -101,7 +101,7 @@ def two_partition_chain(values: Sequence[int]) -> tuple[Chain, int, float, float
 def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, ...]]:
     """Find the interruptible optimum of a tiny chain by trying every offload set.
 
-    The model lets transfers pause and gives memory back continuously, x_i leaves whole or not at all, and no
+    Transfers may pause and memory is released continuously; x_i is offloaded whole or not at all; and no
     prefetch starts before the last offload ends. Time 2^n, so keep n below 16 or so.
 
     Parameters
@@ -118,7 +118,7 @@ def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, 
     makespan : float
         Seconds.
     offloaded : tuple of int
-        The indices i of the x_i that travel, in [0, n); the fewest, then the lowest.
+        The indices i in [0, n) of the offloaded x_i; on ties the fewest, then the lowest.
 
     Raises
     ------
@@ -147,15 +147,15 @@ def brute_force(chain: Chain, M: float, beta: float) -> tuple[float, tuple[int, 
 
 
 def _makespan(chain: Chain, M: float, beta: float, offloaded: Collection[int]) -> float:
-    """Makespan when exactly `offloaded` travel: two halves met in the middle; infinite if it does not fit."""
+    """Makespan if exactly `offloaded` are offloaded: two halves that meet; infinite if it does not fit."""
     x, y, _ = paper_sizes(chain)
     room = M - float(chain.resident)
     extra_forward = [int(v) for v in chain.forward_overhead]
     extra_backward = [int(v) + y[i] + y[i + 1] for i, v in enumerate(chain.backward_overhead)]
     forward = _Half([float(v) for v in chain.forward_time], x, extra_forward, room, beta)
     backward = _Half([float(v) for v in chain.backward_time], x, extra_backward, room, beta)
-    length_f, queue_f = forward.walk(offloaded, mirrored=False)
-    length_b, queue_b = backward.walk(offloaded, mirrored=True)
+    length_f, queue_f = forward.length(offloaded, mirrored=False)
+    length_b, queue_b = backward.length(offloaded, mirrored=True)
     if queue_f > 0 and queue_b > 0:
         gap = (queue_f + queue_b) / beta
     elif queue_f > 0:
@@ -168,7 +168,7 @@ def _makespan(chain: Chain, M: float, beta: float, offloaded: Collection[int]) -
 
 
 def paper_sizes(chain: Chain) -> tuple[list[int], list[int], list[int]]:
-    """The paper's x and y, and what stage i needs beyond x_0..x_i (the larger of F and B)."""
+    """The paper's x and y, and the bytes that stage i needs in addition to x_0..x_i (the larger of F and B)."""
     x = [int(chain.activation[0]), *(int(v) for v in chain.saved)]
     y = [int(v) for v in chain.gradient]
     needs = []
@@ -180,7 +180,7 @@ def paper_sizes(chain: Chain) -> tuple[list[int], list[int], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """One phase, the backward one in reversed time; `extra` is what stage i holds beyond x_0..x_{i+1}."""
+    """One phase, the backward one in reversed time; `extra` are the bytes of stage i in addition to x_0..x_{i+1}."""
 
     time: list[float]
     x: list[int]
@@ -188,8 +188,8 @@ class _Half:
     room: float
     beta: float
 
-    def walk(self, offloaded: Collection[int], *, mirrored: bool) -> tuple[float, float]:
-        """Length of the phase, and the bytes still to move at its end (or minus the spare ones)."""
+    def length(self, offloaded: Collection[int], *, mirrored: bool) -> tuple[float, float]:
+        """Length of the phase, and the bytes still to move at its end (negative: spare ones)."""
         length, queue, kept = 0.0, 0.0, 0
         for i, extra in enumerate(self.extra):
             over = kept + self.x[i] + self.x[i + 1] + extra - self.room
@@ -207,7 +207,7 @@ class _Half:
         return length, queue
 
     def join(self, offloaded: Collection[int], queue: float, spare: float) -> float:
-        """Equations (9) and (10): the gap when the queue of the other phase moves in spare link time."""
+        """Equations (9) and (10): the gap if the queue of the other phase moves in spare link time."""
         gap, until = max(0.0, queue / self.beta - spare), 0.0
         kept = sum(size for i, size in enumerate(self.x) if i not in offloaded)
         for j in range(len(self.extra) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for graphs of training steps that are no chains."""
+"""Hypothesis strategies for graphs of training steps that are not chains."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from memsched._core import Graph
 from memsched.problems.family import GraphFamily
 
 _KINDS = ("conv", "conv", "fc", "pool", "relu")
-_Numbers = Callable[[int], int]  # a number of bytes or of seconds, by how large it may be
+_Numbers = Callable[[int], int]  # largest value -> a number of bytes or seconds
 
 
 @st.composite
 def graphs(draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_bytes: int = 9) -> Graph:
     """Draw the graph of a training step: layers with skips, several outputs, and gradients that are summed.
 
-    The forward of each layer reads the output of the one before and at times an earlier one. The backward reads some of
-    what the forward read and wrote; where a tensor had two readers, the second to give its gradient reads the first
-    one's and writes the sum. Some layers have an op of their own for the gradient of the weights, with once=true.
+    The forward of each layer reads the output of the one before and sometimes an earlier one. The backward reads some
+    of what the forward read and wrote. If a tensor has two readers, the second one's gradient op reads the first one's
+    gradient and writes the sum. Some layers have a separate op for the gradient of the weights, with once=true.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def graphs(draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_by
 def families(
     draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_bytes: int = 9, max_batch: int = 6
 ) -> GraphFamily:
-    """Draw a training step, as `graphs` does, at any batch size up to one that is drawn, too.
+    """Draw a training step as `graphs` does, at any batch size up to a drawn one.
 
-    Bytes and seconds grow in proportion to the batch, some on top of a part that does not depend on it.
+    Bytes and seconds grow in proportion to the batch, some in addition to a fixed part.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def families(
     ...     assert all(a <= b for a, b in zip(*sizes))
     >>> test_sizes_grow()
     """
-    parts: list[tuple[int, int]] = []  # of each number that depends on the batch: what is fixed, and what is per sample
+    parts: list[tuple[int, int]] = []  # per number that depends on the batch: the fixed part, and the part per sample
 
     def number(most: int) -> int:
         parts.append((draw(st.integers(0, 1)) * draw(st.integers(0, most)), draw(st.integers(0, most))))
@@ -108,7 +108,7 @@ def families(
 
 
 class _Writer:
-    """A random training step whose numbers are still open."""
+    """A random training step whose numbers are drawn later."""
 
     def __init__(self, draw: st.DrawFn, number: _Numbers, max_bytes: int, choices: bool) -> None:
         self.draw, self.number, self.max_bytes, self.choices = draw, number, max_bytes, choices

@@ -24,7 +24,7 @@ def schedules(
 ) -> tuple[Chain, Schedule, Device]:
     """Draw (problem, schedule, device) where the schedule is legal by construction.
 
-    Between the runs it offloads, frees and prefetches at random; what a run misses comes back from the host
+    Between the runs it offloads, frees and prefetches at random; a missing input of a run comes back from the host
     or by recomputation. The budget is what the list needs, with or without slack; memory is counted in bytes
     ("fluid").
 
@@ -81,7 +81,7 @@ def schedules_of(
     Parameters
     ----------
     chain
-        The larger it is, the longer the lists: about four steps a run.
+        The larger it is, the longer the lists: about four steps per run.
     recompute
         Allow repeated forward runs and runs that skip their tape.
     chunk
@@ -123,9 +123,9 @@ def random_schedule(
     Parameters
     ----------
     chain
-        The larger it is, the longer the list: about four steps a run.
+        The larger it is, the longer the list: about four steps per run.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     recompute, chunk, after
         As in `schedules_of`.
 
@@ -149,7 +149,7 @@ def random_schedule(
 
 
 def _drawn(draw: st.DrawFn) -> Callable[[int], int]:
-    """Choices that hypothesis makes, and shrinks to 0."""
+    """Choices made by hypothesis, which shrinks them to 0."""
     return lambda count: draw(st.integers(0, count - 1))
 
 
@@ -190,7 +190,7 @@ class _PlanWriter:
         return sum(self.size[t] for t in self.device)
 
     def boundary(self, k: int) -> list[str]:
-        """a^k, in as many tensors as it has."""
+        """The tensors of a^k."""
         if k == 0:
             return self.inputs
         return [t for t in self.op[f"F{k}"]["writes"] if t not in self.tape(k)]
@@ -201,15 +201,15 @@ class _PlanWriter:
     def write(self) -> None:
         """All runs in order, with random steps around them."""
         for k in range(1, self.stages + 1):
-            self.wander()
+            self.random_steps()
             self.bring(k - 1, with_tape=False)
             skipped = self.tape(k) if self.recompute and self.below(4) == 0 else []
             self.run(f"F{k}", skipped)
-        self.wander()
+        self.random_steps()
         self.bring(self.stages, with_tape=False)
         self.run("loss")
         for k in range(self.stages, 0, -1):
-            self.wander()
+            self.random_steps()
             if f"d{k}" not in self.device:
                 self.move("prefetch", f"d{k}")
             self.bring(k - 1, with_tape=False)
@@ -219,7 +219,7 @@ class _PlanWriter:
             if self.below(2):
                 for tensor in sorted(self.dead & self.device):
                     self.move("free", tensor)
-        self.wander()
+        self.random_steps()
 
     def bring(self, k: int, *, with_tape: bool) -> None:
         """Put a^k, and its tape if wanted, on the device: from the host, or by running F_k again."""
@@ -240,8 +240,8 @@ class _PlanWriter:
                 self.move("free", tensor)
         self.run(f"F{k}", skipped)
 
-    def wander(self) -> None:
-        """Up to three steps that nobody asked for."""
+    def random_steps(self) -> None:
+        """Add up to three steps that are not needed."""
         for _ in range(self.below(4)):
             choices = [("prefetch", t) for t in self.size if t in self.host - self.device]
             for tensor in (t for t in self.size if t in self.device):
@@ -275,7 +275,7 @@ class _PlanWriter:
         self.peak = max(self.peak, self.live() + workspace)
 
     def gate(self) -> dict[str, list[int]]:
-        """Now and then an `after` that names one earlier step."""
+        """Sometimes an `after` with one earlier step."""
         if not self.after or self.below(6) < 5:
             return {}
         earlier = [index for index, step in enumerate(self.steps) if "free" not in step]

@@ -83,14 +83,14 @@ def devices(
     max_memory: int = 100,
     max_latency: int = 2,
 ) -> Device:
-    """Draw a device with a link: positive or infinite bandwidth, each way its own or one for both.
+    """Draw a device with a link: positive or infinite bandwidth, separate for each direction, or one for both.
 
     Parameters
     ----------
     memory, host_memory
-        Bytes; drawn up to `max_memory`, and unlimited, when not given.
+        Bytes. If not given, the memory is drawn up to `max_memory` and the host memory is unlimited.
     duplex
-        Whether both directions may be busy at once; drawn when not given.
+        Whether both directions may be busy at once; drawn if not given.
     max_memory
         Largest memory drawn, in bytes.
     max_latency
