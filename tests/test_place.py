@@ -301,7 +301,7 @@ def test_validate_placement_distrusts() -> None:
         validate_placement(pair, [0, 4], capacity=7)
     with pytest.raises(ms.ScheduleError, match="its fixed offset is 8"):
         validate_placement([Buffer(0, 1, 4, offset=8)], [0])
-    with pytest.raises(ms.InvalidInputError, match="one a buffer"):
+    with pytest.raises(ms.InvalidInputError, match="one per buffer"):
         validate_placement(pair, [0])
     with pytest.raises(ms.InvalidInputError, match="whole number"):
         validate_placement(pair, [0, 4.0])  # type: ignore[list-item]
