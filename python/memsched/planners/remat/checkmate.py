@@ -17,7 +17,7 @@ from memsched.planners.entry import planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
-from memsched.support.memo import once_an_object
+from memsched.support.memo import once_per_object
 
 _SECONDS = 10.0
 _ROUNDING = 1e-7  # relative, within which two times are the same to the integer program
@@ -28,7 +28,7 @@ def least_memory(problem: Problem) -> int:
     return _least(graph_of(problem))[0]
 
 
-@once_an_object
+@once_per_object
 def _least(graph: Graph, seconds: float = _SECONDS) -> tuple[int, bool]:
     """An M that is enough, bytes, and whether no less is."""
     stages, most = stages_of(graph, timed=False), _listed_peak(graph)
