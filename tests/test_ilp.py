@@ -348,3 +348,20 @@ def test_the_search_finds_what_the_program_finds(case: Case) -> None:
     exact = ms.order(graph, keep=keep)
     assert exact.optimal
     assert order_ilp(graph, keep=ids(graph, keep)).lower_bound == exact.peak_memory
+
+
+@pytest.mark.parametrize(
+    ("lives", "lowest"),
+    [
+        ("2 6 2, 4 7 7, 0 3 999983, 2 6 3531495, 2 5 846641, 6 10 999983, 6 7 720245, 5 9 999983", 5378121),
+        (
+            "2 5 6919223, 0 1 287277, 1 5 999983, 3 7 7330080, 4 5 999983, 0 4 266454, 2 5 999983, 6 10 8413729",
+            17249252,
+        ),
+    ],
+)
+def test_the_program_cuts_off_nothing_that_fits(lives: str, lowest: int) -> None:
+    """With bytes up to 1e6 and tolerances of 1e-9 HiGHS called higher placements optimal."""
+    buffers = [ms.Buffer(*map(int, one.split())) for one in lives.split(", ")]
+    placement = ms.place(buffers, method="ilp")
+    assert placement.lower_bound <= ms.place(buffers).height == lowest

@@ -13,28 +13,27 @@ from memsched.errors import MemschedError
 
 Terms = list[tuple[int, float]]  # (variable, coefficient)
 
-LARGEST = 1e6  # bytes are scaled so that no bound on the objective is above it
+LARGEST = 1e3  # bytes are scaled so that no bound on the objective is above it: at 1e6 HiGHS cut off what fits
 TOLERANCE = 1e-9  # of rows and of integrality, at that scale
-SLACK = 1e-2  # a generous limit on what violations of rows by TOLERANCE can add up to in the objective
+SLACK = 1e-5  # a generous limit on what violations of rows by TOLERANCE can add up to in the objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Bytes as HiGHS sees them: multiples of `unit`, also divided by `divisor` if there are more than 1e6.
+    """Bytes as HiGHS sees them: multiples of `unit`, also divided by `divisor` if there are more than LARGEST.
 
-    All bytes of a problem are multiples of their greatest common divisor. Up to a million of them, the figures are
+    All bytes of a problem are multiples of their greatest common divisor. Up to a thousand of them, the figures are
     whole numbers and a bound rounds up exactly. Beyond that a bound is good to one part in 10^8.
     """
 
     unit: int
     divisor: float
-    slack: float = SLACK
 
     @classmethod
-    def of(cls, sizes: Sequence[int], most: int, largest: float = LARGEST) -> Scale:
-        """The scale for sums of `sizes` up to `most` bytes, which HiGHS sees as at most `largest`."""
+    def of(cls, sizes: Sequence[int], most: int) -> Scale:
+        """The scale for sums of `sizes` up to `most` bytes, which HiGHS sees as at most LARGEST."""
         unit = max(math.gcd(*sizes), 1)
-        return cls(unit=unit, divisor=max(most / unit / largest, 1.0), slack=SLACK * largest / LARGEST)
+        return cls(unit=unit, divisor=max(most / unit / LARGEST, 1.0))
 
     @property
     def whole(self) -> bool:
@@ -45,7 +44,7 @@ class Scale:
 
     def bound(self, value: float) -> int:
         """A lower bound in bytes from HiGHS's bound: less the tolerance, rounded up to a multiple of the unit."""
-        return math.ceil((value - self.slack) * self.divisor) * self.unit if math.isfinite(value) else 0
+        return math.ceil((value - SLACK) * self.divisor) * self.unit if math.isfinite(value) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

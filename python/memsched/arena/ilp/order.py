@@ -50,7 +50,7 @@ def order_ilp(
     order. Then the integer program looks for a better one; if the cost decides which of two ops comes first, that
     precedence is added. If there is no better order, the first one is optimal.
 
-    Sizes are divided by their greatest common divisor. If the peak is more than a million times that, the tolerances
+    Sizes are divided by their greatest common divisor. If the peak is more than a thousand times that, the tolerances
     of HiGHS leave a gap of one part in 10^8 between the bound and an optimum.
 
     Parameters

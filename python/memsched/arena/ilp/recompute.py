@@ -16,10 +16,9 @@ from memsched.arena.ilp.model import Model, Outcome, Scale, Terms, TimeUpError, 
 from memsched.arena.ilp.stages import INPUT, Runs, Stages, Way
 
 MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and HiGHS takes about a minute
-_LARGEST = 1e3  # bytes are scaled to at most that: of rows of 1e6, HiGHS has cut off what fits
 _SECONDS = 1e4  # the plain run as HiGHS sees it
 _GAP = 1e-4  # of that: bounds that are closer are the same
-_CLOSE = 1e-6  # of _LARGEST, the same
+_CLOSE = 1e-6  # of LARGEST, the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +159,7 @@ class _Program:
             if excess > 0:
                 row = {variable: min(size, excess) for variable, size in row.items()}
                 most = sum(row.values()) - excess
-                scale = Scale.of(list(row.values()), max(most, excess), _LARGEST)
+                scale = Scale.of(list(row.values()), max(most, excess))
                 high = scale.down(most // scale.unit * scale.unit) + scale.down(scale.unit) / 2
                 self.model.row(-math.inf, high, [(variable, scale.down(size)) for variable, size in row.items()])
 
@@ -191,4 +190,4 @@ def _share(until: float | None) -> float | None:
 
 def _scale(stages: Stages, most: int) -> Scale:
     scratch = [way.scratch for ways in stages.ways for way in ways]
-    return Scale.of([*(item.size for item in stages.items), *scratch], most - stages.always, _LARGEST)
+    return Scale.of([*(item.size for item in stages.items), *scratch], most - stages.always)
