@@ -140,3 +140,28 @@ def test_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(ms.MemschedError, match=r"pip install 'memsched\[ilp\]'"):
         ms.checkmate(plain(4), ms.peak_memory(plain(4)) - 1)
+
+
+def test_times_that_are_next_to_nothing_are_planned() -> None:
+    chain = ms.Chain([5e-324, 0, 0], [0, 0, 0], [4] * 4, [4] * 4)
+    assert ms.checkmate(chain, ms.peak_memory(chain)).makespan == 5e-324
+    with pytest.raises(ms.InfeasibleError, match="it needs M >= 20"):
+        ms.checkmate(chain, 16)
+
+
+def test_figures_that_highs_cannot_tell_apart_are_named() -> None:
+    """The error said that the time was over, after a millisecond of ten seconds."""
+    sizes = {"t0": 29655428, "t1": 63352872, "tp1": 70104483, "t2": 58741825}
+    tensors = [{"name": name, "size": size, "role": "activation"} for name, size in sizes.items()]
+    runs = [([], ["t0"], [(0.0, 0)]), ([], ["t1", "tp1"], [(1.0, 0)])]
+    runs.append((["t0"], ["t2"], [(0.0, 81742379), (0.0, 63853363), (1e200, 0)]))
+    ops = [
+        {
+            **{"name": f"f{k}", "phase": "fwd", "layer": 1, "kind": "fc", "reads": reads, "writes": writes},
+            "choices": [{"alg": f"a{a}", "time": time, "workspace": space} for a, (time, space) in enumerate(ways)],
+        }
+        for k, (reads, writes, ways) in enumerate(runs)
+    ]
+    graph = ms.Graph(tensors, ops)
+    with pytest.raises(ms.LimitError, match="differ by more than HiGHS can tell apart; give M >= 163112783"):
+        ms.checkmate(graph, ms.min_memory(graph, "checkmate"))

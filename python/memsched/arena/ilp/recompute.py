@@ -8,6 +8,7 @@ suffices, `held`, which is 0 or 1 where R is: what runs decides it.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) ->
     ideal = stages.seconds(min)
     if max(stages.start, stages.need) > memory:
         return RecomputeSolution(runs=None, bound=math.inf)
-    unit = (ideal or stages.seconds(max) or 1.0) / _SECONDS
+    unit = (ideal or stages.seconds(max) or 1.0) / _SECONDS or sys.float_info.min
     model = Model(until)
     try:
         program = _Program(model, stages, lambda way: way.seconds / unit)

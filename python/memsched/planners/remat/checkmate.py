@@ -148,6 +148,11 @@ def _no_plan(call: Call, stages: Stages, bound: float, until: float) -> Memsched
             f"checkmate's program for the {len(stages.ways)} ops of '{graph.name}' has {stages.variables} variables, "
             f"and {MOST_VARIABLES} are the most; {once}, or take pooch"
         )
+    if time.monotonic() < until:
+        return LimitError(
+            f"checkmate found no plan for '{graph.name}' in {memory} bytes: its sizes or times differ by more than "
+            f"HiGHS can tell apart; {once}"
+        )
     return LimitError(
         f"checkmate found no plan for '{graph.name}' in {memory} bytes within the time_limit; give more, or {once}"
     )
