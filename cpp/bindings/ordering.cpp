@@ -1,24 +1,24 @@
 // Orders of ops, and the blocks of memory of a list of steps.
-#include "blocks.h"
 #include "memsched/order/order.h"
 #include "memsched/simulate/order_steps.h"
 #include "memsched/simulate/residency.h"
+#include "stays.h"
 #include "support.h"
 
 namespace memsched::bindings {
 
-py::tuple block_columns(const std::vector<Block>& blocks) {
+py::tuple stay_columns(const std::vector<Stay>& stays) {
     const auto column = [&](auto member) {
-        using Value = std::decay_t<decltype(blocks[0].*member)>;
-        py::array_t<Value> values(static_cast<py::ssize_t>(blocks.size()));
-        for (std::size_t k = 0; k < blocks.size(); ++k) {
-            values.mutable_data()[k] = blocks[k].*member;
+        using Value = std::decay_t<decltype(stays[0].*member)>;
+        py::array_t<Value> values(static_cast<py::ssize_t>(stays.size()));
+        for (std::size_t k = 0; k < stays.size(); ++k) {
+            values.mutable_data()[k] = stays[k].*member;
         }
         values.attr("setflags")(py::arg("write") = false);
         return values;
     };
-    return py::make_tuple(column(&Block::tensor), column(&Block::start), column(&Block::end), column(&Block::bytes),
-                          column(&Block::source), column(&Block::at));
+    return py::make_tuple(column(&Stay::tensor), column(&Stay::start), column(&Stay::end), column(&Stay::bytes),
+                          column(&Stay::source), column(&Stay::at));
 }
 
 namespace {
@@ -79,7 +79,7 @@ void bind_orders(py::module_& module) {
     module.def(
         "order_residency",
         [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit) {
-            return block_columns(residency(graph, order_steps(graph, order, keep, limit)));
+            return stay_columns(residency(graph, order_steps(graph, order, keep, limit)));
         },
         py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"),
         "What the schedule of the order holds, as columns of blocks.");
@@ -98,7 +98,7 @@ void bind_ordering(py::module_& module) {
     module.def(
         "residency",
         [](const Graph& graph, const Schedule& schedule) {
-            return block_columns(residency(graph, of_one_round(graph, schedule)));
+            return stay_columns(residency(graph, of_one_round(graph, schedule)));
         },
         py::arg("graph"), py::arg("schedule"), "Columns of blocks, as Timeline.blocks has them.");
     module.def(

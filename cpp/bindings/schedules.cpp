@@ -1,10 +1,10 @@
 // Schedule, Timeline and simulate for Python.
-#include "blocks.h"
 #include "documents.h"
 #include "memsched/model/schedule.h"
 #include "memsched/simulate/rounds.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/errors.h"
+#include "stays.h"
 #include "support.h"
 
 namespace memsched::bindings {
@@ -273,7 +273,7 @@ idle, recompute_time : float
             },
             "Times (seconds) and the bytes held from then on.")
         .def_property_readonly(
-            "blocks", [](const Timeline& t) { return block_columns(t.blocks); },
+            "blocks", [](const Timeline& t) { return stay_columns(t.blocks); },
             "(tensor, start, end, bytes, source, at): what is held from step to step, one entry a block. Not saved.")
         .def_readonly("makespan", &Timeline::makespan, "Seconds.")
         .def_readonly("peak_memory", &Timeline::peak_memory, "Bytes, resident included.")

@@ -330,9 +330,9 @@ TEST_CASE("steps of an order hold what the order holds") {
         const Solution found = least_memory_order(problem, {});
         const StepList list = order_steps(graph, found.order, keep, 0);
         std::vector<Bytes> held(list.steps.size() + 1, graph.resident());
-        for (const Block& block : residency(graph, list)) {
-            for (StepId step = block.start; step < block.end; ++step) {
-                held[at(step)] += block.bytes;
+        for (const Stay& stay : residency(graph, list)) {
+            for (StepId step = stay.start; step < stay.end; ++step) {
+                held[at(step)] += stay.bytes;
             }
         }
         REQUIRE(*std::max_element(held.begin(), held.end()) == found.peak);

@@ -5,19 +5,20 @@
 #include <algorithm>
 #include <vector>
 
-// Theorem 2 on a graph, without a linear program. Forget which byte is which. In time order, op j may start once its
-// excess has left, and bytes leave at the speed of the link from the moment they are written: running every op as early
-// as that allows gives its earliest start s_j. The same in reversed time (bytes arrive no later than their next reader)
-// gives r_j, the least time between the end of op j and the end of the step. Every schedule takes at least
-// s_j + u_j + r_j for each j. The maximum is reached by running early what comes up to the peak op, and late what comes
-// after it, so it is the optimum of the relaxed problem.
+// Theorem 2 on a graph, without a linear program. Ignore which byte belongs to which tensor. Forwards in time, op j may
+// start once its excess has been offloaded, and bytes leave at the speed of the link from the moment they are written;
+// running every op as early as possible gives its earliest start s_j. The same in reversed time (bytes arrive no later
+// than their next reader) gives r_j, the least time between the end of op j and the end of the training step. Every
+// schedule takes at least s_j + u_j + r_j for each j. The maximum is attained by running ops up to the peak op early
+// and later ones late, so it is the optimum of the relaxed problem.
 
 namespace memsched {
 namespace {
 
-// The earliest start of each op in one direction of time; infinity: never. supply(j): bytes that may travel from before
-// op j on.
-template <class Supply> std::vector<Seconds> walk(const Workload& work, const Supply& supply, Bandwidth bandwidth) {
+// The earliest start of each op in one direction of time; infinity: never. supply(j): bytes that may be offloaded from
+// before op j on.
+template <class Supply>
+std::vector<Seconds> earliest_starts(const Workload& work, const Supply& supply, Bandwidth bandwidth) {
     const std::size_t n = work.time.size();
     std::vector<Seconds> earliest(n, never);
     Seconds now = 0;
@@ -46,12 +47,12 @@ Workload reversed(Workload work) {
     return work;
 }
 
-// needed: bytes that each op needs if all is kept, in place of the excess.
+// needed: bytes that each op needs if everything is kept, instead of the excess.
 Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<Bytes>& needed) {
     const std::size_t n = graph.ops().size();
     Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
                   std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
-    std::vector<Bytes> read_later(n + 1, 0); // changes, op by op, of what was written before and is read from there on
+    std::vector<Bytes> read_later(n + 1, 0); // per op: changes of the bytes written before and read from there on
     for (std::size_t t = 0; t < lifetimes.birth.size(); ++t) {
         if (lifetimes.last_use[t] >= 0) {
             read_later[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += graph.tensors()[t].bytes;
@@ -63,7 +64,7 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
     std::vector<OpId> arrival(previous.size(), -1); // last op before which a tensor may have been away
     for (std::size_t j = 0; j < n; ++j) {
         held += read_later[j];
-        Bytes beside = held; // of the other tensors
+        Bytes beside = held; // bytes of the other tensors
         for (const TensorId t : graph.ops()[j].reads) {
             const auto id = static_cast<std::size_t>(t);
             beside -= graph.tensor(t).bytes;
@@ -77,7 +78,7 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
         work.away_most[j] = static_cast<double>(beside);
     }
     for (std::size_t t = 0; t < arrival.size(); ++t) {
-        if (arrival[t] >= 0) { // others are never away while an op runs
+        if (arrival[t] >= 0) { // other tensors are never away while an op runs
             const auto bytes = static_cast<double>(graph.tensors()[t].bytes);
             work.written[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += bytes;
             work.wanted[static_cast<std::size_t>(arrival[t])] += bytes;
@@ -106,9 +107,9 @@ Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
     if (largest_excess(work) == 0) {
         return compute;
     }
-    const std::vector<Seconds> out = walk(work, [&](std::size_t j) { return work.written[j]; }, d2h);
+    const std::vector<Seconds> out = earliest_starts(work, [&](std::size_t j) { return work.written[j]; }, d2h);
     const auto from_the_end = [&](std::size_t j) { return j == 0 ? 0.0 : work.wanted[n - j]; };
-    const std::vector<Seconds> in = walk(reversed(work), from_the_end, h2d);
+    const std::vector<Seconds> in = earliest_starts(reversed(work), from_the_end, h2d);
     Seconds bound = compute;
     for (std::size_t j = 0; j < n; ++j) {
         bound = std::max(bound, out[j] + work.time[j] + in[n - 1 - j]);

@@ -47,7 +47,7 @@ Instants::Instants(const Graph& graph)
     }
 }
 
-std::size_t Instants::walk(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace) {
+std::size_t Instants::scan(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace) {
     std::fill(beside_.begin(), beside_.end(), std::uint8_t{0});
     std::fill(again_.begin(), again_.end(), 0.0);
     std::fill(piece_.begin(), piece_.end(), none);
@@ -67,7 +67,7 @@ std::size_t Instants::walk(const std::vector<std::size_t>& ops, std::int64_t mos
     return done;
 }
 
-// Returns the steps that it took.
+// Returns the work done, in steps.
 std::int64_t Instants::group(const std::vector<std::size_t>& ops, std::size_t first, std::size_t count) {
     for (std::size_t k = 0; k < count; ++k) {
         self_[ops[first + k]] = Word{1} << k;
@@ -85,7 +85,7 @@ std::int64_t Instants::group(const std::vector<std::size_t>& ops, std::size_t fi
     return steps + static_cast<std::int64_t>(2 * writers_.items.size() + readers_.items.size() + beside_.size());
 }
 
-// The listed order is topological, so one walk in each direction finds all. The instants are from op first to last.
+// The listed order is topological, so one scan in each direction suffices. The instants are from op first to last.
 void Instants::relate(std::size_t first, std::size_t last) {
     std::fill(before_.begin(), before_.end(), Word{0});
     std::fill(after_.begin(), after_.end(), Word{0});
@@ -101,7 +101,7 @@ void Instants::relate(std::size_t first, std::size_t last) {
 
 std::int64_t Instants::sum_times(Instant* found, std::size_t count) const {
     const Word all = ~Word{0} >> (most - count);
-    Seconds before = 0, after = 0; // of what is that at all instants
+    Seconds before = 0, after = 0; // of ops that are before (after) at all instants
     std::int64_t steps = 0;
     for (std::size_t q = 0; q < time_.size(); ++q) {
         const Word earlier = before_[q], later = after_[q] | self_[q];
@@ -140,7 +140,7 @@ std::int64_t Instants::find_flips(std::size_t count) {
     return flips * steps_a_flip;
 }
 
-// Lets tensors come that are away, and go that are beside; returns the steps that it took.
+// Adds tensors that are not beside and removes those that are; returns the work done, in steps.
 std::int64_t Instants::flip(const std::vector<std::uint32_t>& tensors) {
     touched_.clear();
     for (const std::uint32_t t : tensors) {
@@ -171,7 +171,7 @@ std::int64_t Instants::flip(const std::vector<std::uint32_t>& tensors) {
     return steps;
 }
 
-// The piece in which the op brings back so many bytes.
+// The piece in which the op brings back this many bytes.
 std::size_t Instants::piece_of(std::size_t op, double bytes) {
     if (bytes == 0) {
         return none;

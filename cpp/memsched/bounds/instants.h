@@ -1,4 +1,4 @@
-// What is beside the ops of a graph: written before them and read after them, in every schedule.
+// For each op of a graph, the tensors beside it: written before it and read after it, in every schedule.
 #pragma once
 
 #include "memsched/model/graph.h"
@@ -10,12 +10,12 @@
 
 namespace memsched {
 
-// Asks for 64 ops at once, one bit each, in walks over the graph; so m ops take m / 64 walks.
+// Handles 64 ops at a time, one bit each, in scans of the graph; so m ops take m / 64 scans.
 class Instants {
   public:
     struct Runs { // of an op
         Seconds time = 0;
-        double bytes = 0; // what it writes of what is beside
+        double bytes = 0; // bytes that it writes of those beside
     };
     struct Change {
         std::size_t piece = 0; // of runs()
@@ -25,24 +25,24 @@ class Instants {
         std::size_t op = 0;
         double beside = 0;             // bytes
         Seconds before = 0, after = 0; // times of the ops that must run before it; its own and of those after it
-        std::size_t changes = 0;       // how many of changes() have happened by then
+        std::size_t changes = 0;       // how many of changes() apply by then
     };
 
     explicit Instants(const Graph& graph);
 
-    // Finds the instants of ops, which rise. Ends past so many steps; returns how many it has come to, at least 64.
-    std::size_t walk(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace);
+    // Finds the instants of ops (ascending). Stops after `most_steps`; returns the number of ops done, at least 64.
+    std::size_t scan(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace);
 
     Seconds total() const { return total_; }
     const std::vector<Instant>& found() const { return found_; }
-    const std::vector<Runs>& runs() const { return runs_; }         // all that are there at some instant
-    const std::vector<Change>& changes() const { return changes_; } // from instant to instant, what may run again
+    const std::vector<Runs>& runs() const { return runs_; }         // all that are present at some instant
+    const std::vector<Change>& changes() const { return changes_; } // from instant to instant: what may be recomputed
 
   private:
-    using Word = std::uint64_t; // one bit an instant of a group
+    using Word = std::uint64_t; // one bit per instant of a group
     static constexpr std::size_t most = 64, none = static_cast<std::size_t>(-1);
 
-    // Lists of numbers, one behind the other.
+    // Lists of numbers, concatenated.
     struct Lists {
         std::vector<std::uint32_t> items;
         std::vector<std::size_t> ends{0};
@@ -65,12 +65,12 @@ class Instants {
     Seconds total_ = 0;
     Lists writers_, readers_; // of the ops' reads; of the tensors
 
-    std::vector<Word> before_, after_, self_;            // by op: at which instants it is that
+    std::vector<Word> before_, after_, self_;            // by op: the instants at which this holds
     std::vector<std::uint8_t> beside_;                   // by tensor, now
     std::array<std::vector<std::uint32_t>, most> flips_; // by instant: tensors that come or go
-    double bytes_ = 0;                                   // of all that are beside, now
+    double bytes_ = 0;                                   // of all tensors beside, now
     std::vector<double> again_;                          // by op: what it brings back, now
-    std::vector<std::size_t> piece_;                     // by op: its piece that is there, now
+    std::vector<std::size_t> piece_;                     // by op: its current piece
     std::vector<std::vector<std::size_t>> pieces_;       // by op: all its pieces
     std::vector<std::size_t> touched_;
     std::vector<Instant> found_;

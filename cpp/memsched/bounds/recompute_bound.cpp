@@ -11,16 +11,17 @@
 namespace memsched {
 namespace {
 
-constexpr std::int64_t most_steps = 200'000'000; // of one walk, about a nanosecond each; past them fewer instants
+constexpr std::int64_t most_steps =
+    200'000'000; // per scan, about a nanosecond each; beyond that fewer instants are used
 
-// What running ops again brings back, the cheapest byte first: sums over pieces in this order, of which some are there.
+// Bytes brought back by recomputation, cheapest first: sums over pieces in this order, some of which are present.
 class Rerun {
   public:
     using Runs = Instants::Runs;
 
     explicit Rerun(std::size_t pieces) : leaves_(std::bit_ceil(std::max<std::size_t>(pieces, 1))), sums_(2 * leaves_) {}
 
-    // Counts only after update() of the same piece, or rebuild().
+    // Takes effect after update() of the same piece, or rebuild().
     void put(std::size_t piece, const Runs& runs) { sums_[leaves_ + piece] = runs; }
     void update(std::size_t piece) {
         for (std::size_t node = (leaves_ + piece) / 2; node > 0; node /= 2) {
@@ -32,7 +33,7 @@ class Rerun {
             add(node);
         }
     }
-    // Whether so many updates take longer than making all sums again.
+    // Whether this many updates take longer than rebuilding all sums.
     bool many(std::size_t updates) const {
         return updates * static_cast<std::size_t>(std::bit_width(leaves_)) > leaves_;
     }
@@ -64,7 +65,7 @@ class Rerun {
     }
 
     std::size_t leaves_;
-    std::vector<Runs> sums_; // of a heap: node k has the sums of 2 k and 2 k + 1
+    std::vector<Runs> sums_; // a tree as in a heap: entry k has the sums of 2 k and 2 k + 1
 };
 
 // One instant, the start of p.
@@ -73,8 +74,8 @@ struct Question {
     Seconds before = 0, after = 0, total = 0; // compute time
 };
 
-// The best share of the link: its time grows with the share, the time of running again falls. At most `enough` where
-// that is all the same.
+// The best share of the link: its time grows with the share, while the time of recomputation falls. At most `enough`,
+// if that makes no difference.
 Seconds cheapest(const Question& p, const Rerun& rerun, const Device& device, Seconds enough) {
     const bool linked = device.d2h > 0 && device.h2d > 0;
     const auto link = [&](double bytes) {
@@ -96,7 +97,7 @@ Seconds cheapest(const Question& p, const Rerun& rerun, const Device& device, Se
     return std::max(p.total, link(low) < compute(low) ? std::max(link(low), compute(high)) : compute(high));
 }
 
-// Of the instants, listed in order, as many as are asked for, those at which the plain run holds most.
+// The `count` instants at which the plain run holds most, in order.
 std::vector<std::size_t> fullest(std::vector<std::size_t> instants, std::size_t count,
                                  const std::vector<Bytes>& usage) {
     std::stable_sort(instants.begin(), instants.end(),
@@ -154,14 +155,14 @@ Seconds recompute_bound(const Graph& graph, const Device& device, Bytes budget, 
     std::vector<Bytes> spare;
     for (std::size_t p = 0; p < graph.ops().size(); ++p) {
         spare.push_back(capacity - lifetimes.need[p]);
-        if (graph.ops()[p].once && lifetimes.usage[p] > capacity) { // it holds all that is beside p
+        if (graph.ops()[p].once && lifetimes.usage[p] > capacity) { // it holds all tensors beside p
             ops.push_back(p);
         }
     }
     Pace pace(progress);
     Instants instants(graph);
-    for (std::size_t done = instants.walk(ops, most_steps, pace); done < ops.size();
-         done = instants.walk(ops, most_steps, pace)) {
+    for (std::size_t done = instants.scan(ops, most_steps, pace); done < ops.size();
+         done = instants.scan(ops, most_steps, pace)) {
         ops = fullest(std::move(ops), done / 2, lifetimes.usage);
     }
     return largest(instants, spare, device, pace);

@@ -6,8 +6,8 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t between_questions = 4096; // repeated runs
-constexpr int deepest = 4000;                   // runs inside each other, for the stack's sake
+constexpr std::size_t between_questions = 4096; // repeated runs between two calls of hopeless_
+constexpr int deepest = 4000;                   // nested runs, to limit the stack
 
 } // namespace
 
@@ -17,7 +17,7 @@ ClassBuilder::ClassBuilder(const Graph& graph)
     const OpId turn = lifetimes_.turn, ops = static_cast<OpId>(graph.ops().size());
     for (OpId op = turn; op < ops; ++op) {
         for (const TensorId t : graph.op(op).reads) {
-            ++fact(t).beyond_use; // first how many there are
+            ++fact(t).beyond_use; // first a count
         }
     }
     std::int32_t uses = 0;
@@ -25,7 +25,8 @@ ClassBuilder::ClassBuilder(const Graph& graph)
         Fact& known = facts_[t];
         const Role role = graph.tensors()[t].role;
         known.bytes = graph.tensors()[t].bytes;
-        known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 || lifetimes_.empty[t]; // nothing to gain
+        known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 ||
+                      lifetimes_.empty[t]; // nothing is gained by dropping it
         known.input = role == Role::input;
         known.first_use = uses;
         uses += std::exchange(known.beyond_use, uses);
@@ -69,7 +70,7 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
         state(maps_[m]).kind = classes[m];
     }
     ran_.assign(graph_.ops().size(), 0);
-    walk_.events.clear();
+    outline_.events.clear();
     scarce_ = false;
     yielding_.clear();
     passing_.clear();
@@ -91,7 +92,7 @@ void ClassBuilder::may_yield(TensorId tensor) {
 }
 
 void ClassBuilder::drop(TensorId tensor) {
-    walk_.events.push_back({WalkEvent::free, tensor});
+    outline_.events.push_back({PlanEvent::free, tensor});
     state(tensor).here = false;
     live_ -= fact(tensor).bytes;
 }
@@ -107,7 +108,7 @@ bool ClassBuilder::forward() {
         return false;
     }
     for (OpId op = 0; op < lifetimes_.turn; ++op) {
-        walk_.events.push_back({WalkEvent::run, op});
+        outline_.events.push_back({PlanEvent::run, op});
         ran_[at(op)] = 1;
         for (const TensorId t : graph_.op(op).writes) {
             state(t).here = true;
@@ -120,7 +121,7 @@ bool ClassBuilder::forward() {
             const Fact& known = fact(t);
             if (known.map && state(t).kind != MapClass::keep) {
                 if (state(t).kind == MapClass::swap) {
-                    walk_.events.push_back({WalkEvent::offload, t});
+                    outline_.events.push_back({PlanEvent::offload, t});
                     state(t).on_host = true;
                 }
                 drop(t);
@@ -182,7 +183,7 @@ bool ClassBuilder::bring(TensorId tensor) {
     if (!make_room(fact(tensor).bytes)) {
         return false;
     }
-    walk_.events.push_back({WalkEvent::fetch, tensor});
+    outline_.events.push_back({PlanEvent::fetch, tensor});
     passing_.push_back(tensor);
     arrive(tensor);
     return true;
@@ -190,7 +191,7 @@ bool ClassBuilder::bring(TensorId tensor) {
 
 bool ClassBuilder::run(OpId id) {
     const Op& op = graph_.op(id);
-    // Where room is so scarce that what was brought back is dropped before its use, runs could repeat without end.
+    // If memory is so scarce that tensors are dropped before their use, runs could repeat forever.
     const std::size_t most = 64 * graph_.ops().size();
     repeated_ += ran_[at(id)];
     if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest) {
@@ -206,7 +207,7 @@ bool ClassBuilder::run(OpId id) {
 }
 
 bool ClassBuilder::run_op(OpId id, const Op& op) {
-    for (const bool again : {true, false}) { // what is computed again first: that needs the most room
+    for (const bool again : {true, false}) { // recompute first: that needs the most room
         for (const TensorId t : op.reads) {
             if (again != (!fact(t).map || state(t).kind == MapClass::recompute)) {
                 continue;
@@ -218,7 +219,7 @@ bool ClassBuilder::run_op(OpId id, const Op& op) {
         }
     }
     for (const TensorId t : op.writes) {
-        if (state(t).here) { // another output of an op that runs again
+        if (state(t).here) { // another output of a repeated op
             if (state(t).locks > 0) {
                 return false;
             }
@@ -229,7 +230,7 @@ bool ClassBuilder::run_op(OpId id, const Op& op) {
     if (!make_room(made + op.choices[0].workspace)) {
         return false;
     }
-    walk_.events.push_back({WalkEvent::run, id});
+    outline_.events.push_back({PlanEvent::run, id});
     for (const TensorId t : op.writes) {
         arrive(t);
         if (id < lifetimes_.turn) {
@@ -264,7 +265,7 @@ bool ClassBuilder::backward() {
         }
         passing_.clear();
         ++now_;
-        for (const TensorId t : reads) { // whose next use is later now
+        for (const TensorId t : reads) { // their next use has changed
             may_yield(t);
         }
     }
@@ -280,8 +281,8 @@ bool ClassBuilder::build(std::span<const MapClass> classes, Bytes capacity, cons
     if (!fits(classes, capacity)) {
         return false;
     }
-    places_.attribute(walk_);
-    return places_.list(walk_, capacity, rule, {}, list);
+    places_.attribute(outline_);
+    return places_.list(outline_, capacity, rule, {}, list);
 }
 
 Bytes least_budget(const Graph& graph, std::span<const MapClass> classes) {

@@ -1,6 +1,6 @@
-// From "keep, swap or recompute each feature map" to a list of steps, in fluid memory. The forward drops what is not
-// kept; the backward brings back what each of its ops reads, by a fetch or by running ops again, and drops it once more
-// where something else would not fit. docs/algorithms.md has the rules.
+// Turns a class for each feature map (keep, swap or recompute) into a list of steps, in fluid memory. The forward drops
+// maps that are not kept. The backward brings back what each op reads, by a fetch or by recomputation, and drops it
+// again if something else would not fit. docs/algorithms.md has the rules.
 #pragma once
 
 #include "memsched/build/fetch_places.h"
@@ -16,46 +16,46 @@ namespace memsched {
 
 enum class MapClass : std::uint8_t { keep, swap, recompute };
 
-// Makes plans for one graph, many times over; one object a thread. The ops before the turn are the forward, all others
+// Builds plans for one graph, many times; one object per thread. The ops before the turn are the forward, all others
 // the backward.
 class ClassBuilder {
   public:
-    // Keeps a reference to graph. Throws std::invalid_argument where an op has several choices.
+    // Keeps a reference to graph. Throws std::invalid_argument if an op has several choices.
     explicit ClassBuilder(const Graph& graph);
 
     const std::vector<TensorId>& maps() const { return maps_; }
 
-    // Asked now and then while ops run again and again; true: the plan is given up, as if it did not fit.
+    // Called now and then while ops are recomputed repeatedly; true: the plan is abandoned as if it did not fit.
     void ask(std::function<bool()> hopeless) { hopeless_ = std::move(hopeless); }
 
-    // Whether all steps but the prefetches fit into `capacity` bytes (resident excluded), given one class a map.
+    // Whether all steps but the prefetches fit into `capacity` bytes (resident excluded), given one class per map.
     bool fits(std::span<const MapClass> classes, Bytes capacity);
 
-    // What the last walk held at most (bytes, resident excluded): of its forward, and in all. It would fit into that.
+    // Most bytes held in the last build (resident excluded): in its forward, and overall. It would fit into these.
     Bytes most_of_forward() const { return most_of_forward_; }
     Bytes most() const { return most_; }
 
-    // Fills `list`; false when something has no room.
+    // Fills `list`; false if something has no room.
     bool build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list);
 
   private:
-    // What does not change, by tensor.
+    // Constant data, by tensor.
     struct Fact {
         Bytes bytes = 0;
         bool map = false;
         bool stays = false;          // a weight, or a result that no op reads
-        bool input = false;          // on the device from the start; stays as long as something may run again
+        bool input = false;          // on the device from the start; stays while something may be recomputed
         std::int32_t first_use = 0;  // index into uses_ of its first backward reader,
-        std::int32_t beyond_use = 0; // and behind its last
+        std::int32_t beyond_use = 0; // and one past its last
     };
-    // What does, by tensor.
+    // Changing data, by tensor.
     struct State {
         MapClass kind = MapClass::keep;
         bool here = false, on_host = false;
         std::int32_t locks = 0;
-        std::int32_t use = 0; // index into uses_ of the first that is not over
+        std::int32_t use = 0; // index into uses_ of the first remaining use
     };
-    // A map that makes room for others, the one with the latest use first.
+    // A map that may be dropped to make room; the one with the latest use goes first.
     struct Yielding {
         OpId use;
         Bytes bytes;
@@ -71,12 +71,12 @@ class ClassBuilder {
     bool run(OpId op);
     bool run_op(OpId id, const Op& op);
     bool bring(TensorId tensor);
-    bool has_room(Bytes bytes);   // beside what lives
-    bool make_room(Bytes bytes);  // by dropping what is needed the latest
+    bool has_room(Bytes bytes);   // in addition to what is alive
+    bool make_room(Bytes bytes);  // by dropping what is needed last
     void arrive(TensorId tensor); // in the backward
     void drop(TensorId tensor);
     void may_yield(TensorId tensor);
-    bool done_with(TensorId tensor); // no backward op reads it any more, and it may go
+    bool done_with(TensorId tensor); // no later backward op reads it, and it may be dropped
     OpId next_use(TensorId tensor);
 
     Fact& fact(TensorId tensor) { return facts_[static_cast<std::size_t>(tensor)]; }
@@ -89,25 +89,25 @@ class ClassBuilder {
     std::vector<TensorId> maps_;
     std::vector<Fact> facts_;
     std::vector<OpId> uses_;
-    std::vector<std::vector<TensorId>> forward_end_; // by op: tensors whose last forward use it is
-    std::vector<std::vector<TensorId>> last_read_;   // by op of the backward: tensors that no later one reads
+    std::vector<std::vector<TensorId>> forward_end_; // by op: tensors whose last forward use is this op
+    std::vector<std::vector<TensorId>> last_read_;   // by backward op: tensors that no later op reads
 
     Bytes capacity_ = 0, live_ = 0, most_of_forward_ = 0, most_ = 0;
-    OpId now_ = 0; // the op of the backward that is being made possible
+    OpId now_ = 0; // the current backward op
     bool repeats_ = false;
-    std::size_t repeated_ = 0; // runs of ops that ran before
-    int depth_ = 0;            // of runs that are under way
+    std::size_t repeated_ = 0; // repeated runs of ops
+    int depth_ = 0;            // of nested runs
     std::vector<State> state_;
     std::vector<std::uint8_t> ran_;
-    bool scarce_ = false;            // room had to be made; from then on there is a heap of
-    std::vector<Yielding> yielding_; // all maps that are here and may go; what is no longer true is skipped
-    std::vector<Yielding> locked_;   // of these, what may not go now
-    std::vector<TensorId> passing_;  // brought back for the present op, and perhaps for it alone
-    Walk walk_;
+    bool scarce_ = false;            // whether room had to be made; then the heap is kept:
+    std::vector<Yielding> yielding_; // maps on the device that may be dropped; stale entries are skipped
+    std::vector<Yielding> locked_;   // of these, maps that may not be dropped now
+    std::vector<TensorId> passing_;  // brought back for the current op, perhaps for it only
+    Outline outline_;
 };
 
-// The least budget (bytes, resident included) at which a plan for such classes exists, its fetches on demand; all must
-// be keep or swap. All ops must have one choice.
+// The least budget (bytes, resident included) for which a plan with these classes exists, with fetches on demand. All
+// classes must be keep or swap, and all ops must have one choice.
 Bytes least_budget(const Graph& graph, std::span<const MapClass> classes);
 
 } // namespace memsched

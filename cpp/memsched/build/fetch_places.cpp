@@ -9,8 +9,8 @@ namespace {
 
 using Kind = FetchRule::Kind;
 
-Verb verb(WalkEvent::What what) {
-    return what == WalkEvent::run ? Verb::run : what == WalkEvent::offload ? Verb::offload : Verb::free;
+Verb verb(PlanEvent::What what) {
+    return what == PlanEvent::run ? Verb::run : what == PlanEvent::offload ? Verb::offload : Verb::free;
 }
 
 } // namespace
@@ -23,45 +23,45 @@ FetchPlaces::FetchPlaces(const Graph& graph, OpId turn) : graph_(graph), turn_(t
     }
 }
 
-// A fetch belongs to the first run that reads its tensor: only from then on must the tensor be there.
-void FetchPlaces::attribute(Walk& walk) {
-    walk.runs.clear();
-    walk.usage.clear();
-    walk.fetches.clear();
+// A fetch belongs to the first run that reads its tensor: the tensor must be present only from then on.
+void FetchPlaces::attribute(Outline& outline) {
+    outline.runs.clear();
+    outline.usage.clear();
+    outline.fetches.clear();
     freed_.assign(graph_.tensors().size(), 0);
     waiting_.assign(graph_.tensors().size(), 0);
     Bytes live = source_bytes(graph_);
     std::int32_t asked = 0;
-    for (WalkEvent& event : walk.events) {
-        const auto position = static_cast<std::int32_t>(walk.runs.size());
-        if (event.what == WalkEvent::run) {
+    for (PlanEvent& event : outline.events) {
+        const auto position = static_cast<std::int32_t>(outline.runs.size());
+        if (event.what == PlanEvent::run) {
             const Op& op = graph_.op(event.id);
-            const auto before = static_cast<std::ptrdiff_t>(walk.fetches.size());
+            const auto before = static_cast<std::ptrdiff_t>(outline.fetches.size());
             for (const TensorId t : op.reads) {
                 if (waiting_[at(t)] > 0) {
-                    walk.fetches.push_back({t, position, freed_[at(t)], waiting_[at(t)]});
+                    outline.fetches.push_back({t, position, freed_[at(t)], waiting_[at(t)]});
                     waiting_[at(t)] = 0;
                     live += graph_.tensor(t).bytes;
                 }
             }
-            std::sort(walk.fetches.begin() + before, walk.fetches.end(),
+            std::sort(outline.fetches.begin() + before, outline.fetches.end(),
                       [](const Fetch& a, const Fetch& b) { return a.at < b.at; });
             live += written_bytes(graph_, op);
-            walk.usage.push_back(live + op.choices[0].workspace);
-            walk.runs.push_back(event.id);
-        } else if (event.what == WalkEvent::fetch) {
+            outline.usage.push_back(live + op.choices[0].workspace);
+            outline.runs.push_back(event.id);
+        } else if (event.what == PlanEvent::fetch) {
             waiting_[at(event.id)] = ++asked;
-        } else if (event.what == WalkEvent::free && waiting_[at(event.id)] > 0) {
+        } else if (event.what == PlanEvent::free && waiting_[at(event.id)] > 0) {
             waiting_[at(event.id)] = 0;
-            event.what = WalkEvent::fetch; // dropped before anybody read it: neither happens
-        } else if (event.what == WalkEvent::free) {
+            event.what = PlanEvent::fetch; // dropped before it was read: neither happens
+        } else if (event.what == PlanEvent::free) {
             live -= graph_.tensor(event.id).bytes;
             freed_[at(event.id)] = position;
         }
     }
 }
 
-void FetchPlaces::find_layers(const Walk& walk) {
+void FetchPlaces::find_layers(const Outline& outline) {
     if (layer_.empty()) {
         std::map<int, std::int32_t> layers;
         for (const Op& op : graph_.ops()) {
@@ -70,19 +70,19 @@ void FetchPlaces::find_layers(const Walk& walk) {
         first_run_.resize(layers.size());
     }
     std::fill(first_run_.begin(), first_run_.end(), -1);
-    for (std::size_t q = walk.runs.size(); q-- > 0;) {
-        if (walk.runs[q] >= turn_) {
-            first_run_[at(layer_[at(walk.runs[q])])] = static_cast<std::int32_t>(q);
+    for (std::size_t q = outline.runs.size(); q-- > 0;) {
+        if (outline.runs[q] >= turn_) {
+            first_run_[at(layer_[at(outline.runs[q])])] = static_cast<std::int32_t>(q);
         }
     }
 }
 
-// The position right after the first run of the layer that many layers before the one that needs it.
-std::int32_t FetchPlaces::layers_before(const Walk& walk, std::int32_t need, const FetchRule& rule) const {
-    const std::int32_t own = layer_[at(walk.runs[at(need)])];
+// The position right after the first run of the layer `rule.ahead` layers before the one that needs the fetch.
+std::int32_t FetchPlaces::layers_before(const Outline& outline, std::int32_t need, const FetchRule& rule) const {
+    const std::int32_t own = layer_[at(outline.runs[at(need)])];
     std::vector<std::int32_t> passed;
     for (std::int32_t q = need - 1; q >= turn_ && static_cast<int>(passed.size()) < rule.ahead; --q) {
-        const OpId op = walk.runs[at(q)];
+        const OpId op = outline.runs[at(q)];
         const std::int32_t layer = layer_[at(op)];
         if (op < turn_ || layer == own || (rule.kind == Kind::convolutions && graph_.op(op).kind != "conv")) {
             continue;
@@ -94,18 +94,18 @@ std::int32_t FetchPlaces::layers_before(const Walk& walk, std::int32_t need, con
     return passed.empty() ? need : first_run_[at(passed.back())] + 1;
 }
 
-// The runs that a fetch may pass lie in a window both ends of which only move on: it begins where the fetch before
-// stands, and ends with the run that needs the fetch. What the fetches so far hold in each run of it is all that they
-// bring, less what was there as of that run. So the fullest runs of the window, each fuller than all behind it, tell
-// how far the fetch may go; those in front of it are never asked for again.
-bool FetchPlaces::place(Walk& walk, Bytes capacity, const FetchRule& rule) {
+// The runs that a fetch may pass form a window whose two ends only move forward: it begins at the place of the previous
+// fetch and ends with the run that needs the fetch. The bytes that earlier fetches hold in a run of the window are all
+// that they bring, minus what was needed by then. So the fullest runs of the window, each fuller than all after it,
+// tell how far the fetch may move forward; earlier runs are never considered again.
+bool FetchPlaces::place(Outline& outline, Bytes capacity, const FetchRule& rule) {
     fullest_.clear();
     std::size_t front = 0;
     std::int32_t position = 0, seen = 0;
     Bytes brought = 0;
-    for (Fetch& fetch : walk.fetches) {
+    for (Fetch& fetch : outline.fetches) {
         for (; seen < fetch.need; ++seen) {
-            const Bytes level = walk.usage[at(seen)] - brought;
+            const Bytes level = outline.usage[at(seen)] - brought;
             while (fullest_.size() > front && fullest_.back().level <= level) {
                 fullest_.pop_back();
             }
@@ -115,7 +115,7 @@ bool FetchPlaces::place(Walk& walk, Bytes capacity, const FetchRule& rule) {
         const std::int32_t wanted = rule.kind == Kind::eager    ? 0
                                     : rule.kind == Kind::demand ? fetch.need
                                     : rule.kind == Kind::ops    ? fetch.need - rule.ahead
-                                                                : layers_before(walk, fetch.need, rule);
+                                                                : layers_before(outline, fetch.need, rule);
         const std::int32_t target = std::min(std::max({position, fetch.earliest, wanted}), fetch.need);
         position = target;
         while (front < fullest_.size() &&
@@ -133,30 +133,30 @@ bool FetchPlaces::place(Walk& walk, Bytes capacity, const FetchRule& rule) {
     return true;
 }
 
-bool FetchPlaces::list(Walk& walk, Bytes capacity, const FetchRule& rule, std::span<const std::uint8_t> travels,
+bool FetchPlaces::list(Outline& outline, Bytes capacity, const FetchRule& rule, std::span<const std::uint8_t> travels,
                        StepList& list) {
     if (rule.kind == Kind::layers || rule.kind == Kind::convolutions) {
-        find_layers(walk);
+        find_layers(outline);
     }
-    if (!place(walk, capacity, rule)) {
+    if (!place(outline, capacity, rule)) {
         return false;
     }
     list.after.clear();
     list.at.clear();
-    list.steps.resize(walk.events.size() + walk.fetches.size());
-    auto step = list.steps.begin(); // the next one; what does not happen is written over
-    auto fetch = walk.fetches.begin();
+    list.steps.resize(outline.events.size() + outline.fetches.size());
+    auto step = list.steps.begin(); // the next step; skipped events are overwritten
+    auto fetch = outline.fetches.begin();
     std::int32_t run = 0;
-    for (const WalkEvent& event : walk.events) {
-        if (event.what == WalkEvent::run) {
-            for (; fetch != walk.fetches.end() && fetch->at == run; ++fetch) {
+    for (const PlanEvent& event : outline.events) {
+        if (event.what == PlanEvent::run) {
+            for (; fetch != outline.fetches.end() && fetch->at == run; ++fetch) {
                 *step++ = {Verb::prefetch, false, fetch->tensor, 0, -1};
             }
             ++run;
         }
         *step = {verb(event.what), false, event.id, 0, -1};
-        const bool moves = event.what == WalkEvent::offload || event.what == WalkEvent::leave;
-        step += event.what != WalkEvent::fetch && (!moves || travels.empty() || travels[at(event.id)]);
+        const bool moves = event.what == PlanEvent::offload || event.what == PlanEvent::leave;
+        step += event.what != PlanEvent::fetch && (!moves || travels.empty() || travels[at(event.id)]);
     }
     list.steps.erase(step, list.steps.end());
     return true;

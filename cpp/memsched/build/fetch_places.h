@@ -1,4 +1,4 @@
-// From what must happen in a step, in order, to a list of steps: where the fetches stand.
+// Turns an outline (the events of a training step, in order) into a list of steps, by placing its fetches.
 #pragma once
 
 #include "memsched/model/graph.h"
@@ -9,72 +9,73 @@
 
 namespace memsched {
 
-// Where prefetches stand in the list: all in the order of the runs that need them, each ..
+// Where fetches are placed in the list: all in the order of the runs that need them, each ..
 struct FetchRule {
     enum class Kind {
         demand,       // .. right before that run,
         ops,          // .. `ahead` runs before it,
-        layers,       // .. right after the first run of the backward of the layer `ahead` layers before,
-        convolutions, // .. the same, where only layers of kind "conv" count,
-        eager,        // .. as early as no later run is left without room.
+        layers,       // .. right after the first backward run of the layer `ahead` layers before,
+        convolutions, // .. the same, counting only layers of kind "conv",
+        eager,        // .. as early as possible without taking the room of a later run.
     };
     Kind kind = Kind::eager;
     int ahead = 1;
-    bool soft = false; // on demand what has no room there, instead of no plan
+    bool soft = false; // a fetch without room there is placed on demand, instead of failing
 };
 
-// What happens in a step, in order. A fetch is asked for where its tensor is first wanted.
-struct WalkEvent {
+// An event of the outline. A fetch is requested where its tensor is first wanted.
+struct PlanEvent {
     enum What : std::uint8_t { run, offload, leave, free, fetch } what;
     std::int32_t id; // OpId of a run, TensorId otherwise
 };
 
 struct Fetch {
     TensorId tensor;
-    std::int32_t need;     // the run that reads it first
-    std::int32_t earliest; // it stands not before this run,
-    std::int32_t at;       // but right before this one; until it is placed, when it was asked for
+    std::int32_t need;     // the first run that reads it
+    std::int32_t earliest; // it is placed no earlier than before this run,
+    std::int32_t at;       // and right before this one; until placed: when it was requested
 };
 
-// A step whose fetches have no places yet.
-struct Walk {
-    std::vector<WalkEvent> events;
-    std::vector<OpId> runs;     // of these events
-    std::vector<Bytes> usage;   // by run: bytes held while it runs, resident excluded, each fetch from its need on
+// The events of a training step, whose fetches are not yet placed.
+struct Outline {
+    std::vector<PlanEvent> events;
+    std::vector<OpId> runs;   // of these events
+    std::vector<Bytes> usage; // by run: bytes held while it runs, resident excluded, each fetch counts from its need on
     std::vector<Fetch> fetches; // in the order of their needs
 };
 
-// Lists walks of one graph many times over.
+// Turns outlines of one graph into lists of steps, many times.
 class FetchPlaces {
   public:
-    // turn: the first op of the backward. Keeps a reference to graph. Throws std::invalid_argument where an op has
-    // several choices: nothing here chooses.
+    // turn: the first op of the backward. Keeps a reference to graph. Throws std::invalid_argument if an op has several
+    // choices, since nothing is chosen here.
     FetchPlaces(const Graph& graph, OpId turn);
 
-    // The rest of a walk, from its events. A fetch that is dropped before a run reads its tensor is left out, of the
-    // events as well.
-    void attribute(Walk& walk);
+    // Fills the rest of an outline from its events. A fetch that is dropped before a run reads its tensor is removed,
+    // also from the events.
+    void attribute(Outline& outline);
 
-    // Fills `list`; false where the rule leaves no room in `capacity` bytes (resident excluded). Of the events offload
-    // and leave only those of tensors that travel happen; all do where `travels` is empty.
-    bool list(Walk& walk, Bytes capacity, const FetchRule& rule, std::span<const std::uint8_t> travels, StepList& list);
+    // Fills `list`; false if the rule leaves no room in `capacity` bytes (resident excluded). Offload and leave events
+    // apply only to tensors in `travels`, or to all if `travels` is empty.
+    bool list(Outline& outline, Bytes capacity, const FetchRule& rule, std::span<const std::uint8_t> travels,
+              StepList& list);
 
   private:
     struct Crest {
         std::int32_t run;
-        Bytes level; // its usage, less the fetches that are needed by then
+        Bytes level; // its usage, minus the fetches needed by then
     };
 
-    bool place(Walk& walk, Bytes capacity, const FetchRule& rule);
-    std::int32_t layers_before(const Walk& walk, std::int32_t need, const FetchRule& rule) const;
-    void find_layers(const Walk& walk);
+    bool place(Outline& outline, Bytes capacity, const FetchRule& rule);
+    std::int32_t layers_before(const Outline& outline, std::int32_t need, const FetchRule& rule) const;
+    void find_layers(const Outline& outline);
 
     const Graph& graph_;
     OpId turn_;
     std::vector<Crest> fullest_;          // see place()
     std::vector<std::int32_t> freed_;     // by tensor: the run before which it was last dropped
-    std::vector<std::int32_t> waiting_;   // by tensor: when its fetch was asked for, 0: none is
-    std::vector<std::int32_t> layer_;     // by op, from 0 on without gaps; filled when a rule counts layers
+    std::vector<std::int32_t> waiting_;   // by tensor: when its fetch was requested; 0: not at all
+    std::vector<std::int32_t> layer_;     // by op: dense layer numbers from 0; filled when a rule counts layers
     std::vector<std::int32_t> first_run_; // by layer: its first run in the backward, -1: none
 };
 

@@ -11,16 +11,17 @@
 
 namespace memsched {
 
-// One row a set, one flag a tensor of the graph, rows one after the other. Returns one makespan a row (seconds), or
-// infinity where the set does not run within the budget (bytes, resident included). With `stall` false a set also fails
-// when a forward op has to wait for memory (TFLMS). Stops early when told to: rows not reached are infinity.
+// One row per set, one flag per tensor, rows concatenated. Returns one makespan (seconds) per row, or infinity if the
+// set does not run within the budget (bytes, resident included). With `stall` false a set also fails if a forward op
+// has to wait for memory (TFLMS). Stops early when told to; rows not reached are infinite.
 std::vector<Seconds> offload_set_makespans(const Graph& graph, const Device& device, Bytes budget,
                                            std::span<const std::uint8_t> rows, const FetchRule& rule, bool stall,
                                            const Progress& progress);
 
-// The first counts[k] feature maps travel, fetched layers[row] layers ahead, and all others stay: seconds, or infinity
-// where there is no such plan in the device's memory; rows one after the other, one entry a count. All ops must have
-// one choice. What was not reached when told to stop is infinity; with `any` so is all behind the first plan that runs.
+// Makespans (seconds) of plans in which the first counts[k] feature maps are offloaded, with fetches layers[row] layers
+// ahead, and all others stay: one row per entry of layers, one entry per count. Infinity if no such plan fits the
+// device's memory. All ops must have one choice. Entries not reached when told to stop are infinite; with `any`, so are
+// all after the first plan that runs.
 std::vector<Seconds> prefix_makespans(const Graph& graph, const Device& device, std::span<const std::int64_t> counts,
                                       std::span<const int> layers, bool any, const Progress& progress);
 

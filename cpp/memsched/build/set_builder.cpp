@@ -23,50 +23,50 @@ SetBuilder::SetBuilder(const Graph& graph) : graph_(graph), lifetimes_(graph), p
     const auto need = [&](TensorId t) { return std::tuple(l.first_backward[at(t)], -l.last_forward[at(t)]); };
     std::stable_sort(by_need_.begin(), by_need_.end(), [&](TensorId a, TensorId b) { return need(a) < need(b); });
 
-    // By op, and of each op by what happens, in the order of WalkEvent::What; before the first op the inputs are
-    // offloaded.
+    // By op, and for each op by kind of event, in the order of PlanEvent::What; offloads of inputs come before the
+    // first op.
     const std::size_t ops = graph.ops().size();
     const auto each = [&](const auto& happens) {
         for (std::size_t op = 0; op < ops; ++op) {
-            happens(static_cast<OpId>(op), WalkEvent::run, static_cast<OpId>(op));
+            happens(static_cast<OpId>(op), PlanEvent::run, static_cast<OpId>(op));
         }
         for (const TensorId t : movable_) {
-            happens(l.birth[at(t)], WalkEvent::offload, t);
-            happens(l.away_from(at(t)) - 1, WalkEvent::leave, t);
+            happens(l.birth[at(t)], PlanEvent::offload, t);
+            happens(l.away_from(at(t)) - 1, PlanEvent::leave, t);
         }
         for (std::size_t t = 0; t < l.last_use.size(); ++t) {
             if (l.last_use[t] >= 0) {
-                happens(l.last_use[t], WalkEvent::free, static_cast<TensorId>(t));
+                happens(l.last_use[t], PlanEvent::free, static_cast<TensorId>(t));
             }
         }
     };
-    const auto slot = [](OpId op, WalkEvent::What what) { return 4 * at(op + 1) + static_cast<std::size_t>(what); };
-    std::vector<std::size_t> next(4 * (ops + 1) + 1, 0); // where the next event of a slot goes
-    each([&](OpId op, WalkEvent::What what, std::int32_t) { ++next[slot(op, what) + 1]; });
+    const auto slot = [](OpId op, PlanEvent::What what) { return 4 * at(op + 1) + static_cast<std::size_t>(what); };
+    std::vector<std::size_t> next(4 * (ops + 1) + 1, 0); // position of the next event of each slot
+    each([&](OpId op, PlanEvent::What what, std::int32_t) { ++next[slot(op, what) + 1]; });
     std::partial_sum(next.begin(), next.end(), next.begin());
-    walk_.events.resize(next.back());
-    each([&](OpId op, WalkEvent::What what, std::int32_t id) { walk_.events[next[slot(op, what)]++] = {what, id}; });
-    walk_.runs.resize(ops);
-    std::iota(walk_.runs.begin(), walk_.runs.end(), 0);
+    outline_.events.resize(next.back());
+    each([&](OpId op, PlanEvent::What what, std::int32_t id) { outline_.events[next[slot(op, what)]++] = {what, id}; });
+    outline_.runs.resize(ops);
+    std::iota(outline_.runs.begin(), outline_.runs.end(), 0);
 }
 
-// The walk's usage and fetches. False when some run has no room.
+// Computes the outline's usage and fetches. False if some run has no room.
 bool SetBuilder::leave(const std::vector<std::uint8_t>& travels, Bytes capacity) {
-    std::vector<Bytes>& usage = walk_.usage;
-    usage.assign(lifetimes_.usage.size(), 0); // first as differences
-    walk_.fetches.clear();
-    OpId sent = 0; // the first op behind all offloads
+    std::vector<Bytes>& usage = outline_.usage;
+    usage.assign(lifetimes_.usage.size(), 0); // as differences first
+    outline_.fetches.clear();
+    OpId sent = 0; // the first op after all offloads
     for (const TensorId t : by_need_) {
         if (travels[at(t)]) {
             const OpId away = lifetimes_.away_from(at(t)), need = lifetimes_.first_backward[at(t)];
             sent = std::max(sent, lifetimes_.birth[at(t)] + 1);
             usage[at(away)] -= graph_.tensor(t).bytes;
             usage[at(need)] += graph_.tensor(t).bytes;
-            walk_.fetches.push_back({t, need, away, need});
+            outline_.fetches.push_back({t, need, away, need});
         }
     }
-    if (!walk_.fetches.empty()) { // and none stands before the first
-        walk_.fetches[0].earliest = std::max(walk_.fetches[0].earliest, sent);
+    if (!outline_.fetches.empty()) { // and no fetch before the first of them
+        outline_.fetches[0].earliest = std::max(outline_.fetches[0].earliest, sent);
     }
     Bytes away = 0;
     for (std::size_t q = 0; q < usage.size(); ++q) {
@@ -81,7 +81,7 @@ bool SetBuilder::leave(const std::vector<std::uint8_t>& travels, Bytes capacity)
 
 bool SetBuilder::build(const std::vector<std::uint8_t>& travels, Bytes capacity, const FetchRule& rule,
                        StepList& list) {
-    return leave(travels, capacity) && places_.list(walk_, capacity, rule, travels, list);
+    return leave(travels, capacity) && places_.list(outline_, capacity, rule, travels, list);
 }
 
 StepList offload_set_steps(const Graph& graph, Bytes budget, const std::vector<std::uint8_t>& travels,

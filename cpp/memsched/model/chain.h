@@ -1,4 +1,4 @@
-// Chain: a sequential model as columns. Immutable; everything is checked when it is built.
+// Chain: a sequential model as columns. Immutable and checked on construction.
 #pragma once
 
 #include "memsched/support/units.h"
@@ -16,16 +16,16 @@ struct ChainColumns {
     std::vector<Seconds> backward_time;
     std::vector<Bytes> activation;
     std::vector<Bytes> gradient;
-    std::vector<Bytes> saved;               // what F_k leaves for B_k, its output included; default activation[1:]
-    std::vector<Bytes> forward_overhead;    // scratch of a forward that saves; default 0
-    std::vector<Bytes> transient_overhead;  // scratch of a forward that saves nothing; default saved - activation[1:] +
-                                            // forward_overhead
-    std::vector<Bytes> backward_overhead;   // scratch of the backward; default 0
+    std::vector<Bytes> saved;               // what F_k leaves for B_k, including its output; default activation[1:]
+    std::vector<Bytes> forward_overhead;    // workspace of a forward that saves; default 0
+    std::vector<Bytes> transient_overhead;  // workspace of a forward that saves nothing; default saved - activation[1:]
+                                            // + forward_overhead
+    std::vector<Bytes> backward_overhead;   // workspace of the backward; default 0
     std::vector<std::string> names;         // default "stage 1" ..
-    std::vector<std::vector<Bytes>> pieces; // per stage the storages of saved - activation; empty: not known
+    std::vector<std::vector<Bytes>> pieces; // per stage, the storages of saved - activation; empty: unknown
     Bytes resident = 0;                     // bytes that never move and count against the memory
     std::string name = "chain";
-    std::string provenance; // JSON text of where the figures come from; "" for none
+    std::string provenance; // JSON text: where the figures come from; "" for none
 
     bool operator==(const ChainColumns&) const = default;
 };

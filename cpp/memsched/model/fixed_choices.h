@@ -1,4 +1,4 @@
-// One algorithm for each op, decided before anything is planned, as frameworks do that give a library a workspace.
+// One algorithm per op, fixed before planning, as in frameworks that give a library a limited workspace.
 #pragma once
 
 #include "memsched/model/graph.h"
@@ -8,19 +8,19 @@
 
 namespace memsched {
 
-// The fastest choice whose workspace is at most `limit` bytes, the first of equals; else the first of all.
+// The fastest choice whose workspace is at most `limit` bytes, the first on ties; the first choice if none is.
 std::int32_t fastest_within(const Op& op, Bytes limit);
 
-// A graph whose ops have one choice each, and which choice of the original that is.
+// A graph whose ops have one choice each, with the index of that choice in the original.
 struct FixedChoices {
     Graph graph;
     std::vector<std::int32_t> choice; // by op
 
-    // A list of steps for `graph` as one for the original.
+    // Translates a list of steps for `graph` to the original.
     StepList on_original(StepList list) const;
 };
 
-// Of each op the fastest choice within the limit.
+// Fixes the fastest choice of each op within the limit.
 FixedChoices fix_choices(const Graph& graph, Bytes limit);
 
 } // namespace memsched

@@ -61,7 +61,7 @@ void check_choices(const Op& op, Bytes total) {
                 [&] { return "op '" + op.name + "': skip_workspace and the tensors of the graph"; });
 }
 
-// Op i reads a tensor that no earlier op writes: nobody does, a later one does, or one that itself waits for op i.
+// Op i reads a tensor that no earlier op writes. Its writer is missing, later, or itself waits for op i.
 [[noreturn]] void refuse_late_write(const GraphData& g, std::size_t i, TensorId tensor) {
     const std::string what =
         "op '" + g.ops[i].name + "' reads '" + g.tensors[static_cast<std::size_t>(tensor)].name + "', which ";
@@ -79,7 +79,7 @@ void check_choices(const Op& op, Bytes total) {
     }
     std::vector<std::uint8_t> seen(g.ops.size(), 0);
     std::vector<OpId> stack{later};
-    while (!stack.empty()) { // what the writer waits for
+    while (!stack.empty()) { // the ops that the writer waits for
         const auto k = static_cast<std::size_t>(stack.back());
         stack.pop_back();
         if (k == i) {

@@ -1,4 +1,4 @@
-// Graph: one training step as ops and tensors in single assignment form. Immutable; checked when it is built.
+// Graph: one training step as ops and tensors in single assignment form. Immutable and checked on construction.
 #pragma once
 
 #include "memsched/support/units.h"
@@ -17,7 +17,7 @@ struct Tensor {
     Bytes bytes = 0;
     Role role = Role::activation;
 
-    // Whether it lies on the device from the start, and no op writes it.
+    // Whether it is on the device from the start and no op writes it.
     bool source() const { return role == Role::input || role == Role::weight; }
 
     bool operator==(const Tensor&) const = default;
@@ -85,12 +85,12 @@ class Graph {
 
 Bytes workspace(const Op& op, int choice, bool skip);
 
-// The first choice of the least workspace.
+// The choice with the least workspace, the first on ties.
 std::int32_t baseline(const Op& op);
 
-// The run of an op that holds the least beside its reads: with the baseline, and without its tape where nobody wants
-// any of it and that holds less. Some run of the op in every plan holds as much. Wanted is what an op reads, and what
-// `keep` says: one entry a tensor, or none.
+// The run of an op that holds the least in addition to its reads: with the baseline, and without its tape if nobody
+// wants any of it and that holds less. In every plan some run of the op holds this much. Wanted are tensors that ops
+// read and those in `keep`: one entry per tensor, or empty.
 struct LeastRun {
     bool skip = false;
     Bytes bytes = 0; // writes and workspace
@@ -98,13 +98,13 @@ struct LeastRun {
 
 LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep = {});
 
-// The first choice of the least time.
+// The fastest choice, the first on ties.
 const Choice& fastest(const Op& op);
 
-// All that an op writes, its tape included.
+// Bytes of all outputs of an op, including its tape.
 Bytes written_bytes(const Graph& graph, const Op& op);
 
-// What lies on the device from the start.
+// Bytes that are on the device from the start.
 Bytes source_bytes(const Graph& graph);
 
 } // namespace memsched

@@ -5,7 +5,7 @@
 namespace memsched {
 namespace {
 
-// The least workspace and the fastest time that any choice of the op offers bound every plan from below.
+// The least workspace and the fastest time of any choice bound every plan from below.
 Bytes least_workspace(const Op& op) { return op.choices[at(baseline(op))].workspace; }
 
 } // namespace

@@ -48,7 +48,7 @@ bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>&
     return true;
 }
 
-// One address for each tensor that the step brings, in `tensors`' order, and for a run's workspace behind them.
+// One address for each tensor that the step creates, in the order of `tensors`, then one for a run's workspace.
 std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std::size_t index,
                                   const std::vector<TensorId>& tensors, bool has_workspace) {
     std::vector<Bytes> found(tensors.size() + (has_workspace ? 1 : 0), StepList::no_address);
@@ -63,7 +63,7 @@ std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std
         const bool known = name.empty() ? has_workspace : place != places.end();
         if (!known || address < 0) {
             fail(index, "address " + std::to_string(address) + " of '" + name + "', in '" + step.name +
-                            "'; addresses are >= 0 and belong to what the step brings to the device");
+                            "'; addresses are >= 0 and belong to what the step puts on the device");
         }
         found[name.empty() ? tensors.size() : place->second] = address;
     }
@@ -103,7 +103,7 @@ void check_schedule(const Schedule& schedule) {
     for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
         const NamedStep& step = schedule.steps[k];
         if (step.verb == Verb::free && !step.after.empty()) {
-            fail(k, "a free takes no 'after'; its bytes come back when all earlier uses have ended");
+            fail(k, "a free takes no 'after'; its bytes are released when all earlier uses have ended");
         }
         if (!step.at.empty() && schedule.memory == MemoryMode::fluid) {
             fail(k, "an address ('at') in a fluid plan; make the plan contiguous or leave addresses out");

@@ -1,4 +1,4 @@
-// The one language for what happens to every tensor: an ordered list of run / offload / prefetch / free steps.
+// The common language for plans: an ordered list of run / offload / prefetch / free steps.
 #pragma once
 
 #include "memsched/model/graph.h"
@@ -12,7 +12,7 @@ namespace memsched {
 
 enum class Verb : std::uint8_t { run, offload, prefetch, free };
 
-// A step by ids in a graph: what planners write and the simulator reads.
+// A step with ids of a graph, as planners write and the simulator reads it.
 struct Step {
     Verb verb = Verb::run;
     bool skip = false;       // run only: skip the op's tape
@@ -26,8 +26,8 @@ struct StepList {
 
     std::vector<Step> steps;
     std::vector<std::vector<StepId>> after; // earlier steps to wait for, for the few steps that have any
-    // Of contiguous plans only, and then one entry a step: the addresses of a run's writes, in the op's order, and of
-    // its workspace; of a prefetch's tensor; none of other steps. no_address where nothing is placed.
+    // For contiguous plans only, one entry per step: for a run the addresses of its writes, in the op's order, and of
+    // its workspace; for a prefetch that of its tensor; none for other steps. no_address if nothing is placed.
     std::vector<std::vector<Bytes>> at;
 
     bool contiguous() const { return !at.empty(); }
@@ -38,7 +38,7 @@ struct StepList {
     void free(TensorId tensor) { steps.push_back({Verb::free, false, tensor, 0, -1}); }
 };
 
-// A step by names: what is saved, exchanged and shown. Empty and -1 mean absent.
+// A step with names, as saved, exchanged and shown. Empty and -1 mean absent.
 struct NamedStep {
     Verb verb = Verb::run;
     std::string name;                              // of the op of a run, of the tensor otherwise
@@ -60,7 +60,7 @@ struct Round {
 
 enum class MemoryMode { fluid, contiguous };
 
-// Immutable after construction by convention: bindings hand out copies and read-only views only.
+// Immutable after construction by convention: bindings return only copies and read-only views.
 struct Schedule {
     std::string planner = "{}"; // JSON text of the planner's name and options
     std::string graph;
@@ -73,20 +73,20 @@ struct Schedule {
     bool operator==(const Schedule&) const = default;
 };
 
-// Throws ScheduleError for a schedule that no graph could make legal: budget <= 0, no or bad rounds, `after` that does
+// Throws ScheduleError for a schedule that is illegal on any graph: budget <= 0, no or bad rounds, `after` that does
 // not point backwards, an `after` on a free.
 void check_schedule(const Schedule& schedule);
 
-// Names of the tensors that are offloaded, and of the ops that run more than once: each in the order of its first
-// offload or of its first repeat.
+// Names of the offloaded tensors in the order of their first offload, and of the ops that run more than once in the
+// order of their first repeat.
 std::vector<std::string> offloaded_tensors(const Schedule& schedule);
 std::vector<std::string> recomputed_ops(const Schedule& schedule);
 
-// Ids for names. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous algorithm, a
-// partly skipped tape, a step list written for another graph or batch.
+// Translates names to ids. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous
+// algorithm, a partly skipped tape, a step list written for another graph or batch.
 StepList resolve(const Graph& graph, const Schedule& schedule);
 
-// Names for ids.
+// Translates ids to names.
 std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list);
 
 // A list of steps as a schedule of one round; planner: JSON text of its name and options.

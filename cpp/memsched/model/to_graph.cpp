@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::size_t max_pieces = 100'000;
 
-class Builder {
+class GraphWriter {
   public:
-    Builder(const Chain& chain, const Chunk& chunk) : columns_(chain.columns()), n_(chain.n()), chunk_(chunk) {}
+    GraphWriter(const Chain& chain, const Chunk& chunk) : columns_(chain.columns()), n_(chain.n()), chunk_(chunk) {}
 
     GraphData build() {
         data_.name = columns_.name;
@@ -125,7 +125,7 @@ Graph to_graph(const Chain& chain, const Chunk& chunk) {
         throw std::invalid_argument(
             "chunk is 'storage', but the chain has no pieces; give Chain(pieces=...) or a chunk in bytes");
     }
-    return Graph(Builder(chain, chunk).build());
+    return Graph(GraphWriter(chain, chunk).build());
 }
 
 } // namespace memsched

@@ -1,4 +1,4 @@
-// The graph on which every plan of a chain is simulated and checked.
+// The graph on which all plans of a chain are simulated and checked.
 #pragma once
 
 #include "memsched/model/chain.h"
@@ -16,10 +16,9 @@ struct Chunk {
 };
 
 // Ops F1 .. Fn, loss, Bn .. B1. F_k reads a^{k-1} and writes a^k and tape^k = saved - activation; B_k reads a^{k-1},
-// a^k, tape^k, d^k and writes d^{k-1}. An activation or a tape of no bytes is left out. Chunks cut the tensors of role
-// input and activation into name/0, name/1, ..; Kind::storage cuts tape^k as the chain's pieces say. Throws
-// std::invalid_argument for a chunk < 1 byte, for storages of a chain without pieces, and when there would be more than
-// 100,000 pieces.
+// a^k, tape^k, d^k and writes d^{k-1}. Empty activations and tapes are left out. Chunks cut the tensors of role input
+// and activation into name/0, name/1, ..; Kind::storage cuts tape^k as the chain's pieces say. Throws
+// std::invalid_argument for a chunk < 1 byte, for storages of a chain without pieces, and for more than 100,000 pieces.
 Graph to_graph(const Chain& chain, const Chunk& chunk = {});
 
 } // namespace memsched

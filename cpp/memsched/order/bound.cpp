@@ -14,7 +14,7 @@ void add(std::uint64_t* to, const std::uint64_t* from, std::size_t words) {
 
 void set(std::uint64_t* bits, OpId op) { bits[at(op) / 64] |= std::uint64_t{1} << (at(op) % 64); }
 
-// Of a row of bits.
+// The cost of a row of bits, in steps.
 std::int64_t steps(std::size_t words) { return static_cast<std::int64_t>(words / 4) + 1; }
 
 bool has(const std::uint64_t* bits, OpId op) { return (bits[at(op) / 64] >> (at(op) % 64) & 1) != 0; }
@@ -25,7 +25,7 @@ Reach::Reach(const Problem& problem, Pace& pace) : ops_(problem.ops()), words_((
     up_.reserve(problem.ops() * words_);
     down_.reserve(problem.ops() * words_);
     for (std::size_t v = 0; v < problem.ops(); ++v) {
-        up_.resize(up_.size() + words_, 0); // row by row, for the first touch of so much memory takes its time
+        up_.resize(up_.size() + words_, 0); // row by row, since first touching so much memory takes time
         pace.spend(2 * steps(words_));
         for (const OpId op : problem.before[v]) {
             pace.spend(steps(words_));
@@ -95,14 +95,14 @@ std::vector<Bytes> held_at_least(const Problem& problem, const Reach& reach, Pac
 HeldCut::HeldCut(const Problem& problem, const Reach& reach, OpId op, Pace& pace)
     : pace_(&pace), node_(problem.ops(), sink), held_(problem.base + problem.scratch[at(op)]) {
     pace.spend(static_cast<std::int64_t>(8 * (problem.ops() + problem.bytes.size())));
-    // Beside source and sink the ops that may be on either side, and two nodes for each net of theirs.
+    // In addition to source and sink: the ops that may be on either side, and two nodes for each of their nets.
     std::int32_t nodes = 2;
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         const auto other = static_cast<OpId>(v);
         const bool before = has(reach.ancestors(op), other), after = other == op || has(reach.descendants(op), other);
         node_[v] = before ? source : after ? sink : nodes++;
     }
-    std::vector<std::pair<NetId, std::pair<bool, bool>>> open; // nets, and whether source and sink have a part in them
+    std::vector<std::pair<NetId, std::pair<bool, bool>>> open; // nets, and whether they touch source and sink
     for (std::size_t e = 0; e < problem.bytes.size(); ++e) {
         bool run = problem.from_start[e] != 0, left = problem.to_end[e] != 0, own = false, free = false;
         for (const OpId member : problem.members[e]) {
@@ -162,7 +162,7 @@ Bytes HeldCut::if_not(OpId other, Bytes fits, Bytes enough) {
     return with(source, node, node, may_not_, fits, enough);
 }
 
-// Where `node` has to join source or sink, only what flows between it and the other of the two can grow.
+// If `node` is forced to join source or sink, only the flow between it and the other one can grow.
 Bytes HeldCut::with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
                     Bytes fits, Bytes enough) {
     if (may_run_.empty()) {
@@ -179,7 +179,7 @@ Bytes HeldCut::with(std::int32_t from, std::int32_t to, std::int32_t node, const
     return held;
 }
 
-// The least cuts with most and with fewest ops that have run.
+// The minimum cuts with the most and the fewest ops that have run.
 void HeldCut::note_cuts() {
     pace_->spend(static_cast<std::int64_t>(16 * node_.size()));
     const std::vector<std::uint8_t> late = cut_.reaches(sink), early = cut_.reached_from(source);

@@ -1,4 +1,4 @@
-// What every order holds at least while an op runs.
+// What every order holds at least while a given op runs.
 #pragma once
 
 #include "memsched/order/min_cut.h"
@@ -13,7 +13,7 @@ class Reach {
   public:
     Reach(const Problem& problem, Pace& pace);
 
-    // Of memory, about.
+    // Approximate memory of a Reach for so many ops.
     static std::size_t bytes(std::size_t ops) { return 2 * ops * ((ops + 63) / 64) * sizeof(std::uint64_t); }
 
     std::size_t words() const { return words_; }
@@ -25,33 +25,33 @@ class Reach {
 
   private:
     std::size_t ops_, words_;
-    std::vector<std::uint64_t> up_, down_; // by op, the first first, and the last first
+    std::vector<std::uint64_t> up_, down_; // by op, in forward and in reverse order
 };
 
-// By op: its own tensors and scratch. What is left of the next for want of time or memory.
+// By op: its own tensors and scratch. The fallback if time or memory do not suffice for held_at_least.
 std::vector<Bytes> touched_at_least(const Problem& problem);
 
-// By op: its own tensors and scratch, and the tensors that some op before it and some op after it touch. O(ops x nets /
-// 64) for the bits, and at most ops x nets additions.
+// By op: its own tensors and scratch, plus the tensors that some op before it and some op after it touch.
+// O(ops x nets / 64) for the bits, and at most ops x nets additions.
 std::vector<Bytes> held_at_least(const Problem& problem, const Reach& reach, Pace& pace);
 
-// What orders hold at least while one op runs: a minimum cut between the ops before it and those after it.
+// The least that orders hold while one op runs: a minimum cut between the ops before it and those after it.
 class HeldCut {
   public:
     HeldCut(const Problem& problem, const Reach& reach, OpId op, Pace& pace);
 
-    // In any order; or `enough`, if that is no less. Ask once, and the others only if this is less than enough.
+    // Over all orders; capped at `enough`. Call this once, and the others only if it returns less than enough.
     Bytes least(Bytes enough);
-    // Where another op, one that may do either, ran before, and where it did not; or `enough`. What is no more than
-    // `fits` may be given as anything from least() to that, and costs little if an earlier answer shows it.
+    // Over the orders in which another, unrelated op ran before, or did not; capped at `enough`. Results <= `fits` may
+    // be any value from least() to `fits`; they are cheap if an earlier answer shows them.
     Bytes if_ran(OpId other, Bytes fits, Bytes enough);
     Bytes if_not(OpId other, Bytes fits, Bytes enough);
-    std::size_t bytes() const { // that it holds
+    std::size_t bytes() const { // bytes that this object uses
         return cut_.bytes() + sizeof(node_[0]) * node_.capacity() + may_run_.capacity() + may_not_.capacity();
     }
 
   private:
-    static constexpr std::int32_t source = 0, sink = 1; // what has run, and what has not
+    static constexpr std::int32_t source = 0, sink = 1; // ops that have run, and ops that have not
 
     Bytes with(std::int32_t from, std::int32_t to, std::int32_t node, const std::vector<std::uint8_t>& known,
                Bytes fits, Bytes enough);
@@ -60,11 +60,11 @@ class HeldCut {
     Pace* pace_;
     std::vector<std::int32_t> node_; // by op
     MinCut cut_{2};
-    Bytes held_ = 0;                              // however the others are divided, then in any order
-    std::vector<std::uint8_t> may_run_, may_not_; // by node: a cut that fits has it so
+    Bytes held_ = 0;                              // held however the other ops are divided; then: in any order
+    std::vector<std::uint8_t> may_run_, may_not_; // by node: some cut that fits has it on this side
 };
 
-// What every order holds at least while `op` runs, or `enough` if that is no less.
+// The least that every order holds while `op` runs, capped at `enough`.
 Bytes held_exactly(const Problem& problem, const Reach& reach, OpId op, Bytes enough, Pace& pace);
 
 } // namespace memsched::order

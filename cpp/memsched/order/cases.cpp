@@ -9,7 +9,7 @@
 namespace memsched::order {
 namespace {
 
-// Two ops that may run either way round, the likelier first.
+// Two ops that may run in either order, the likelier order first.
 struct Pair {
     OpId first = -1, then = -1;
 };
@@ -79,7 +79,7 @@ class Cases {
         return {};
     }
 
-    // The two for which the case that asks less asks most.
+    // The pair whose less restrictive case is the most restrictive.
     Pair choose(const Problem& problem) const {
         const Reach reach(problem, pace_);
         const std::vector<OpId> ops = needy_ops(problem, reach, 4 * critical_, pace_);

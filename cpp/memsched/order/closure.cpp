@@ -9,7 +9,7 @@ namespace memsched::order {
 
 namespace {
 
-// The same as `safe_part`, by a minimum cut between the ops that end early and those that do not.
+// The same as `safe_part`, by a minimum cut between ops inside and outside the part.
 std::vector<OpId> safe_part_by_cut(const State& state, const std::vector<OpId>& ran, Pace& pace) {
     constexpr std::int32_t source = 0, sink = 1;
     const Problem& problem = state.problem();
@@ -19,7 +19,7 @@ std::vector<OpId> safe_part_by_cut(const State& state, const std::vector<OpId>& 
     }
     std::sort(nets.begin(), nets.end());
     nets.erase(std::unique(nets.begin(), nets.end()), nets.end());
-    const auto node = [&](OpId op) { // of an op in `ran`; -1: another
+    const auto node = [&](OpId op) { // of an op in `ran`; -1 for other ops
         const auto found = std::find(ran.begin(), ran.end(), op);
         return found == ran.end() ? -1 : 2 + static_cast<std::int32_t>(found - ran.begin());
     };
@@ -139,14 +139,14 @@ void Closure::offer(OpId op) {
     }
 }
 
-// The op nearby that fits and takes least; -1: there is none.
+// The nearby op that fits and takes least; -1 if there is none.
 OpId Closure::next(Bytes limit) {
     OpId best = -1;
     Bytes least = 0;
     pace_.spend(static_cast<std::int64_t>(8 * nearby_.size()) + 8);
     for (const OpId op : nearby_) {
         if (!state_.is_ready(op)) {
-            continue; // it ran
+            continue; // has run
         }
         const Bytes change = state_.change(op);
         if (best >= 0 && (change > least || (change == least && op > best))) {
@@ -163,12 +163,12 @@ OpId Closure::next(Bytes limit) {
     return best;
 }
 
-// Of the ops that ran since `from`, those of the largest set that could run alone and ends with the fewest bytes.
+// Among the ops that ran since `from`: the largest set that could run alone and ends with the fewest bytes.
 std::vector<OpId> Closure::safe_part(std::size_t from) const {
     const Problem& problem = state_.problem();
     const auto& order = state_.order();
     std::vector<OpId> ran(order.begin() + static_cast<std::ptrdiff_t>(from), order.end());
-    bool chain = true; // then every part is a beginning, and those held more
+    bool chain = true; // then every part is a prefix, and prefixes held more
     for (std::size_t k = 1; k < ran.size() && chain; ++k) {
         const auto& before = problem.before[at(ran[k])];
         chain = std::find(before.begin(), before.end(), ran[k - 1]) != before.end();
@@ -179,7 +179,7 @@ std::vector<OpId> Closure::safe_part(std::size_t from) const {
     return safe_part_by_cut(state_, ran, pace_);
 }
 
-// Runs op and what it brings, as far as that loses nothing; else leaves the state as it was.
+// Runs an op and its followers as far as this loses nothing; otherwise restores the state.
 bool Closure::run_sequence(OpId first, Bytes limit) {
     const Bytes before = state_.memory();
     const std::size_t from = state_.order().size();
@@ -214,7 +214,7 @@ bool Closure::run_sequence(OpId first, Bytes limit) {
     return found;
 }
 
-// After an attempt without success: until fewer bytes are held or something near changes, another would fail too.
+// After a failed attempt: another would fail too until fewer bytes are held or something near changes.
 void Closure::sleep(OpId first) {
     if (state_.memory() >= excess_) {
         fits_below_[at(first)] = state_.memory() - excess_;
@@ -232,7 +232,7 @@ void Closure::close(Bytes limit) {
     }
     for (;;) {
         if (state_.ready().size() == 1 && state_.needs(state_.ready()[0]) <= limit) {
-            run(state_.ready()[0]); // there is no other way
+            run(state_.ready()[0]); // no alternative
         } else if (!awake_.empty() || wake_those_that_fit()) {
             const OpId op = awake_.top();
             awake_.pop();

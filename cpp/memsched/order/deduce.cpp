@@ -9,13 +9,13 @@ namespace {
 
 using Edges = std::vector<std::pair<OpId, OpId>>;
 
-// In every order whose peak is less than `price`, one op runs before another.
+// A precedence that holds in every order whose peak is less than `price`.
 struct Precedence {
     OpId first, then;
     Bytes price;
 };
 
-// Ops so that each comes after those it waits for and after the first of its edges; fewer than all: there is a cycle.
+// Topological order of ops and edges; shorter than the list of ops if there is a cycle.
 std::vector<OpId> sorted_with(const Problem& problem, const Edges& edges) {
     std::vector<std::int32_t> waits(problem.ops(), 0);
     std::vector<std::vector<OpId>> after(problem.ops());
@@ -93,7 +93,7 @@ class Deduction {
             try {
                 look();
             } catch (const Stopped&) {
-                break; // what is known by now is whole
+                break; // the deductions so far are consistent
             }
             more = found_.size() > before || now_.lower > lower;
         }
@@ -101,7 +101,7 @@ class Deduction {
     }
 
   private:
-    // The problem with what is known of orders whose peak is `lower`.
+    // Rebuilds the problem with the precedences of orders whose peak is `lower`.
     void rebuild() {
         for (;;) {
             std::erase_if(found_, [&](const Precedence& one) { return one.price <= now_.lower; });
@@ -118,11 +118,11 @@ class Deduction {
             if (now_.ops.size() == problem_.ops()) {
                 return;
             }
-            now_.lower = now_.below; // a cycle: there is no order below all prices
+            now_.lower = now_.below; // a cycle: no order is below all prices
         }
     }
 
-    // By cuts of more ops than are asked about others: with what is known an op may need much that did not before.
+    // Cuts more ops than it queries: with new precedences, an op may need more than before.
     void look() {
         const Reach reach(now_.problem, pace_);
         std::vector<HeldCut> cuts;
@@ -147,7 +147,7 @@ class Deduction {
         }
     }
 
-    // What one op tells of all others. What it tells of one holds for those behind it too.
+    // Deductions from one op about all others. A deduction about one also holds for ops after it.
     void look_at(const Reach& reach, HeldCut& cut, OpId op) {
         const Problem& problem = now_.problem;
         std::vector<std::uint8_t> told(problem.ops(), 0);
@@ -172,8 +172,7 @@ class Deduction {
         }
     }
 
-    // Whether what the other way round holds rules it out. What was deduced before was relied on, so it bounds the
-    // price.
+    // Whether the need in the other direction rules it out. Earlier deductions were used, so they cap the price.
     bool note(std::pair<OpId, OpId> edge, Bytes price) {
         if (price > now_.lower) {
             found_.push_back({now_.ops[at(edge.first)], now_.ops[at(edge.second)], std::min(price, now_.below)});

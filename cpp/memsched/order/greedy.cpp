@@ -42,7 +42,7 @@ std::vector<OpId> greedy_order(const Problem& problem, Bytes limit, Greedy rule,
             since[at(op)] = since[at(op)] == 0 ? state.order().size() + 1 : since[at(op)];
             const bool fits = state.needs(op) <= limit;
             const auto better = [&] {
-                if (!fits) { // the least harm
+                if (!fits) { // least excess
                     return merit(state, op, Greedy::least_need, 0, 0) < merit(state, best, Greedy::least_need, 0, 0);
                 }
                 return merit(state, op, rule, since[at(op)], seed) < merit(state, best, rule, since[at(best)], seed);

@@ -1,4 +1,4 @@
-// Orders by simple rules, which know what loses nothing.
+// Orders by simple rules, combined with runs that lose nothing.
 #pragma once
 
 #include "memsched/order/closure.h"
@@ -11,15 +11,15 @@ enum class Greedy {
     least_need,   // needs the least while it runs
     listed,       // comes first in the problem
     newest,       // became ready last
-    random,       // comes first in an order that the seed shuffles
+    random,       // comes first in an order shuffled by the seed
 };
 
-// Runs what loses nothing within the limit, then by the rule what fits, else what needs the least. So the peak may
-// exceed the limit. O(ops^2) at worst, for the choice among ops that are ready.
+// Runs what loses nothing within the limit, then by the rule an op that fits, else the op that needs least. So the peak
+// may exceed the limit. O(ops^2) at worst, for choosing among the ready ops.
 std::vector<OpId> greedy_order(const Problem& problem, Bytes limit, Greedy rule, Pace& pace, Effort effort = {},
                                std::uint64_t seed = 0);
 
-// From the op that touches the fewest bytes to the one that touches the most, each right after all that it needs.
+// From the op that touches the fewest bytes to the one that touches most, each right after its predecessors.
 std::vector<OpId> small_first_order(const Problem& problem, Pace& pace);
 
 } // namespace memsched::order

@@ -11,7 +11,7 @@ void MinCut::add_edge(std::int32_t from, std::int32_t to, Bytes capacity) {
     first_[at(to)] = static_cast<std::int32_t>(edges_.size()) - 1;
 }
 
-// Distances from the source; whether the sink can be reached.
+// Computes distances from the source; returns whether the sink can be reached.
 bool MinCut::label(std::int32_t source, std::int32_t sink, Pace& pace) {
     level_.assign(first_.size(), -1);
     queue_.assign(1, source);
@@ -29,7 +29,7 @@ bool MinCut::label(std::int32_t source, std::int32_t sink, Pace& pace) {
     return level_[at(sink)] >= 0;
 }
 
-// One more way from source to sink along the labels, and what it carries; 0: there is none.
+// Finds another augmenting path along the labels and returns its flow; 0 if there is none.
 Bytes MinCut::push(std::int32_t source, std::int32_t sink, Pace& pace) {
     way_.clear();
     std::int32_t node = source;
@@ -44,7 +44,7 @@ Bytes MinCut::push(std::int32_t source, std::int32_t sink, Pace& pace) {
             node = edges_[at(e)].to;
         } else if (way_.empty()) {
             return 0;
-        } else { // a dead end: step back, and do not come here again
+        } else { // a dead end: go back, and do not return here
             level_[at(node)] = -1;
             node = edges_[at(way_.back() ^ 1)].to;
             way_.pop_back();

@@ -17,17 +17,17 @@ class MinCut {
     explicit MinCut(std::size_t nodes) : first_(nodes, -1) {}
 
     void add_edge(std::int32_t from, std::int32_t to, Bytes capacity);
-    // The capacity of the least cut, or `enough` once it is clear that it is no less. The flow stays: asked again, with
-    // other ends too, this is what more can flow.
+    // The capacity of the minimum cut, or `enough` once it is clear that it is no less. The flow is kept: another call,
+    // also with other ends, returns the additional flow.
     Bytes solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& pace);
-    // Takes back what has flowed since it was last kept.
+    // keep() commits the flow; take_back() undoes the flow since then.
     void keep() { pushed_.clear(); }
     void take_back();
-    // After `solve` by a cut less than enough: the nodes on the sink's side of every least cut, the smallest such side,
-    // and those on the source's side of every one.
+    // After a `solve` that returned less than enough: the nodes on the sink's side of every minimum cut (the smallest
+    // such side), and those on the source's side of every one.
     std::vector<std::uint8_t> reaches(std::int32_t sink) const;
     std::vector<std::uint8_t> reached_from(std::int32_t source) const;
-    std::size_t bytes() const; // that it holds
+    std::size_t bytes() const; // bytes that this object uses
 
   private:
     struct Edge {
@@ -41,7 +41,7 @@ class MinCut {
     std::vector<Edge> edges_; // each followed by its reverse
     std::vector<std::int32_t> first_, level_, current_;
     std::vector<std::int32_t> queue_, way_;              // of one search
-    std::vector<std::pair<std::int32_t, Bytes>> pushed_; // edges, and what they took since it was last kept
+    std::vector<std::pair<std::int32_t, Bytes>> pushed_; // edges, and their flow since keep()
 };
 
 } // namespace memsched

@@ -14,31 +14,31 @@
 namespace memsched::order {
 namespace {
 
-constexpr std::size_t most_nodes = 20'000'000; // of a search: some gigabytes
+constexpr std::size_t most_nodes = 20'000'000; // per search: some gigabytes
 
-constexpr std::int64_t first_steps = 20'000'000; // of the first bounds, however little time there is
+constexpr std::int64_t first_steps = 20'000'000; // for the first bounds, even if time is short
 
 Bytes greatest(const std::vector<Bytes>& bytes) { return *std::max_element(bytes.begin(), bytes.end()); }
 
 Bytes start_bytes(const Problem& problem) { return std::max(problem.start, State(problem).memory()); }
 
-// A part of the problem between two ops that every order runs at the same place.
+// A part of the problem between two pillars.
 struct Part {
     std::vector<OpId> ops; // of the whole
     Problem problem;
     Solution found;
 };
 
-// Ops that all others come before or after, each a part of its own, and what lies between them.
+// Splits at pillars: each pillar is a part of its own, and so is everything between two of them.
 std::vector<Part> parts_of(const Problem& problem) {
     const std::size_t n = problem.ops();
     std::vector<OpId> begins;                                   // of parts
-    std::vector<OpId> last_before(n + 1, static_cast<OpId>(n)); // of those from here on: the least op that is the last
+    std::vector<OpId> last_before(n + 1, static_cast<OpId>(n)); // over ops from here on: the least op that is the last
     for (std::size_t v = n; v-- > 0;) {
         const auto before = problem.before[v];
         last_before[v] = std::min(last_before[v + 1], before.empty() ? -1 : before.back());
     }
-    OpId first_after = 0; // of those up to here: the greatest op that is the first to wait
+    OpId first_after = 0; // over ops up to here: the greatest op that is the first to wait
     bool fresh = true;
     for (std::size_t v = 0; v < n; ++v) {
         const auto op = static_cast<OpId>(v);
@@ -60,7 +60,7 @@ std::vector<Part> parts_of(const Problem& problem) {
     return parts;
 }
 
-// Searches one part, forwards and backwards in time by turns, until its best order is known or no longer matters.
+// Solves one part, alternating forwards and backwards in time, until its best order is known or irrelevant.
 class PartSolver {
   public:
     PartSolver(Part& part, Bytes enough, std::size_t room)
@@ -70,7 +70,7 @@ class PartSolver {
         std::iota(listed.begin(), listed.end(), 0);
         part.found.peak = std::numeric_limits<Bytes>::max();
         offer(std::move(listed));
-        if (problem.ops() == 1) { // as most parts of long graphs are
+        if (problem.ops() == 1) { // the common case in long graphs
             raise(found().peak);
             return;
         }
@@ -78,7 +78,7 @@ class PartSolver {
         raise(greatest(touched_at_least(problem)));
     }
 
-    // The bound by what must be held, where so much memory will do for it. Without it there are no better ones either.
+    // The bound by what must be held, if `room` suffices for it; the better bounds build on it.
     void measure(std::size_t room, Pace& pace) {
         if (found().lower_bound == found().peak || Reach::bytes(part_.problem.ops()) > room) {
             return;
@@ -93,7 +93,7 @@ class PartSolver {
         greedy_orders({}, pace);
     }
 
-    // Where the two do not meet; at the end of this the best order is known, or a search has `most` nodes.
+    // If the two do not meet: continues until the best order is known or a search has `most` nodes.
     void finish(std::size_t most, Pace& pace) {
         tighten(12, 64, pace);
         improve_windows({}, pace);
@@ -104,13 +104,13 @@ class PartSolver {
         search(most, {}, pace);
     }
 
-    // Another part needs so much.
+    // Another part needs this much.
     void set_enough(Bytes enough) { enough_ = std::max(enough_, enough); }
 
   private:
     Solution& found() { return part_.found; }
 
-    // Made when it is needed: most parts of long graphs never do.
+    // Made on demand: most parts of long graphs never need it.
     const Problem& turned() { return turned_ ? *turned_ : turned_.emplace(reversed(part_.problem)); }
 
     bool enough() { return found().peak <= at_least(); }
@@ -133,7 +133,7 @@ class PartSolver {
         offer(std::move(order));
     }
 
-    // At several limits: a tight one makes the order wait, a loose one lets more be settled at once.
+    // At several limits: a tight one constrains the order, a loose one settles more ops at once.
     void greedy_orders(Effort effort, Pace& pace) {
         for (int round = 0; round < 8; ++round) {
             for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest}) {
@@ -155,7 +155,7 @@ class PartSolver {
         }
     }
 
-    // An op can only prove more than is known if it needs more in the best order.
+    // An op can improve the bound only if it needs more than the bound in the best order.
     void raise_by_cuts(Pace& pace) {
         if (!reach_) {
             return;
@@ -170,7 +170,7 @@ class PartSolver {
         }
     }
 
-    // Solves again what lies around the worst op of the best order, in windows that grow until one brings something.
+    // Solves windows around the worst op of the best order again, growing until one improves it.
     void improve_windows(Effort effort, Pace& pace) {
         const std::size_t all = part_.problem.ops();
         for (std::size_t width = 16; width < all && !enough() && !pace.told_to_stop();) {
@@ -205,7 +205,7 @@ class PartSolver {
         const auto worst_ops = [&](const std::vector<OpId>& one) { return count_at_peak(one, found().peak); };
         const Bytes before = found().peak;
         if (peak_of(part_.problem, better) == before && worst_ops(better) < worst_ops(order)) {
-            found().order = std::move(better); // no lower yet, but at fewer places
+            found().order = std::move(better); // the same peak, but at fewer places
             return true;
         }
         offer(std::move(better));
@@ -223,7 +223,7 @@ class PartSolver {
         return count;
     }
 
-    // Raises the bound by what all better orders have in common, then looks for an order that meets it, case by case.
+    // Raises the bound by deduction, then looks for an order that meets it, case by case.
     void tighten(std::size_t critical, std::size_t cases, Pace& pace) {
         for (int round = 0; round < tighten_rounds && reach_ && !enough() && !pace.told_to_stop(); ++round) {
             raise(deduce(part_.problem, at_least(), found().peak, critical, room_, pace).lower);
@@ -279,12 +279,12 @@ class PartSolver {
     }
 
     static constexpr std::size_t window_nodes = 12000, quick_nodes = 100000;
-    static constexpr int tighten_rounds = 16; // each that ends without an order raises the bound
+    static constexpr int tighten_rounds = 16; // each round without an order raises the bound
 
     Part& part_;
-    Bytes enough_; // orders are as good as the best when their peak is no higher: another part needs as much
+    Bytes enough_; // lower peaks than this do not matter: another part needs as much
     std::size_t room_;
-    std::optional<Reach> reach_;    // none: for want of time or memory
+    std::optional<Reach> reach_;    // empty: not enough time or memory
     std::vector<std::uint8_t> cut_; // by op: whether its minimum cut is known
     std::optional<Problem> turned_;
 };
@@ -306,7 +306,7 @@ class Whole {
         Pace pace(progress, first_steps);
         try {
             measure(pace);
-        } catch (const Stopped&) { // with what is known
+        } catch (const Stopped&) { // keep what is known
         }
         return lower_;
     }
@@ -325,7 +325,7 @@ class Whole {
                 solvers_[k].finish(most_nodes, pace);
                 learn(parts_[k]);
             }
-        } catch (const Stopped&) { // with the best so far
+        } catch (const Stopped&) { // keep the best so far
         }
         return gather();
     }
@@ -361,7 +361,7 @@ class Whole {
     std::vector<Part> parts_;
     std::vector<PartSolver> solvers_;
     Bytes lower_ = 0;
-    Bytes peak_ = 0; // whatever the order
+    Bytes peak_ = 0; // a lower bound for every order
 };
 
 } // namespace

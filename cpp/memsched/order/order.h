@@ -15,17 +15,17 @@ struct Solution {
     std::int64_t visited = 0;
 };
 
-// Bytes of what is known of all pairs of ops, for the bounds; parts for which there is no room do without. A bound by
-// what must be held takes as much for about 32,000 ops, if they are one part. What is deduced holds cuts of so many.
+// Bytes for data on all pairs of ops, used by the bounds; parts that do not fit go without. The bound by what must be
+// held takes as much for about 32,000 ops in one part. Deductions keep cuts of up to this many bytes.
 inline constexpr std::size_t most_bytes = std::size_t{1} << 28;
 
-// Anytime: where progress says stop, the best order so far and what is proven. Never worse than the listed order.
+// Anytime: when progress says stop, the best order so far with its proof. Never worse than the listed order.
 Solution least_memory_order(const Problem& problem, const Progress& progress, std::size_t room = most_bytes);
 
-// The same bound, by what must be held alone.
+// A bound from what must be held only.
 Bytes least_memory_bound(const Problem& problem, const Progress& progress, std::size_t room = most_bytes);
 
-// A random order, within limit (bytes) wherever greedy choices find a way. None where progress says stop.
+// A random order, within limit (bytes) as far as greedy choices allow. Empty if progress says stop.
 std::vector<OpId> random_order(const Problem& problem, Bytes limit, std::uint64_t seed, const Progress& progress);
 
 } // namespace memsched::order

@@ -52,7 +52,7 @@ void add_net(Problem& problem, Lists& members, std::vector<OpId> ops, Bytes byte
         return;
     }
     if (ops.empty()) {
-        problem.base += to_end ? bytes : 0; // others are not there when an op runs
+        problem.base += to_end ? bytes : 0; // the others are not held while an op runs
         return;
     }
     if (ops.size() == 1 && !from_start && !to_end) {
@@ -175,7 +175,7 @@ std::vector<Problem> split(const Problem& problem, const std::vector<OpId>& begi
         }
     }
     std::vector<Bytes> more(begins.size() + 1,
-                            0); // by part: the bytes held all through it, less those of the one before
+                            0); // by part: the bytes held throughout, minus those of the previous part
     const auto hold = [&](std::size_t begin, std::size_t end, Bytes bytes) {
         more[begin] += bytes;
         more[end] -= bytes;

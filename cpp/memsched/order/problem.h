@@ -1,5 +1,5 @@
-// Which order of ops holds the least memory, as a problem of nets: a tensor is the set of the ops that touch it, and it
-// is held while some of them have run and others have not. So time can be reversed, and a part of a problem is one.
+// The order with the least memory as a problem of nets: a tensor is the set of the ops that touch it, and it is held
+// while some of them have run and others have not. So time can be reversed, and a part of a problem is a problem.
 #pragma once
 
 #include "memsched/model/graph.h"
@@ -12,7 +12,7 @@ namespace memsched::order {
 
 using NetId = std::int32_t;
 
-// Lists of ids, one after the other.
+// Lists of ids, concatenated.
 class IdLists {
   public:
     IdLists() = default;
@@ -28,8 +28,8 @@ class IdLists {
     std::vector<std::int32_t> ids_;
 };
 
-// Ops are numbered in a topological order. One entry a net: bytes, and whether it is held from before the first op
-// (from_start) or until after the last (to_end). One entry an op: scratch, the bytes that it holds only while it runs.
+// Ops are numbered in a topological order. One entry per net: bytes, and whether it is held from before the first op
+// (from_start) or until after the last (to_end). One entry per op: scratch, the bytes that it holds only while it runs.
 struct Problem {
     Bytes base = 0;  // held throughout
     Bytes start = 0; // no order has a lower peak: held before the first op, with inputs that no op reads
@@ -44,27 +44,27 @@ struct Problem {
     std::size_t ops() const { return scratch.size(); }
 };
 
-// keep, one entry a tensor: whether it stays to the end. Others end with their last reader, or with their writer if
-// nobody reads them; weights stay. Inputs that no op reads end before the first op. Each op runs as `least_run` says.
+// keep, one entry per tensor: whether it stays until the end. Other tensors end with their last reader, or with their
+// writer if nobody reads them; weights stay. Inputs that no op reads end before the first op. Each op runs as
+// `least_run` says.
 Problem order_problem(const Graph& graph, const std::vector<std::uint8_t>& keep);
 
 // The same in reversed time; op k becomes op n - 1 - k.
 Problem reversed(const Problem& problem);
 
-// What is left between a beginning and an end that are decided. ops: those left, ascending; all others have run already
-// where `ran` says so, and run afterwards where not. Op k of the part is ops[k].
+// The problem between a fixed prefix and suffix. ops: the remaining ops, ascending; of all others, those in `ran` have
+// run already, and the rest run afterwards.
 Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran);
 
-// The parts of a problem where no op waits for one of a later part, and all orders agree on what has run when a part
-// begins. begins: the first op of each part, from 0.
+// The parts of a problem in which no op waits for one of a later part, and all orders agree on what has run when a part
 std::vector<Problem> split(const Problem& problem, const std::vector<OpId>& begins);
 
-// The same ops, renumbered: op k becomes the one that was ops[k], and edges (in new numbers, from lower to higher) are
-// added to what they wait for.
+// The same ops, renumbered: op k becomes the one that was ops[k]. Edges (in new numbers, from lower to higher) are
+// added as precedences.
 Problem renumbered(const Problem& problem, const std::vector<OpId>& ops,
                    const std::vector<std::pair<OpId, OpId>>& edges);
 
-// The bytes held at most when ops run in this order.
+// The peak of this order in bytes.
 Bytes peak_of(const Problem& problem, const std::vector<OpId>& order);
 
 } // namespace memsched::order

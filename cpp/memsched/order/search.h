@@ -1,4 +1,4 @@
-// Best first over sets of ops that have run, by the peak of the way there.
+// Best-first search over sets of ops that have run, by the peak of the path to them.
 #pragma once
 
 #include "memsched/order/closure.h"
@@ -12,13 +12,13 @@
 
 namespace memsched::order {
 
-// A search that can be interrupted and taken up again. Sets that were visited are known by 128-bit fingerprints.
+// A search that can be interrupted and resumed. Visited sets are identified by 128-bit fingerprints.
 class Search {
   public:
     // lower: no order has a lower peak. upper: only orders below it matter. Keeps references to problem and pace.
     Search(const Problem& problem, Bytes lower, Bytes upper, Pace& pace, Effort effort = {});
 
-    // Visits up to so many sets more. Returns whether the search is over.
+    // Visits up to `sets` more sets. Returns whether the search is over.
     bool advance(std::size_t sets);
 
     Bytes lower() const { return lower_; } // at most `upper`: then there is no better order
@@ -34,7 +34,7 @@ class Search {
     };
     struct Node {
         std::int32_t parent;
-        OpId op; // that is run first, then what is in `runs`
+        OpId op; // runs first, followed by `runs`
         std::uint32_t first_run, end_run;
         Bytes peak;
         std::uint32_t size; // ops that have run
@@ -45,10 +45,10 @@ class Search {
         std::uint32_t size;
         Bytes memory;
         std::int32_t node;
-        bool operator<(const Entry& other) const; // whether it comes later
+        bool operator<(const Entry& other) const; // whether it comes later in the queue
     };
 
-    void go_to(std::int32_t node); // the state in which it is expanded
+    void go_to(std::int32_t node); // moves to the state of a node
     void expand(std::int32_t node);
     void push(std::int32_t parent, OpId op, Bytes peak, std::size_t size, Bytes memory);
     Fingerprint fingerprint() const;
@@ -59,8 +59,8 @@ class Search {
     Bytes lower_, upper_;
     bool over_ = false;
     std::vector<Node> nodes_;
-    std::vector<OpId> runs_;         // what nodes ran, one after the other
-    std::vector<std::int32_t> path_; // nodes on the way to the state
+    std::vector<OpId> runs_;         // runs of all nodes, concatenated
+    std::vector<std::int32_t> path_; // nodes on the path to the state
     std::priority_queue<Entry> queue_;
     std::unordered_set<Fingerprint, Hash> seen_;
     std::vector<Fingerprint> keys_; // by op

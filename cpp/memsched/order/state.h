@@ -1,4 +1,4 @@
-// Ops that have run, those that are ready, and the bytes that are held. Runs can be undone, the last first.
+// The ops that have run, the ops that are ready, and the bytes held. Runs can be undone in reverse order.
 #pragma once
 
 #include "memsched/order/problem.h"
@@ -15,20 +15,20 @@ class State {
 
     const Problem& problem() const { return problem_; }
     Bytes memory() const { return memory_; }
-    const std::vector<OpId>& order() const { return order_; } // that ran so far
+    const std::vector<OpId>& order() const { return order_; } // ops that have run so far
     const std::vector<OpId>& ready() const { return ready_; } // in no particular order
     bool ran(OpId op) const { return ran_[at(op)] != 0; }
     bool is_ready(OpId op) const { return place_[at(op)] >= 0; }
     bool done() const { return order_.size() == problem_.ops(); }
 
-    // For an op that is ready: the bytes held while it runs, and by how much they differ afterwards.
+    // For a ready op: the bytes held while it runs, and the change afterwards.
     Bytes needs(OpId op) const;
     Bytes change(OpId op) const;
 
-    // Ends of a net that have passed, and that are still to come.
+    // The number of ends of a net that have passed, and that remain.
     std::int32_t met(NetId net) const { return met_[at(net)]; }
     std::int32_t left(NetId net) const { return ends_[at(net)] - met_[at(net)]; }
-    // Of a net of an op that ran: the op was the first to touch it; only one end is still to come.
+    // For a net of an op that ran: whether the op was the first to touch it, or only one end remains.
     bool just_begun(NetId net) const { return met_[at(net)] == 1 && ends_[at(net)] > 1; }
     bool one_left(NetId net) const { return met_[at(net)] + 1 == ends_[at(net)]; }
 
@@ -41,10 +41,10 @@ class State {
 
     const Problem& problem_;
     Bytes memory_ = 0;
-    std::vector<std::int32_t> met_;     // by net: ends that have passed; all of them or none: not held
-    std::vector<std::int32_t> ends_;    // by net: how many it has, with start and end of time
-    std::vector<std::int32_t> waiting_; // by op: those it waits for
-    std::vector<std::int32_t> place_;   // by op: where it is in ready_, or -1
+    std::vector<std::int32_t> met_;     // by net: ends that have passed; the net is not held if it is none or all
+    std::vector<std::int32_t> ends_;    // by net: number of ends, including start and end of time
+    std::vector<std::int32_t> waiting_; // by op: predecessors that have not run
+    std::vector<std::int32_t> place_;   // by op: its index in ready_, or -1
     std::vector<std::uint8_t> ran_;
     std::vector<OpId> ready_, order_;
 };

@@ -1,4 +1,4 @@
-// Buffers to be placed in one arena: a lifetime and a number of bytes each. What any placement of them must obey.
+// Buffers to be placed in one arena: a lifetime and a number of bytes each. Rules that any placement must obey.
 #pragma once
 
 #include "memsched/support/units.h"
@@ -14,13 +14,13 @@ using BufferId = std::int32_t; // index into a list of buffers
 
 inline constexpr Bytes free_offset = -1;
 
-// Alive in the ticks [start, end). Two buffers that share a tick may not share a byte. One without a lifetime or
-// without bytes is in nobody's way: it goes to its fixed offset, or else to 0. The arena has room for it there.
+// Alive in the ticks [start, end). Two buffers that share a tick may not share a byte. A buffer without a lifetime or
+// without bytes conflicts with none: it goes to its fixed offset, or else to 0. The arena has room for it there.
 struct Buffer {
     std::int64_t start = 0, end = 0;
     Bytes bytes = 0;
     Bytes alignment = 1;
-    Bytes offset = free_offset; // fixed here if it is >= 0
+    Bytes offset = free_offset; // fixed here if >= 0
 };
 
 inline bool occupies(const Buffer& buffer) { return buffer.start < buffer.end && buffer.bytes > 0; }
@@ -32,14 +32,14 @@ inline Bytes align_up(Bytes offset, Bytes alignment) {
     return over == 0 ? offset : offset + (alignment - over);
 }
 
-// Throws std::invalid_argument for a buffer that cannot be, for two fixed ones that collide, and where all sizes with
-// their padding on top of the highest fixed buffer leave 62 bits. All else here trusts checked ones.
+// Throws std::invalid_argument for an invalid buffer, for two fixed ones that collide, and if all sizes with their
+// padding on top of the highest fixed buffer exceed 62 bits. Everything else here relies on this check.
 void check_buffers(std::span<const Buffer> buffers);
 
 // The largest sum of sizes alive at once: no placement is lower.
 Bytes load(std::span<const Buffer> buffers);
 
-// The end of the highest buffer, whether it is ever alive or not.
+// The end of the highest buffer, including buffers that are never alive.
 Bytes height(std::span<const Buffer> buffers, std::span<const Bytes> offsets);
 
 } // namespace memsched::placement

@@ -51,8 +51,8 @@ class Floors {
 
   private:
     std::size_t leaves_;
-    std::vector<Bytes> most_; // below a node, for itself: the largest
-    std::vector<Bytes> all_;  // a node's whole range is at least so high
+    std::vector<Bytes> most_; // by tree entry: the largest within its range
+    std::vector<Bytes> all_;  // by tree entry: its whole range is at least this high
 };
 
 std::vector<Bytes> most_room(const Part& part) {
@@ -133,7 +133,7 @@ Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
         return x.offset != y.offset ? x.offset > y.offset : x.rank > y.rank;
     };
     Floors floors(part.sections());
-    const auto steps = static_cast<std::int64_t>(64 + part.obstacles.size() / 4); // of one look, about
+    const auto steps = static_cast<std::int64_t>(64 + part.obstacles.size() / 4); // cost of one query, approximately
     const auto lowest = [&](BufferId b) {
         pace.spend(steps);
         const Bytes floor = floors.most(part.first[at(b)], part.last[at(b)]);
@@ -148,7 +148,7 @@ Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
     while (!queue.empty()) {
         std::pop_heap(queue.begin(), queue.end(), later);
         Next& next = queue.back();
-        const Bytes offset = lowest(next.b); // others may have come under it meanwhile
+        const Bytes offset = lowest(next.b); // others may have been placed below it since
         if (offset != next.offset) {
             next.offset = offset;
             std::push_heap(queue.begin(), queue.end(), later);

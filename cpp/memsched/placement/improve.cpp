@@ -7,11 +7,11 @@
 namespace memsched::placement {
 namespace {
 
-constexpr std::size_t most_in_try = 2000; // the search takes their pairs into account
+constexpr std::size_t most_in_try = 2000; // the search considers all their pairs
 
 constexpr std::int64_t nodes_per_try = 1000;
 
-// Those that move, among all others as obstacles up to the aim.
+// Places the moving buffers again, with all others as obstacles, up to the aim.
 bool replace(const Part& part, const Neighbourhood& near, Bytes aim, Offsets& offsets, const Progress& progress) {
     std::vector<Buffer> buffers;
     std::vector<BufferId> ids;

@@ -1,4 +1,4 @@
-// One part of a placement problem: buffers linked by time, with time as sections. Parts are placed apart.
+// One part of a placement problem: buffers linked by time, with time as sections. Parts are placed separately.
 #pragma once
 
 #include "memsched/placement/buffers.h"
@@ -12,25 +12,25 @@ namespace memsched::placement {
 
 using SectionId = std::int32_t; // index of a section of a part
 
-// Bytes that are taken in the sections [first, last).
+// Bytes that are occupied in the sections [first, last).
 struct Obstacle {
     SectionId first, last;
     Bytes offset, top;
-    Bytes reach; // the highest top of this one and of those below it in the list
+    Bytes reach; // the highest top of this one and of those before it in the list
 };
 
-// A section is a largest set of buffers alive at once: two buffers overlap in time where they share one. Buffers lie by
-// first section, so those of a range of sections that no other buffer crosses are a range too. Columns are by buffer of
-// the part, unless said otherwise.
+// A section is a maximal set of buffers alive at once: two buffers overlap in time if they share one. Buffers are
+// sorted by first section, so the buffers of a range of sections that no other buffer crosses are a range too. Columns
+// are by buffer of the part, unless stated otherwise.
 struct Part {
     std::vector<BufferId> id;           // in the problem's list
     std::vector<SectionId> first, last; // its sections: [first, last)
     std::vector<std::int64_t> length;   // ticks
     std::vector<Bytes> bytes, fixed;
     std::vector<Bytes> extent;       // bytes up to the next multiple of `unit`: no other buffer can use the rest
-    std::vector<Bytes> alignment;    // 1 where any multiple of the unit will do
+    std::vector<Bytes> alignment;    // 1 if any multiple of the unit is allowed
     std::vector<BufferId> fixings;   // the fixed ones of the part, by offset
-    std::vector<Obstacle> obstacles; // what they take, by offset; those of one life that touch are one
+    std::vector<Obstacle> obstacles; // occupied bytes, by offset; adjacent ones with equal lifetimes are merged
     std::vector<Bytes> room;         // by section: the extents of all its buffers
     std::vector<Bytes> slack;        // by section: the largest extent - bytes, which the topmost buffer may save
     Bytes unit = 1;                  // all offsets are multiples of it
@@ -40,10 +40,10 @@ struct Part {
     std::size_t sections() const { return room.size(); }
 };
 
-// Buffers that occupy nothing are in no part.
+// Buffers that occupy nothing belong to no part.
 std::vector<Part> parts_of(std::span<const Buffer> buffers);
 
-// Lists of int32 by index, in one array.
+// Lists of int32 by index, concatenated.
 struct Lists {
     std::vector<std::int32_t> begin, entry;
     std::span<const std::int32_t> operator[](std::int32_t k) const {
@@ -51,15 +51,15 @@ struct Lists {
     }
 };
 
-// By section: the largest value, one a buffer, of those alive in it; 0 where none is larger. One sweep.
+// By section: the largest value (one per buffer) of the buffers alive in it, at least 0. In one scan.
 std::vector<Bytes> most_by_section(const Part& part, const std::vector<Bytes>& values);
 
-std::int64_t count_members(const Part& part); // summed over the sections
+std::int64_t count_members(const Part& part); // buffers, summed over the sections
 Lists members_of(const Part& part);           // by section: its buffers
 Lists overlaps_of(const Part& part);          // by buffer: those that it shares a section with
 
-// The least offset >= floor that suits the alignment of b, which is free, and keeps clear of the fixed buffers that it
-// shares a section with.
+// The least offset >= floor that is aligned for the free buffer b and clear of the fixed buffers that it shares a
+// section with.
 Bytes lowest_offset(const Part& part, BufferId b, Bytes floor);
 
 } // namespace memsched::placement

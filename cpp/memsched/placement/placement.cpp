@@ -10,10 +10,10 @@
 namespace memsched::placement {
 namespace {
 
-constexpr std::size_t most_searched = 3000;       // buffers of a part: the search recurses by buffer
-constexpr std::int64_t most_members = 50'000'000; // its tables
-constexpr std::size_t most_quadratic = 40'000;    // buffers of a part for rules that take O(n^2)
-constexpr std::int64_t first_steps = 50'000'000;  // of the first rule, however little time there is
+constexpr std::size_t most_searched = 3000;       // buffers per part: the search recurses by buffer
+constexpr std::int64_t most_members = 50'000'000; // for the tables of the search
+constexpr std::size_t most_quadratic = 40'000;    // buffers per part for rules that take O(n^2)
+constexpr std::int64_t first_steps = 50'000'000;  // for the first rule, even if time is short
 constexpr std::int64_t tries_per_round = 40;
 constexpr std::int64_t passes_per_turn = 256;
 constexpr std::int64_t most_nodes = std::int64_t{1} << 40;
@@ -32,13 +32,13 @@ struct Best {
     }
 };
 
-// Of the buffers that can go equally low, who is first. The first of these rules is the best by itself.
+// Ways to break ties between buffers that can go equally low. The first is the best single rule.
 std::vector<Keys> skyline_keys() {
     return {{Key::area, Key::bytes},    {Key::bytes, Key::width}, {Key::width, Key::bytes}, {Key::room, Key::area},
             {Key::sections, Key::area}, {Key::first, Key::last},  {Key::last, Key::bytes}};
 }
 
-// Each stands for a way to break ties between buffers that can go equally low. They find different needles.
+// Ways to break ties between buffers that can go equally low. They solve different instances.
 std::vector<Order> search_orders() {
     return {{{Key::room, Key::width, Key::area}, false},    {{Key::room, Key::width, Key::area}, true},
             {{Key::first, Key::room, Key::bytes}, false},   {{Key::last, Key::width, Key::area}, false},
@@ -46,7 +46,7 @@ std::vector<Order> search_orders() {
             {{Key::area, Key::room, Key::sections}, true}};
 }
 
-// All rules but the first placement's, until one meets the goal.
+// All rules except that of the first placement, until one meets the goal.
 void portfolio(Best& best, Bytes goal, std::size_t most, Pace& pace) {
     const Part& part = *best.part;
     const std::vector<Keys> keys = skyline_keys();
@@ -77,12 +77,12 @@ Best first_placement(const Part& part, Pace& pace) {
     best.height = height_of(part, best.offsets);
     try {
         best.take(skyline_by_valleys(part, rank_by(part, skyline_keys().front()), pace));
-    } catch (const Stopped&) { // so it stays a pile
+    } catch (const Stopped&) { // keep the pile
     }
     return best;
 }
 
-// Places one part until it is as low as the goal, or as its own bound where that is higher. Nobody needs it any lower.
+// Improves one part until it is as low as the goal or its own bound, whichever is higher. Lower is not needed.
 class Refiner {
   public:
     Refiner(Best& best, Bytes goal, bool capped, const Progress& progress)
@@ -102,7 +102,7 @@ class Refiner {
             }
             for (std::size_t k = 0; search && k < orders.size() && !done(); ++k) {
                 ask(*search, orders[k], aim(), nodes);
-                if (!capped_ && !done()) { // somewhere from half way down to just below what there is
+                if (!capped_ && !done()) { // between halfway down and just below the current height
                     const Bytes gap = best_.height - aim();
                     ask(*search, orders[k], best_.height - std::max<Bytes>(1, gap >> (1 + (round + k) % 8)), nodes);
                     if (squeeze(random)) {
@@ -156,12 +156,12 @@ class Refiner {
     Best& best_;
     std::optional<Squeeze> squeeze_;
     Bytes goal_;
-    bool capped_; // what is above the goal is of no use
+    bool capped_; // placements above the goal are useless
     const Progress& progress_;
     std::int64_t nodes_ = 0;
 };
 
-// The end of the highest buffer that is in nobody's way: where it lies is settled.
+// The highest end of a buffer that occupies nothing; its offset is fixed.
 Bytes idle_top(std::span<const Buffer> buffers) {
     Bytes top = 0;
     for (const Buffer& buffer : buffers) {
@@ -208,7 +208,7 @@ Placed place(std::span<const Buffer> buffers, const Options& options, const Prog
     std::int64_t nodes = 0;
     const bool hopeless = options.capacity && bound > *options.capacity;
     const Bytes goal = options.capacity ? *options.capacity : bound;
-    const std::size_t quadratic = options.search ? most_searched : most_quadratic; // a search has better rules
+    const std::size_t quadratic = options.search ? most_searched : most_quadratic; // the search has better rules
     try {
         Pace pace(progress);
         for (Best& best : all) {
@@ -216,7 +216,7 @@ Placed place(std::span<const Buffer> buffers, const Options& options, const Prog
                 portfolio(best, std::max(goal, best.bound), quadratic, pace);
             }
         }
-    } catch (const Stopped&) { // with what there is
+    } catch (const Stopped&) { // keep what there is
     }
     for (Best& best : all) {
         if (!options.search || best.height <= std::max(goal, bound)) {

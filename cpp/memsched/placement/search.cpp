@@ -100,7 +100,7 @@ Search::Outcome Search::run(const Order& order, Bytes capacity, std::int64_t nod
     return search(all, {0, -1});
 }
 
-// A node takes from nanoseconds to milliseconds, so its work says when to ask.
+// A node takes from nanoseconds to milliseconds, so the work done decides when to check.
 bool Search::told_to_stop() {
     if (work_ < Pace::steps_per_tick) {
         return false;
@@ -109,7 +109,7 @@ bool Search::told_to_stop() {
     return progress_->tick(0);
 }
 
-// Remembers what capacity would have been enough.
+// Remembers the capacity that would have been enough.
 bool Search::fits(Bytes top) {
     if (top <= capacity_) {
         return true;
@@ -120,7 +120,7 @@ bool Search::fits(Bytes top) {
 
 // False when all are placed.
 bool Search::add_candidates(const Range& range, Position after) {
-    // A buffer that would end where another one could still go leaves a gap for nothing: that one could come down.
+    // A buffer placed above a gap in which another remaining one fits is useless: that one could move down.
     Bytes least_top = gone;
     for (BufferId b = range.begin; b < range.end; ++b) {
         least_top = std::min(least_top, rest_[at(b)] + part_.bytes[at(b)]);
@@ -162,7 +162,7 @@ Search::Outcome Search::search(const Range& range, Position after) {
     return outcome;
 }
 
-// b is no longer to rest where it is, so it will rest on one that is not placed yet.
+// b must no longer rest where it is, so it will rest on one that is not yet placed.
 bool Search::skip(const Candidate& candidate) {
     const BufferId b = candidate.b;
     Bytes least = gone;
@@ -217,7 +217,7 @@ void Search::undo(const Mark& mark) {
         witness_[at(change.s)] = change.witness;
         floor_changes_.pop_back();
     }
-    while (order_.size() > mark.order) { // those of pieces that were found as well
+    while (order_.size() > mark.order) { // including those of pieces that were found
         const BufferId b = order_.back();
         for (SectionId s = part_.first[at(b)]; s < part_.last[at(b)]; ++s) {
             left_[at(s)] += part_.extent[at(b)];
@@ -242,7 +242,7 @@ void Search::undo(const Mark& mark) {
 bool Search::lift_overlapping(BufferId b, Bytes top) {
     work_ += static_cast<std::int64_t>(overlaps_[b].size() * (1 + part_.obstacles.size() / 4));
     for (const BufferId other : overlaps_[b]) {
-        if (rest_[at(other)] >= top) { // placed ones too
+        if (rest_[at(other)] >= top) { // also placed ones
             continue;
         }
         if (part_.fixed[at(other)] != free_offset) {
@@ -300,7 +300,7 @@ bool Search::lift_floor(SectionId s, Bytes offset) {
     return least == gone || fits(std::max(least, offset) + left_[at(s)]);
 }
 
-// What the placed buffer alone held together falls apart, and every piece is searched for itself.
+// What only the placed buffer held together falls apart; every piece is searched separately.
 Search::Outcome Search::search_pieces(const Range& range, BufferId placed, Position after) {
     Range piece = range;
     const SectionId last = part_.last[at(placed)];
@@ -334,7 +334,7 @@ Search::Outcome Search::search_piece(const Range& piece, Position after) {
 }
 
 void Search::rank(const Range& piece) {
-    std::vector<std::pair<std::vector<std::int64_t>, BufferId>> order; // negated: the largest first
+    std::vector<std::pair<std::vector<std::int64_t>, BufferId>> order; // negated: largest first
     for (BufferId b = piece.begin; b < piece.end; ++b) {
         if (placed_[at(b)] == 0) {
             const Bytes room = *std::max_element(left_.begin() + part_.first[at(b)], left_.begin() + part_.last[at(b)]);

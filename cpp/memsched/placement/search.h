@@ -9,42 +9,42 @@
 
 namespace memsched::placement {
 
-// How buffers that can go equally low are ordered: by keys, and those of a piece anew by what is left there.
+// The order of buffers that can go equally low: by keys; within a piece, again by what is left there.
 struct Order {
     Keys keys;
     bool anew = true;
 };
 
 // Depth first over canonical placements: buffers by offset, ties by rank by the keys, each resting on what is placed
-// below it: at the least offset that suits its alignment and is clear of the fixed ones still to come. If a part fits
-// at all, the placement of the least sum of offsets is among them. What is pruned: a buffer that would leave a gap
-// where another one fits; a section whose floor and remaining buffers reach beyond the capacity. A buffer that has been
-// tried at its place is lifted for the rest of its level, since it can only rest on one that is still to come. Pieces
-// of time that no remaining buffer links are searched apart. With any alignments and fixed offsets `none` is a proof:
-// the source says why. One object may run many times.
+// below it: at the least offset that suits its alignment and is clear of the remaining fixed ones. If a part fits at
+// all, the placement with the least sum of offsets is among them. Pruned are: a buffer that would leave a gap where
+// another one fits; a section whose floor and remaining buffers exceed the capacity. A buffer that has been tried at
+// its place is lifted for the rest of its level, since it can only rest on a remaining one. Pieces of time that no
+// remaining buffer links are searched separately. With any alignments and fixed offsets `none` is a proof; the source
+// says why. One object may run many times.
 class Search {
   public:
     enum class Outcome { found, none, stopped };
 
     explicit Search(const Part& part);
 
-    // Stops after so many nodes, or when told to.
+    // Stops after this many nodes, or when told to.
     Outcome run(const Order& order, Bytes capacity, std::int64_t nodes, const Progress& progress);
 
     const Offsets& offsets() const { return offsets_; } // after `found`
-    Bytes next_capacity() const { return next_; }       // after `none`: nothing below it is any different
+    Bytes next_capacity() const { return next_; }       // after `none`: no smaller capacity gives another result
     std::int64_t nodes() const { return nodes_; }       // of the last run
 
   private:
     struct Range {
         SectionId first, last; // sections
-        BufferId begin, end;   // all that lie in them, placed or not
+        BufferId begin, end;   // all buffers in them, placed or not
     };
     struct Candidate {
         Bytes offset;
         BufferId b;
     };
-    struct Position { // the last placed one: all others come after it
+    struct Position { // the last placed buffer: all others come after it
         Bytes offset;
         std::int32_t rank;
     };
@@ -86,13 +86,13 @@ class Search {
     Lists members_, overlaps_;
     Order rule_;
     const Progress* progress_ = nullptr;
-    SectionId hot_ = 0; // the section that failed last is looked at first
+    SectionId hot_ = 0; // the section that failed last is checked first
     Bytes capacity_ = 0, next_ = 0;
     std::int64_t nodes_ = 0, most_nodes_ = 0;
-    std::int64_t work_ = 0; // since it last asked whether to stop
+    std::int64_t work_ = 0; // since the last check whether to stop
 
     // by buffer
-    std::vector<Bytes> rest_;   // where it would rest on what is placed, or `gone` once it is placed itself
+    std::vector<Bytes> rest_;   // where it would rest on placed buffers, or `gone` once it is placed itself
     std::vector<Bytes> lowest_; // no canonical placement has it lower; at least rest_
     std::vector<std::uint8_t> placed_;
     Ranks ranks_;
@@ -100,11 +100,11 @@ class Search {
     // by section
     std::vector<Bytes> floor_;      // the least lowest_ of its buffers
     std::vector<BufferId> witness_; // one of them
-    std::vector<Bytes> left_;       // the room of those not placed, but for the slack
-    std::vector<std::int32_t> cut_; // how many of those go on into the next section
+    std::vector<Bytes> left_;       // the room of buffers not yet placed, minus the slack
+    std::vector<std::int32_t> cut_; // how many of those continue into the next section
 
     std::vector<Candidate> candidates_; // stacks, shared by all levels
-    std::vector<BufferId> order_;       // as they were placed
+    std::vector<BufferId> order_;       // in the order of placement
     std::vector<OffsetChange> offset_changes_;
     std::vector<FloorChange> floor_changes_;
     std::vector<RankChange> rank_changes_;

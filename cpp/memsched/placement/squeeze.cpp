@@ -7,8 +7,8 @@
 namespace memsched::placement {
 namespace {
 
-constexpr std::size_t most_whole = 2000; // buffers of a part that is placed as a whole
-constexpr std::size_t least_near = 250;  // of a neighbourhood, to begin with
+constexpr std::size_t most_whole = 2000; // buffers of the largest part that is placed as a whole
+constexpr std::size_t least_near = 250;  // initial buffers of a neighbourhood
 constexpr std::int64_t passes_near = 50;
 constexpr std::int64_t weight_of_rank = 1024;
 
@@ -43,7 +43,7 @@ void Squeeze::sort() {
     });
 }
 
-// First fit in order. What comes before the first change of the order stays where it was in the last pass.
+// First fit in order. Buffers before the first change of the order keep their offsets of the last pass.
 Bytes Squeeze::fit() {
     const auto same = std::mismatch(fitted_.begin(), fitted_.end(), order_.begin()).first - fitted_.begin();
     std::erase_if(places_, [&](const Place& place) { return place.turn >= same; });
@@ -53,7 +53,7 @@ Bytes Squeeze::fit() {
         const SectionId first = part_.first[b], last = part_.last[b];
         const Bytes bytes = part_.bytes[b], alignment = part_.alignment[b];
         Bytes free_from = 0;
-        for (const Place& place : places_) { // no jump depends on whether they meet: that is hard to predict
+        for (const Place& place : places_) { // branch-free, since overlaps are hard to predict
             const bool meets = (place.first < last) & (place.last > first);
             if (meets & (place.offset - free_from >= bytes)) {
                 break;
@@ -72,7 +72,7 @@ Bytes Squeeze::fit() {
     return top;
 }
 
-// Joslin and Clements (1999). Those above the goal gain about a hundredth of all ranks, at random so as not to cycle.
+// Joslin and Clements (1999). Buffers above the goal gain about 1 % of all ranks, randomised to avoid cycles.
 bool Squeeze::run(Bytes goal, std::int64_t passes, std::mt19937_64& random, Offsets& offsets,
                   const Progress& progress) {
     const auto gain = static_cast<std::uint64_t>(weight_of_rank) * (1 + part_.size() / 100);

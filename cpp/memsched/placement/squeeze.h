@@ -1,4 +1,4 @@
-// Squeaky wheel optimisation of one part: first fit again and again, where those that came out too high go earlier.
+// Squeaky wheel optimisation of one part: repeated first fit, where buffers that came out too high go earlier.
 #pragma once
 
 #include "memsched/placement/greedy.h"
@@ -9,12 +9,12 @@
 
 namespace memsched::placement {
 
-// What was learned of the buffers of a part is kept from turn to turn.
+// The weights learned for the buffers of a part are kept between runs.
 class Squeeze {
   public:
     explicit Squeeze(const Part& part);
 
-    // Up to so many passes to bring `offsets` down to `goal`; never raises the height. Small parts are placed as a
+    // Up to `passes` passes to bring `offsets` down to `goal`; never raises the height. Small parts are placed as a
     // whole, others around their highest buffer. True when told to stop.
     bool run(Bytes goal, std::int64_t passes, std::mt19937_64& random, Offsets& offsets, const Progress& progress);
 
@@ -32,8 +32,8 @@ class Squeeze {
     const Part& part_;
     std::vector<std::int64_t> weights_; // by buffer: the heaviest goes first
     std::size_t most_;                  // buffers of a neighbourhood
-    std::vector<BufferId> order_;       // those that move
-    std::vector<BufferId> fitted_;      // as they were placed in the last pass
+    std::vector<BufferId> order_;       // the moving buffers
+    std::vector<BufferId> fitted_;      // in the order of the last pass
     std::vector<Place> places_;         // by offset
     Offsets offsets_;                   // of the last pass
 };

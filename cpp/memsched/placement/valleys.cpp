@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int32_t none = std::numeric_limits<std::int32_t>::max();
 
-// The buffers not yet placed, by first section: which of those within a range has the least rank?
+// The remaining buffers by first section, to find the one with the least rank within a range.
 class Waiting {
   public:
     Waiting(const Part& part, const Ranks& ranks) : part_(part), leaves_(1) {
@@ -27,7 +27,7 @@ class Waiting {
         }
     }
 
-    // -1 where none lies in [first, last).
+    // -1 if none lies in [first, last).
     BufferId best(SectionId first, SectionId last, Pace& pace) const {
         const auto from = std::lower_bound(part_.first.begin(), part_.first.end(), first) - part_.first.begin();
         const auto to = std::lower_bound(part_.first.begin(), part_.first.end(), last) - part_.first.begin();
@@ -47,12 +47,12 @@ class Waiting {
 
   private:
     struct Node {
-        std::int32_t rank, last; // the least below it
+        std::int32_t rank, last; // the least within its range
     };
     struct Found {
         std::int32_t rank;
         BufferId b;
-        std::int64_t steps; // that it took
+        std::int64_t steps; // work done
     };
 
     void join(std::size_t node) {
@@ -127,7 +127,7 @@ class Valleys {
         }
     }
 
-    // Fills a stretch up to its lower neighbour and joins it with all that are then as high.
+    // Fills a stretch up to its lower neighbour and merges stretches that are then equally high.
     void fill(SectionId first) {
         const auto end = static_cast<SectionId>(stretch_.size());
         Stretch own = stretch_[at(first)];
@@ -152,13 +152,13 @@ class Valleys {
 
   private:
     struct Stretch {
-        SectionId last = 0, before = 0; // last 0: none begins here; before: where its left neighbour begins
+        SectionId last = 0, before = 0; // last 0: no stretch begins here; before: start of the left neighbour
         Bytes floor = 0;
     };
     struct Entry {
         Bytes floor;
         SectionId first;
-        bool operator<(const Entry& other) const { // the lowest comes first
+        bool operator<(const Entry& other) const { // lowest first
             return floor != other.floor ? floor > other.floor : first > other.first;
         }
     };

@@ -15,13 +15,13 @@ class AddressRanges {
     using Range = std::pair<Bytes, Bytes>; // [low, high)
 
     void clear();
-    // What is held of [low, high), if anything is.
+    // A held range that overlaps [low, high), if there is one.
     std::optional<Range> taken(Bytes low, Bytes high) const;
-    // Holds it; nothing of it may be held. Moves start to when those that held it before are really gone (E7).
+    // Holds a free range. Moves start to when its previous holders have actually released it (E7).
     void take(Bytes low, Bytes high, Seconds& start);
-    // By list order the range that begins here is free; in time its bytes come back at `done`.
+    // Frees the range that begins here, in list order; in time its bytes are released at `done`.
     void leave(Bytes low, Seconds done);
-    // No step starts before this moment any more.
+    // No later step starts before this moment.
     void forget_before(Seconds issue);
 
   private:

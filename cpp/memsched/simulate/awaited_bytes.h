@@ -1,4 +1,4 @@
-// Memory that is given back when transfers end, in order of time.
+// Memory that is released when transfers end, in order of time.
 #pragma once
 
 #include "memsched/support/units.h"
@@ -8,14 +8,14 @@
 
 namespace memsched {
 
-// Those who ask mostly ask for about as much as before: the answer is sought from the last one on.
+// Successive queries are usually similar, so each search starts at the previous answer.
 class AwaitedBytes {
   public:
     void clear();
     void add(Seconds done, Bytes bytes);
-    // When no more than `most` bytes are still awaited; 0 if that is so now. most >= 0.
+    // The time from which at most `most` (>= 0) bytes are awaited; 0 if that is the case now.
     Seconds when_left(Bytes most);
-    // Those that are back by then are awaited no longer.
+    // Drops bytes that are released by then.
     void forget_until(Seconds now);
 
   private:
@@ -25,8 +25,8 @@ class AwaitedBytes {
     };
     std::vector<Awaited> all_; // ascending by done, from head_ on
     std::size_t head_ = 0;
-    std::size_t passed_ = 0; // up to here was last asked for,
-    Bytes passed_bytes_ = 0; // so many from head_ on
+    std::size_t passed_ = 0; // end of the previous search,
+    Bytes passed_bytes_ = 0; // and the bytes from head_ to there
     Bytes bytes_ = 0;        // from head_ on
 };
 

@@ -19,7 +19,7 @@ std::int32_t fastest_within(const Op& op, bool skip, Bytes room) {
 
 StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const std::vector<std::uint8_t>& keep,
                      Bytes limit) {
-    std::vector<std::int32_t> left(graph.tensors().size(), 0); // readers to come
+    std::vector<std::int32_t> left(graph.tensors().size(), 0); // remaining readers
     Bytes held = graph.resident();
     for (const Op& op : graph.ops()) {
         for (const TensorId t : op.reads) {

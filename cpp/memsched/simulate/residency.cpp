@@ -6,7 +6,7 @@
 namespace memsched {
 namespace {
 
-// Calls each(tensor, bytes, index in StepList::at of the step) for what a run or prefetch brings.
+// Calls each(tensor, bytes, index in StepList::at of the step) for each buffer that a run or prefetch creates.
 template <class Each> void each_brought(const Graph& graph, const Step& step, const Each& each) {
     if (step.verb == Verb::prefetch) {
         each(step.id, graph.tensor(step.id).bytes, std::size_t{0});
@@ -26,48 +26,48 @@ template <class Each> void each_brought(const Graph& graph, const Step& step, co
 
 } // namespace
 
-std::vector<Block> residency(const Graph& graph, const StepList& list) {
+std::vector<Stay> residency(const Graph& graph, const StepList& list) {
     const auto steps = static_cast<StepId>(list.steps.size());
-    std::vector<Block> blocks;
-    std::vector<std::int32_t> block(graph.tensors().size(), -1); // by tensor: the one that holds it now
+    std::vector<Stay> stays;
+    std::vector<std::int32_t> current(graph.tensors().size(), -1); // by tensor: its current stay
     Bytes low = 0;
     for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
         const Tensor& tensor = graph.tensors()[t];
         if (tensor.source() && tensor.bytes > 0) {
-            block[t] = static_cast<std::int32_t>(blocks.size());
-            blocks.push_back({static_cast<TensorId>(t), 0, steps, tensor.bytes, true,
-                              list.contiguous() ? low : StepList::no_address});
+            current[t] = static_cast<std::int32_t>(stays.size());
+            stays.push_back({static_cast<TensorId>(t), 0, steps, tensor.bytes, true,
+                             list.contiguous() ? low : StepList::no_address});
             low += tensor.bytes;
         }
     }
     for (StepId k = 0; k < steps; ++k) {
         const Step& step = list.steps[at(k)];
-        if (step.verb == Verb::free && block[at(step.id)] >= 0) {
-            blocks[at(block[at(step.id)])].end = k + 1;
-            block[at(step.id)] = -1;
+        if (step.verb == Verb::free && current[at(step.id)] >= 0) {
+            stays[at(current[at(step.id)])].end = k + 1;
+            current[at(step.id)] = -1;
         }
         each_brought(graph, step, [&](TensorId tensor, Bytes bytes, std::size_t place) {
             if (bytes > 0) {
                 const Bytes address = list.contiguous() ? list.at[at(k)][place] : StepList::no_address;
                 if (tensor >= 0) {
-                    block[at(tensor)] = static_cast<std::int32_t>(blocks.size());
+                    current[at(tensor)] = static_cast<std::int32_t>(stays.size());
                 }
-                blocks.push_back({tensor, k, tensor < 0 ? k + 1 : steps, bytes, false, address});
+                stays.push_back({tensor, k, tensor < 0 ? k + 1 : steps, bytes, false, address});
             }
         });
     }
-    return blocks;
+    return stays;
 }
 
 StepList with_addresses(const Graph& graph, StepList list, const std::vector<Bytes>& addresses) {
-    const std::vector<Block> blocks = residency(graph, list);
-    if (addresses.size() != blocks.size()) {
+    const std::vector<Stay> stays = residency(graph, list);
+    if (addresses.size() != stays.size()) {
         throw std::invalid_argument("there are " + std::to_string(addresses.size()) + " addresses for " +
-                                    std::to_string(blocks.size()) + " blocks; give one a block");
+                                    std::to_string(stays.size()) + " buffers; give one per buffer");
     }
     list.at.assign(list.steps.size(), {});
     auto next = static_cast<std::size_t>(
-        std::count_if(blocks.begin(), blocks.end(), [](const Block& block) { return block.source; }));
+        std::count_if(stays.begin(), stays.end(), [](const Stay& stay) { return stay.source; }));
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
         const Step& step = list.steps[k];
         const bool is_run = step.verb == Verb::run;

@@ -8,7 +8,7 @@
 namespace memsched {
 namespace {
 
-// What the fast path asks of an observer: nothing.
+// The observer of the fast path: records nothing.
 struct Silent {
     void step(StepId, Seconds, Seconds) {}
     void memory(Seconds, StepId, Bytes) {}
@@ -66,7 +66,7 @@ std::size_t Simulator::stream(Verb verb) const {
 
 bool Simulator::reserve(Bytes bytes, Seconds& start) {
     if (bytes == 0) {
-        return true; // an allocation of nothing waits for nothing
+        return true; // an empty allocation never waits
     }
     const Bytes slack = capacity_ - live_ - bytes;
     if (slack < 0) {
@@ -75,7 +75,7 @@ bool Simulator::reserve(Bytes bytes, Seconds& start) {
                    std::to_string(capacity_) + " (budget less resident) are held; free something before it";
         });
     }
-    // Either what waits for the link and is back before the last run ends will do, or that run must end.
+    // Either bytes released by transfers before the last run ends suffice, or that run must end.
     if (run_bytes_ > 0) {
         const Seconds run_end = stream_free_[0];
         if (slack >= run_bytes_ && awaited_.when_left(slack - run_bytes_) < run_end) {
@@ -90,16 +90,16 @@ bool Simulator::reserve(Bytes bytes, Seconds& start) {
 
 void Simulator::give_back(Seconds done, Bytes bytes) {
     if (bytes == 0 || done <= issue_) {
-        return; // back before any later step can start (E1)
+        return; // released before any later step can start (E1)
     }
     if (done == stream_free_[0]) {
-        run_bytes_ += bytes; // as most are: all others wait for the link
+        run_bytes_ += bytes; // the common case; all others wait for the link
         return;
     }
     awaited_.add(done, bytes);
 }
 
-// Calls each(bytes, address, tensor) for all that the step brings and that has bytes or an address; tensor is -1 for a
+// Calls each(bytes, address, tensor) for every buffer of the step that has bytes or an address; tensor is -1 for a
 // workspace.
 template <class Each> bool Simulator::each_placed(const Step& step, const Each& each) const {
     const std::vector<Bytes>& at = list_->at[static_cast<std::size_t>(current_)];
@@ -212,7 +212,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     run_bytes_ = 0; // the run before has ended
     if (list_->contiguous()) {
         ranges_.forget_before(issue_);
-        if (scratch > 0) { // in list order it is gone right after the run (E6)
+        if (scratch > 0) { // in list order it is freed right after the run (E6)
             ranges_.leave(list_->at[static_cast<std::size_t>(current_)].back(), end);
         }
     }
@@ -341,19 +341,19 @@ Seconds Simulator::makespan(const StepList& list) {
 
 Timeline Simulator::times(const StepList& list) {
     explain_ = true;
-    Recorder recorder;
-    recorder.events.reserve(2 * list.steps.size());
-    recorder.timeline.start.resize(list.steps.size());
-    recorder.timeline.end.resize(list.steps.size());
-    if (!play(list, recorder)) {
+    TimelineWriter writer;
+    writer.events.reserve(2 * list.steps.size());
+    writer.timeline.start.resize(list.steps.size());
+    writer.timeline.end.resize(list.steps.size());
+    if (!play(list, writer)) {
         const std::string where = current_ < 0 ? "" : "step " + std::to_string(current_) + ": ";
         throw ScheduleError(where + fault_, current_);
     }
-    recorder.finish(graph_.resident() + sources_);
-    if (!std::isfinite(recorder.timeline.makespan)) {
+    writer.finish(graph_.resident() + sources_);
+    if (!std::isfinite(writer.timeline.makespan)) {
         throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?", -1);
     }
-    return std::move(recorder.timeline);
+    return std::move(writer.timeline);
 }
 
 Timeline Simulator::timeline(const StepList& list) {
@@ -373,7 +373,7 @@ Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& de
     timeline.idle *= times;
     timeline.recompute_time *= times;
     if (!std::isfinite(timeline.makespan)) {
-        throw ScheduleError("so many rounds take longer than numbers count; the makespan is not finite", -1);
+        throw ScheduleError("so many rounds overflow the makespan; it is not finite", -1);
     }
     if (__builtin_mul_overflow(timeline.bytes_out, schedule.rounds[0].times, &timeline.bytes_out) ||
         __builtin_mul_overflow(timeline.bytes_in, schedule.rounds[0].times, &timeline.bytes_in)) {

@@ -16,7 +16,7 @@
 
 namespace memsched {
 
-// Reusable working space for many simulations on one graph and device; one object a thread.
+// Reusable workspace for many simulations on one graph and device; one object per thread.
 class Simulator {
   public:
     static constexpr Seconds illegal = std::numeric_limits<Seconds>::infinity();
@@ -24,19 +24,19 @@ class Simulator {
     // budget: bytes, resident included; the smaller of it and device.memory is enforced. Keeps a reference to graph.
     Simulator(const Graph& graph, const Device& device, Bytes budget);
 
-    // What is enforced from now on: bytes, without resident.
+    // Sets the capacity to enforce: bytes, without resident.
     void set_capacity(Bytes capacity) { capacity_ = capacity; }
 
-    // The makespan, or `illegal` when the list cannot run.
+    // The makespan, or `illegal` if the list cannot run.
     Seconds makespan(const StepList& list);
 
     // The end of each step of the last list that ran.
     const std::vector<Seconds>& ends() const { return ends_; }
 
-    // Everything. Throws ScheduleError, naming the step, when the list cannot run.
+    // The full timeline. Throws ScheduleError, naming the step, if the list cannot run.
     Timeline timeline(const StepList& list);
 
-    // The same without what was held from step to step.
+    // The same without the buffers.
     Timeline times(const StepList& list);
 
   private:
@@ -47,9 +47,9 @@ class Simulator {
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
     bool skips(const Step& step, TensorId tensor) const;
-    bool await_reads(const Op& op, Seconds& start); // E2: moves start to when they are ready
+    bool await_reads(const Op& op, Seconds& start); // E2: moves start to when the reads are ready
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
-    // E7, in bytes: moves start to when they are there.
+    // E7, in bytes: moves start to when the bytes are available.
     bool reserve(Bytes bytes, Seconds& start);
     void give_back(Seconds done, Bytes bytes);
     // E7, in address ranges, for contiguous lists.
@@ -61,7 +61,7 @@ class Simulator {
 
     const Graph& graph_;
     Device device_;
-    const StepList* list_ = nullptr; // that is played
+    const StepList* list_ = nullptr; // the list being played
     Bytes capacity_;                 // without resident
     Bytes sources_ = 0;              // bytes of inputs and weights, on the device from the start
 
@@ -75,8 +75,8 @@ class Simulator {
     std::vector<TensorState> tensors_;
     std::vector<std::uint8_t> ran_;
     std::vector<Seconds> ends_;
-    AwaitedBytes awaited_; // what comes back when transfers end,
-    Bytes run_bytes_ = 0;  // and when the last run does
+    AwaitedBytes awaited_; // bytes released when transfers end,
+    Bytes run_bytes_ = 0;  // and when the last run ends
     AddressRanges ranges_; // contiguous: in place of both
     Bytes live_ = 0;       // by list order
     Bytes host_bytes_ = 0;
@@ -84,7 +84,7 @@ class Simulator {
     Seconds issue_ = 0;    // E1: the start of the nearest run so far
     Seconds earliest_ = 0; // of the current step: E1 and its `after`
     StepId current_ = 0;
-    bool explain_ = false; // sentences cost time; the search for plans does not read them
+    bool explain_ = false; // messages cost time, and searches do not read them
     std::string fault_;
 };
 

@@ -9,7 +9,7 @@
 
 namespace memsched {
 
-// All that is saved is compared.
+// Compares all saved fields.
 bool Timeline::operator==(const Timeline& other) const {
     const auto saved = [](const Timeline& t) {
         return std::tie(t.start, t.end, t.makespan, t.peak_memory, t.memory_times, t.memory_bytes, t.bytes_out,
@@ -24,7 +24,7 @@ void check_timeline(const Timeline& t) {
     };
     if (t.start.size() != t.end.size()) {
         refuse("start has " + std::to_string(t.start.size()) + " entries and end " + std::to_string(t.end.size()),
-               "give both one a step");
+               "give both one per step");
     }
     if (t.memory_times.size() != t.memory_bytes.size()) {
         refuse("memory has " + std::to_string(t.memory_times.size()) + " times and " +
@@ -44,7 +44,7 @@ void check_timeline(const Timeline& t) {
     }
 }
 
-void Recorder::moved(Verb verb, Bytes bytes) {
+void TimelineWriter::moved(Verb verb, Bytes bytes) {
     Bytes& sum = verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in;
     if (__builtin_add_overflow(sum, bytes, &sum)) {
         throw ScheduleError("the plan moves more than 2^63 - 1 bytes in one direction; split it", -1);
@@ -73,7 +73,7 @@ void sort_events(std::vector<MemoryEvent>& events) {
 
 } // namespace
 
-void Recorder::finish(Bytes at_start) {
+void TimelineWriter::finish(Bytes at_start) {
     sort_events(events);
     Bytes held = at_start;
     timeline.peak_memory = held;

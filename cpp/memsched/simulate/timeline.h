@@ -1,4 +1,4 @@
-// What a simulation tells: when each step ran, and how many bytes were held when.
+// The output of a simulation: when each step ran, and how many bytes were held at each time.
 #pragma once
 
 #include "memsched/simulate/residency.h"
@@ -7,7 +7,7 @@
 
 namespace memsched {
 
-// What happened when. start and end have one entry a step; a free has start == end, the moment its bytes came back.
+// start and end have one entry per step; a free has start == end, the moment its bytes are released.
 // memory_bytes[i] bytes (resident included) are held from memory_times[i] until the next entry.
 struct Timeline {
     std::vector<Seconds> start, end;
@@ -17,16 +17,16 @@ struct Timeline {
     std::vector<Bytes> memory_bytes;
     Bytes bytes_out = 0, bytes_in = 0;
     Seconds idle = 0;           // makespan less the time that the compute stream runs
-    Seconds recompute_time = 0; // of runs of ops that ran before
-    std::vector<Block> blocks;  // what was held from step to step; not a part of the saved form
+    Seconds recompute_time = 0; // of repeated runs
+    std::vector<Stay> blocks;   // the buffers; not part of the saved form
 
     bool operator==(const Timeline& other) const;
 };
 
-// Refuses a timeline that no simulation makes: start and end, or times and bytes, of different lengths, or bytes < 0.
+// Refuses an impossible timeline: start and end, or times and bytes, of different lengths, or bytes < 0.
 void check_timeline(const Timeline& timeline);
 
-// A change of the bytes that are held.
+// A change of the bytes held.
 struct MemoryEvent {
     Seconds time;
     StepId step;        // events at the same instant act in list order,
@@ -39,7 +39,7 @@ struct MemoryEvent {
 };
 
 // Notes what happens while a list of steps is played, in any order of time, and makes a timeline of it.
-struct Recorder {
+struct TimelineWriter {
     Timeline timeline;
     std::vector<MemoryEvent> events;
     Seconds busy = 0;

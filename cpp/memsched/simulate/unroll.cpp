@@ -25,7 +25,7 @@ Bytes workspace_of(const Op& op, bool skips) {
 Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
     GraphData data{graph.name(), graph.batch(), graph.resident(), {}, {}};
     std::vector<TensorId> origin;
-    std::vector<TensorId> current(graph.tensors().size(), -1); // the instance that a read would find
+    std::vector<TensorId> current(graph.tensors().size(), -1); // the current instance of each tensor
     std::vector<int> written(graph.tensors().size(), 0), run(graph.ops().size(), 0);
     const auto instance = [&](TensorId t) {
         const auto id = static_cast<std::size_t>(t);
@@ -76,10 +76,10 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
 Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
     constexpr std::int64_t none = -1;
     struct Stay {
-        std::int64_t birth = none, last_use = none; // of what a read would find, as indices of runs
+        std::int64_t birth = none, last_use = none; // of the current instance, as indices of runs
     };
     std::vector<Stay> stays(graph.tensors().size());
-    std::vector<Bytes> change(runs.size() + 1, 0); // of the bytes held while each run runs
+    std::vector<Bytes> change(runs.size() + 1, 0); // of the bytes held during each run
     const auto end = [&](std::size_t t) {
         const Bytes bytes = graph.tensors()[t].bytes;
         change[static_cast<std::size_t>(stays[t].birth)] += bytes;

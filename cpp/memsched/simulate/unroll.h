@@ -17,8 +17,8 @@ struct Run {
     bool operator==(const Run&) const = default;
 };
 
-// What recomputes as a graph whose ops run once each, so that whatever plans transfers without recomputation plans them
-// here too. Runs before the first op of phase backward keep their phase; all later ones are of phase backward. First
+// Represents recomputation as a graph whose ops run once each, so that planners of transfers without recomputation can
+// be used. Runs before the first op of phase backward keep their phase; all later ones get phase backward. First
 // instances keep their names, later ones are called name#2, name#3, ..
 struct Unrolled {
     Graph graph;
@@ -26,13 +26,13 @@ struct Unrolled {
     std::vector<TensorId> tensors; // by tensor of `graph`: the tensor of the original
 };
 
-// Both throw ScheduleError for a run that reads what no earlier run has written.
+// Both throw ScheduleError if a run reads what no earlier run has written.
 Unrolled unroll(const Graph& graph, std::span<const Run> runs);
 
 // The peak of the plain run of that graph, resident included, without making the graph.
 Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs);
 
-// A list of steps for the unrolled graph as one for the original.
+// Translates a list of steps for the unrolled graph to the original.
 StepList rolled(const Unrolled& unrolled, StepList list);
 
 } // namespace memsched

@@ -16,7 +16,7 @@ class LateAcceptance {
         next_ = 0;
     }
 
-    // Whether the walk moves to a neighbour of this value; called once a move.
+    // Whether the walk moves to a neighbour of this value; called once per move.
     bool accept(double value) {
         double& old = past_[next_];
         next_ = (next_ + 1) % past_.size();

@@ -1,4 +1,4 @@
-// Numbers that look random, from numbers that do not: splitmix64.
+// Pseudorandom numbers from any numbers: splitmix64.
 #pragma once
 
 #include <cstdint>

@@ -18,14 +18,14 @@ struct Workers::Shared {
     const std::function<void(int, int)>* work = nullptr;
     std::atomic<int> next{0};
     int count = 0;
-    int round = 0;   // a new one for each loop
-    int ready = 0;   // threads that have begun
+    int round = 0;   // incremented for each loop
+    int ready = 0;   // threads that have started
     int running = 0; // threads that have not finished this round
     bool stop = false;
-    std::exception_ptr failure; // the first of this round
+    std::exception_ptr failure; // the first one of this round
     std::vector<std::thread> threads;
 
-    // What one throws ends the round for all.
+    // An exception in one thread ends the round for all.
     void take(int worker) noexcept {
         guarded([&] {
             for (int index = next++; index < count; index = next++) {
@@ -47,8 +47,8 @@ struct Workers::Shared {
     }
 
     void serve(int worker) {
-        // The first look at a thread's exceptions takes memory, and the C library ends the process where there is none:
-        // so that is now, and not when the first allocation fails.
+        // The first access to a thread's exception data allocates memory, and the C library ends the process if that
+        // fails: so do it now, and not when the first allocation fails.
         const int uncaught = std::uncaught_exceptions();
         int seen = 0;
         std::unique_lock lock(mutex);
@@ -77,7 +77,7 @@ Workers::Workers(int threads) : shared_(std::make_unique<Shared>()) {
         for (int worker = 1; worker < wanted; ++worker) {
             shared_->threads.emplace_back([shared = shared_.get(), worker] { shared->serve(worker); });
         }
-    } catch (const std::system_error&) { // those that run are enough
+    } catch (const std::system_error&) { // continue with the threads that run
     } catch (const std::bad_alloc&) {
     }
     std::unique_lock lock(shared_->mutex);
@@ -99,7 +99,7 @@ int Workers::threads() const { return static_cast<int>(shared_->threads.size()) 
 
 void Workers::each(int count, const std::function<void(int, int)>& work, const std::function<void()>& waiting) {
     Shared& s = *shared_;
-    if (s.threads.empty()) { // nothing is shared then, so that several threads may call
+    if (s.threads.empty()) { // nothing is shared then, so several threads may call this
         for (int index = 0; index < count; ++index) {
             work(index, 0);
         }

@@ -1,4 +1,4 @@
-// A few threads that share a loop. What they compute must not depend on who computes it.
+// A few threads that share a loop. Results must not depend on which thread computes what.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@ namespace memsched {
 
 class Workers {
   public:
-    // threads >= 1, the caller's included; 0: as many as the machine has. Fewer where the system starts no more.
+    // threads >= 1, including the caller's; 0: one per core. Fewer if the system cannot start more.
     explicit Workers(int threads);
     ~Workers();
     Workers(const Workers&) = delete;
@@ -16,13 +16,13 @@ class Workers {
 
     int threads() const;
 
-    // work(index, worker) for each index below count, in any order, worker < threads(); returns when all are done. What
-    // work throws reaches the caller when all threads are at rest: the first of what was thrown; what was not begun is
-    // left. With one thread any number of callers may be here at once, with more only one. While the caller waits for
-    // others it calls `waiting` whenever one of them wakes it; what that throws reaches it, too.
+    // Calls work(index, worker) for each index below count, in any order, worker < threads(); returns when all are
+    // done. The first exception thrown by work reaches the caller once all threads are idle; work that was not started
+    // is skipped. With one thread several callers may be here at once, otherwise only one. While the caller waits, it
+    // calls `waiting` whenever a thread wakes it; exceptions of that reach the caller, too.
     void each(int count, const std::function<void(int, int)>& work, const std::function<void()>& waiting = {});
 
-    // Of any thread at work.
+    // Wakes the caller; any working thread may call it.
     void wake();
 
   private:

@@ -1,4 +1,4 @@
-// How long work reports that it is alive. The core has no clock: whoever calls a planner owns the time limit.
+// How long work reports progress. The core has no clock: the caller of a planner owns the time limit.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct Progress {
     bool tick(double fraction) const { return on_tick && on_tick(fraction); }
 };
 
-// Thrown where work that cannot be left half done was told to stop. It goes no further than to whoever has something
-// better to return; the bindings make a LimitError of it.
+// Thrown when work that cannot be left half done was told to stop. It is caught by the first caller that has something
+// better to return; the bindings turn it into a LimitError.
 struct Stopped {};
 
-// Ticks for loops within loops, by the work that they have done, in steps of some nanoseconds.
+// Ticks for nested loops, by work done, in steps of some nanoseconds.
 class Pace {
   public:
-    // Does not stop before so many steps, in all that it paces.
+    // Does not stop before `patience` steps in total.
     explicit Pace(const Progress& progress, std::int64_t patience = 0) : progress_(&progress), patience_(patience) {}
 
     // Throws Stopped when told to stop.
@@ -36,7 +36,7 @@ class Pace {
         }
     }
 
-    // For what can end where it stands, and return what it has.
+    // For work that can end at any point and return what it has.
     bool told_to_stop() const { return progress_->tick(0) && patience_ <= 0; }
 
     static constexpr std::int64_t steps_per_tick = 1 << 17;
