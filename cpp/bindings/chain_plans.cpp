@@ -1,4 +1,4 @@
-// Plans of GREEDY and DYNPROG, one by one and as the figures of many points.
+// Plans of GREEDY and DYNPROG, singly or as figures of many points.
 #include "memsched/planners/offload/chain_plans.h"
 #include "support.h"
 
@@ -48,7 +48,7 @@ void bind_chain_plans(py::module_& module) {
         .def_readonly("states", &FluidSolution::states)
         .def_readonly("rounds", &FluidSolution::rounds)
         .def_readonly("slots", &FluidSolution::slots);
-    py::class_<ChainPlanner>(module, "ChainPlanner", "How each point of a chain is planned.")
+    py::class_<ChainPlanner>(module, "ChainPlanner", "A planner of points of a chain.")
         .def_static("greedy", [] { return ChainPlanner{}; })
         .def_static(
             "dynprog",
@@ -56,7 +56,7 @@ void bind_chain_plans(py::module_& module) {
                 return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}}, break_ties};
             },
             py::arg("slots"), py::arg("max_rounds"), py::arg("gap"), py::arg("max_states"), py::arg("break_ties"));
-    py::class_<ChainPlans>(module, "ChainPlans", "What the plans of one chain share on all devices.")
+    py::class_<ChainPlans>(module, "ChainPlans", "Data of one chain that its plans share on all devices.")
         .def(py::init<const Chain&, const Graph&, bool, Seconds>(), py::arg("chain"), py::arg("graph"), py::arg("cut"),
              py::arg("compute"), py::keep_alive<1, 3>())
         .def_property_readonly("fluid_least", &ChainPlans::fluid_least)
@@ -76,7 +76,7 @@ void bind_chain_plans(py::module_& module) {
                 return std::pair(array_of(choice.tensors), std::move(choice.model));
             },
             py::arg("planner"), py::arg("device"), py::arg("time_limit") = py::none(), py::arg("progress") = py::none(),
-            "Flags of the tensors that travel, and what DYNPROG's model says.")
+            "Flags of the offloaded tensors, and the solution of DYNPROG's model.")
         .def(
             "plan",
             [](const ChainPlans& plans, const Flags& tensors, const Device& device, const py::object& planner,
@@ -94,7 +94,7 @@ void bind_chain_plans(py::module_& module) {
         .def(
             "figures", &figures, py::arg("planner"), py::arg("devices"),
             "(makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or "
-            "None where there is something to say: then plan that one alone.");
+            "None if there is a message: then plan that point on its own.");
 }
 
 } // namespace memsched::bindings

@@ -1,4 +1,4 @@
-// Planners of graphs that decide by classes of feature maps.
+// Planners of graphs that choose classes of feature maps.
 #include "memsched/build/class_builder.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
@@ -88,7 +88,7 @@ void bind_searches(py::module_& module) {
             return schedule_of(graph, fixed, device.memory, found, text);
         },
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("scheduled"), py::arg("planner"),
-        "None where there is no such plan, as with the next three.");
+        "None if there is no such plan, as for the next three.");
     module.def(
         "pooch",
         [](const Graph& graph, const Device& device, Bytes limit, bool recompute, int tree, int beam, bool fill,
@@ -101,7 +101,7 @@ void bind_searches(py::module_& module) {
         py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("recompute"), py::arg("tree"),
         py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("time_limit"), py::arg("more_seconds"),
         py::arg("seed"), py::arg("planner"), py::arg("progress") = py::none(),
-        "The schedule, and how many plans were timed.");
+        "The schedule, and the number of plans simulated.");
     module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner,
@@ -134,11 +134,11 @@ void bind_searches(py::module_& module) {
 void bind_classes(py::module_& module) {
     module.def(
         "feature_maps", [](const Graph& graph) { return feature_maps(graph, Lifetimes(graph)); }, py::arg("graph"),
-        "Ids of the activations that the backward reads, as they are written.");
+        "Ids of the activations that the backward reads, in the order of writing.");
     module.def(
         "fixed_choices", [](const Graph& graph, Bytes limit) { return fix_choices(graph, limit).graph; },
         py::arg("graph"), py::arg("workspace_limit"),
-        "The graph with one algorithm an op: the fastest whose workspace is within the limit.");
+        "The graph with one algorithm per op: the fastest whose workspace is within the limit.");
     module.def(
         "vdnn_classes",
         [](const Graph& graph, bool convolutions) {
@@ -183,7 +183,7 @@ void bind_classes(py::module_& module) {
             return least_budget(fix_choices(graph, limit).graph, known);
         },
         py::arg("graph"), py::arg("workspace_limit"), py::arg("classes"),
-        "Bytes, resident included, from which on a plan for classes without recomputation exists.");
+        "Least bytes, resident included, for which a plan with classes without recomputation exists.");
     bind_searches(module);
 }
 

@@ -72,7 +72,7 @@ Examples
         .def_readonly("d2h", &Device::d2h, "Bytes per second, device to host.")
         .def_readonly("h2d", &Device::h2d, "Bytes per second, host to device.")
         .def_readonly("duplex", &Device::duplex)
-        .def_readonly("latency", &Device::latency, "Seconds a transfer.")
+        .def_readonly("latency", &Device::latency, "Seconds per transfer.")
         .def_readonly("host_memory", &Device::host_memory, "Bytes, or None.")
         .def_property_readonly(
             "name",

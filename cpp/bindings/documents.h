@@ -1,4 +1,4 @@
-// What every class with a JSON form gets: from_json, to_json, ==, pickle. The forms are read and written in Python.
+// Shared by all classes with a JSON form: from_json, to_json, ==, pickle. The forms are read and written in Python.
 #pragma once
 
 #include "support.h"

@@ -4,7 +4,7 @@
 
 namespace {
 
-// For pickle's protocols 0 and 1: what Python does there by itself, a call of pybind11's base type, ends the process.
+// For pickle protocols 0 and 1: Python's default, a call of pybind11's base type, would end the process.
 void pickle_by_state(memsched::bindings::py::module_& module, std::initializer_list<const char*> names) {
     namespace py = memsched::bindings::py;
     for (const char* name : names) {
@@ -23,7 +23,7 @@ void pickle_by_state(memsched::bindings::py::module_& module, std::initializer_l
 PYBIND11_MODULE(_core, module) {
     using namespace memsched::bindings;
     module.doc() = "The C++ core of memsched. Import memsched instead; names here may change.";
-    static_cast<void>(std::current_exception()); // takes memory at its first call in a thread, see parallel.cpp
+    static_cast<void>(std::current_exception()); // allocates memory at its first call in a thread, see parallel.cpp
     module.attr("__version__") = MEMSCHED_VERSION;
     register_errors(module);
     bind_problems(module);
@@ -36,8 +36,8 @@ PYBIND11_MODULE(_core, module) {
     bind_modnn(module);
     bind_ordering(module);
     bind_placement(module);
-    module.def("hear", &hear_interrupts, "Raises where the thread is to stop: for long loops in Python.");
+    module.def("hear", &hear_interrupts, "Raises if the thread must stop; for long loops in Python.");
     module.def("listen", &listen_to, memsched::bindings::py::arg("asked"),
-               "What this thread calls wherever it listens to Ctrl-C, from now on; None: nothing.");
+               "Sets what this thread calls wherever it checks for Ctrl-C; None: nothing.");
     pickle_by_state(module, {"Chain", "Graph", "Device", "Schedule", "Timeline"});
 }

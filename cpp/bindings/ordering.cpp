@@ -1,4 +1,4 @@
-// Orders of ops, and the blocks of memory of a list of steps.
+// Orders of ops, and the buffers of a list of steps.
 #include "memsched/order/order.h"
 #include "memsched/simulate/order_steps.h"
 #include "memsched/simulate/residency.h"
@@ -38,7 +38,7 @@ void bind_orders(py::module_& module) {
             return py::make_tuple(found.order, found.peak, found.lower_bound, found.visited);
         },
         py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
-        "The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.");
+        "The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.");
     module.def(
         "order_bound",
         [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {
@@ -56,7 +56,7 @@ void bind_orders(py::module_& module) {
             return order::random_order(order::order_problem(graph, keep), limit, seed, ticker.progress());
         },
         py::arg("graph"), py::arg("keep"), py::arg("limit"), py::arg("seed"), py::arg("time_limit"),
-        "A random order; within limit (bytes, resident included) wherever it finds a way. Empty: time ran out.");
+        "A random order; within limit (bytes, resident included) as far as possible. Empty if time ran out.");
     module.def(
         "order_peak",
         [](const Graph& graph, const Kept& keep, const std::vector<OpId>& order) {
@@ -75,14 +75,14 @@ void bind_orders(py::module_& module) {
             return name_schedule(graph, budget, list, dump_json(planner, "planner"));
         },
         py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"), py::arg("budget"), py::arg("planner"),
-        py::arg("addresses") = py::none(), "The order as a schedule; with one address a block, if they are given.");
+        py::arg("addresses") = py::none(), "The order as a schedule; with one address per buffer, if given.");
     module.def(
         "order_residency",
         [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit) {
             return stay_columns(residency(graph, order_steps(graph, order, keep, limit)));
         },
         py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"),
-        "What the schedule of the order holds, as columns of blocks.");
+        "The buffers of the order's schedule, as columns.");
 }
 
 // The steps on the graph of one of the schedule's rounds.
@@ -100,7 +100,7 @@ void bind_ordering(py::module_& module) {
         [](const Graph& graph, const Schedule& schedule) {
             return stay_columns(residency(graph, of_one_round(graph, schedule)));
         },
-        py::arg("graph"), py::arg("schedule"), "Columns of blocks, as Timeline.blocks has them.");
+        py::arg("graph"), py::arg("schedule"), "The buffers of a schedule, as columns like those of Timeline.blocks.");
     module.def(
         "with_addresses",
         [](const Graph& graph, const Schedule& schedule, const std::vector<Bytes>& addresses) {
@@ -109,7 +109,7 @@ void bind_ordering(py::module_& module) {
             placed.memory = MemoryMode::contiguous;
             return placed;
         },
-        py::arg("graph"), py::arg("schedule"), py::arg("addresses"), "The schedule with one address a block.");
+        py::arg("graph"), py::arg("schedule"), py::arg("addresses"), "The schedule with one address per buffer.");
 }
 
 } // namespace memsched::bindings

@@ -35,7 +35,7 @@ void bind_placement(py::module_& module) {
         },
         py::arg("start"), py::arg("end"), py::arg("bytes"), py::arg("alignment"), py::arg("offset"),
         py::arg("capacity"), py::arg("search"), py::arg("time_limit") = py::none(), py::arg("progress") = py::none(),
-        "Columns by buffer; an offset of -1 is free. The offsets, their height, and what no placement is below.");
+        "Columns by buffer; offset -1 is free. Returns the offsets, their height, and a lower bound on it.");
     module.def(
         "load",
         [](const std::vector<std::int64_t>& start, const std::vector<std::int64_t>& end,
@@ -44,7 +44,7 @@ void bind_placement(py::module_& module) {
             const std::vector<Bytes> alignment(n, 1), offset(n, placement::free_offset);
             return placement::load(buffers_of(start, end, bytes, alignment, offset));
         },
-        py::arg("start"), py::arg("end"), py::arg("bytes"), "The most bytes that are alive at once.");
+        py::arg("start"), py::arg("end"), py::arg("bytes"), "The largest number of bytes alive at once.");
 }
 
 } // namespace memsched::bindings

@@ -63,7 +63,7 @@ void bind_sets(py::module_& module) {
             return std::tuple(std::move(schedule), found.proven, found.states);
         },
         py::arg("graph"), py::arg("device"), py::arg("most_states"), py::arg("time_limit"), py::arg("planner"),
-        "A plan or None, whether it is proven that there is none, and how many states were seen.");
+        "A plan or None, whether it is proven that there is none, and the number of states searched.");
     module.def(
         "offload_search",
         [](const Graph& graph, const Device& device, Bytes budget, const Flags& starts, Seconds lower_bound, double gap,
@@ -101,7 +101,7 @@ void bind_fluid(py::module_& module) {
         .def_property_readonly("min_capacity", &fluid_min_capacity)
         .def(
             "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
-            py::arg("offloaded"), "Link bytes of one offload set; infinity when it does not fit.");
+            py::arg("offloaded"), "Makespan of one offload set in link bytes; infinity if it does not fit.");
     py::class_<DynprogSolution>(module, "DynprogSolution")
         .def_property_readonly(
             "offloaded",
@@ -142,10 +142,10 @@ void bind_planners(py::module_& module) {
             const py::gil_scoped_release free;
             return recompute_bound(graph, device, budget, ticker.progress());
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), "Seconds; holds for schedules that recompute, too.");
+        py::arg("graph"), py::arg("device"), py::arg("budget"), "Seconds; also holds for schedules that recompute.");
     module.def(
         "movable_tensors", [](const Graph& graph) { return SetBuilder(graph).movable(); }, py::arg("graph"),
-        "Ids of the tensors that may travel, in order of release.");
+        "Ids of the tensors that may be offloaded, in order of release.");
     module.def(
         "tensor_names",
         [](const Graph& graph) {
@@ -192,7 +192,7 @@ void bind_planners(py::module_& module) {
                                   tape);
         },
         py::arg("graph"),
-        "Of a chain's graph, by tensor: its stage, -1 for what does not travel, and whether it is a tape.");
+        "For a chain's graph, by tensor: its stage, -1 if it cannot be offloaded, and whether it is a tape.");
     module.def(
         "op_seconds",
         [](const Graph& graph) {
@@ -205,7 +205,7 @@ void bind_planners(py::module_& module) {
         py::arg("graph"), "Seconds of each op's first algorithm, by id.");
     module.def(
         "op_count", [](const Graph& graph) { return graph.ops().size(); }, py::arg("graph"),
-        "Without making a list of them, as Graph.ops does.");
+        "Without making a list of them, unlike Graph.ops.");
     module.def("tensor_count", [](const Graph& graph) { return graph.tensors().size(); }, py::arg("graph"));
     py::class_<Lifetimes>(module, "Lifetimes", "When the plain run needs each tensor; ops by id, -1 for none.")
         .def(py::init<const Graph&>(), py::arg("graph"))

@@ -17,7 +17,7 @@ struct RematTable {
           table(merged.chain, capacity, slots, workers, progress) {}
 
     Seconds seconds(double units) const { return std::ldexp(units, unit); }
-    Bandwidth speed(Bandwidth link) const { return std::ldexp(link, unit); } // bytes in a unit
+    Bandwidth speed(Bandwidth link) const { return std::ldexp(link, unit); } // bytes per unit of time
 
     int unit;
     RematChain source;
@@ -26,7 +26,7 @@ struct RematTable {
     SegmentTable table;
 };
 
-// What Python sees of a plan: the runs on the chain's graph, and the inputs that travel, a^k or with `saved` x^k.
+// A plan for Python: the runs on the chain's graph, and the offloaded inputs, a^k or with `saved` x^k.
 struct RematPlan {
     std::vector<OpId> ops;
     std::vector<std::uint8_t> skips;
@@ -79,7 +79,7 @@ std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options,
     return plan;
 }
 
-// Plans that fit although slots say no.
+// Plans that fit although they do not in slots.
 RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked, const py::object& progress) {
     const PythonProgress ticker(std::nullopt, progress);
     const py::gil_scoped_release free;
@@ -104,7 +104,7 @@ std::vector<Run> runs_of(const Graph& graph, const Column<OpId>& ops, const Colu
 }
 
 void bind_plan(py::module_& module) {
-    py::class_<RematPlan>(module, "RematPlan", "Runs of a plan on the chain's graph, and what travels.")
+    py::class_<RematPlan>(module, "RematPlan", "Runs of a plan on the chain's graph, and its offloaded inputs.")
         .def_property_readonly(
             "ops", [](const py::object& self) { return view(self.cast<const RematPlan&>().ops, self); },
             "Op ids in the order of the runs.")
@@ -138,13 +138,13 @@ void bind_remat(py::module_& module) {
              py::arg("progress") = py::none())
         .def_property_readonly(
             "complete", [](const RematTable& self) { return self.table.complete(); },
-            "Whether the time sufficed; no plan can be asked for otherwise.")
+            "Whether the table is complete; otherwise it has no plans.")
         .def_property_readonly(
             "layers", [](const RematTable& self) { return self.merged.chain.layers; },
-            "Stages and the loss, or as many groups of neighbours as were asked for.")
+            "Stages and the loss, or the requested number of merged groups.")
         .def_property_readonly("slots", [](const RematTable& self) { return self.table.slots(); })
         .def_property_readonly(
-            "width", [](const RematTable& self) { return self.table.width(); }, "Bytes a slot.")
+            "width", [](const RematTable& self) { return self.table.width(); }, "Bytes per slot.")
         .def(
             "time",
             [](const RematTable& self, int first, int last, int free) {
@@ -181,7 +181,7 @@ void bind_remat(py::module_& module) {
         py::arg("chain"), "(rotor, pofo on a device with a link) in bytes, resident excluded.");
     module.def("least_memory_plan", &least_plan, py::arg("chain"), py::arg("capacity"), py::arg("linked"),
                py::arg("progress") = py::none(),
-               "A plan that fits into any capacity from the least on, with no claim on its time.");
+               "A plan that fits any capacity from the least on; its time is not optimised.");
     module.def(
         "peak_of_runs",
         [](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
@@ -190,8 +190,8 @@ void bind_remat(py::module_& module) {
             return peak_of_runs(graph, runs);
         },
         py::arg("graph"), py::arg("ops"), py::arg("skips"),
-        "Bytes, resident included, that these runs need when nothing travels.");
-    py::class_<Unrolled>(module, "Unrolled", "A graph whose recomputation is explicit, one op a run.")
+        "Bytes, resident included, that these runs need without offloading.");
+    py::class_<Unrolled>(module, "Unrolled", "A graph in which recomputation is explicit, one op per run.")
         .def(py::init([](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
                  const auto runs = runs_of(graph, ops, skips);
                  const py::gil_scoped_release free;
@@ -209,7 +209,7 @@ void bind_remat(py::module_& module) {
                 return schedule;
             },
             py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("schedule"),
-            "A schedule of the unrolled graph as one of the original.");
+            "Translates a schedule of the unrolled graph to the original.");
 }
 
 } // namespace memsched::bindings

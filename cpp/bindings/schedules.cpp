@@ -126,7 +126,7 @@ std::vector<NamedStep> to_steps(const py::handle& steps) {
     return found;
 }
 
-// The schedule with a change, checked anew.
+// A changed copy of the schedule, checked again.
 template <class Change> Schedule changed(Schedule schedule, const Change& change) {
     change(schedule);
     check_schedule(schedule);
@@ -211,7 +211,7 @@ ScheduleError
             "The steps as dicts, as in the JSON form.")
         .def_property_readonly(
             "offloaded", [](const Schedule& s) { return py::tuple(py::cast(offloaded_tensors(s))); },
-            "Names of the tensors that are offloaded, in the order of their first offload.")
+            "Names of the offloaded tensors, in the order of their first offload.")
         .def_property_readonly(
             "recomputed", [](const Schedule& s) { return py::tuple(py::cast(recomputed_ops(s))); },
             "Names of the ops that run more than once, in the order of their first repeat.")
@@ -220,13 +220,13 @@ ScheduleError
             [](const Schedule& s, const py::object& budget) {
                 return changed(s, [&](Schedule& other) { other.budget = to_bytes(budget, "budget"); });
             },
-            py::arg("budget"), "The same in another budget (bytes, resident included).")
+            py::arg("budget"), "The same steps with another budget (bytes, resident included).")
         .def(
             "with_rounds",
             [](const Schedule& s, const py::object& rounds) {
                 return changed(s, [&](Schedule& other) { other.rounds = to_rounds(rounds); });
             },
-            py::arg("rounds"), "The same steps in other rounds, a list of [batch, times].")
+            py::arg("rounds"), "The same steps with other rounds, a list of [batch, times].")
         .def(
             "with_steps",
             [](const Schedule& s, const py::object& steps) {
@@ -263,8 +263,8 @@ idle, recompute_time : float
     const auto times = [](auto member) {
         return [member](const py::object& self) { return view(self.cast<const Timeline&>().*member, self); };
     };
-    timeline.def_property_readonly("start", times(&Timeline::start), "Seconds, one entry a step.")
-        .def_property_readonly("end", times(&Timeline::end), "Seconds, one entry a step.")
+    timeline.def_property_readonly("start", times(&Timeline::start), "Seconds, one entry per step.")
+        .def_property_readonly("end", times(&Timeline::end), "Seconds, one entry per step.")
         .def_property_readonly(
             "memory",
             [](const py::object& self) {
@@ -298,7 +298,7 @@ idle, recompute_time : float
                                 py::arg("bytes_out") = t.bytes_out, py::arg("bytes_in") = t.bytes_in,
                                 py::arg("idle") = t.idle, py::arg("recompute_time") = t.recompute_time);
             },
-            "The timeline as it stands in a memsched-result.")
+            "The timeline in its form within a memsched-result.")
         .def_static(
             "from_json",
             [](const py::dict& d) {

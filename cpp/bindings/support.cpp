@@ -11,10 +11,10 @@ namespace memsched::bindings {
 namespace {
 
 thread_local PyObject* listened_to [[gnu::tls_model("initial-exec")]] =
-    nullptr; // no object: a thread may end without the GIL
+    nullptr; // not an object: a thread may end without the GIL
 
-// Drops the error that Python has set where it says no more than that a value will not do. All others go on: Ctrl-C,
-// and whatever the value's own code raised.
+// Clears a Python error that only says that a value is invalid. All others propagate: Ctrl-C, and whatever the value's
+// own code raised.
 void drop_refusal() {
     for (PyObject* kind : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError}) {
         if (PyErr_ExceptionMatches(kind) != 0) {
@@ -25,7 +25,7 @@ void drop_refusal() {
     throw py::error_already_set();
 }
 
-// What has no repr, such as numbers of thousands of digits, is called by its type; long ones are cut.
+// Values without a repr, such as numbers of thousands of digits, are named by type; long reprs are cut.
 std::string shown(py::handle value) {
     constexpr std::size_t longest = 1000;
     std::string text;
@@ -44,7 +44,7 @@ std::string shown(py::handle value) {
     throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
 }
 
-bool is_bool(py::handle value) { // numpy 1 and 2 name theirs differently
+bool is_bool(py::handle value) { // numpy 1 and 2 use different names
     const std::string type = Py_TYPE(value.ptr())->tp_name;
     return PyBool_Check(value.ptr()) != 0 || type == "numpy.bool" || type == "numpy.bool_";
 }
@@ -299,7 +299,7 @@ void register_errors(py::module_& module) {
         } catch (const Stopped&) {
             raise("LimitError", "time_limit was over before there was a plan; give more");
         } catch (const std::runtime_error& error) {
-            const std::string_view told(error.what()); // so pybind11 says it of lists, numbers, texts and arguments
+            const std::string_view told(error.what()); // pybind11's messages for lists, numbers, texts and arguments
             if (told.rfind("Could not allocate", 0) != 0 && told.rfind("Unable to convert call argument", 0) != 0) {
                 throw;
             }

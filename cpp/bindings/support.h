@@ -1,4 +1,4 @@
-// The one place where Python's numbers, arrays, errors, interrupts and GIL meet the core.
+// The only place where Python's numbers, arrays, errors, interrupts and GIL meet the core.
 #pragma once
 
 #include "memsched/model/device.h"
@@ -19,17 +19,17 @@ namespace memsched::bindings {
 
 namespace py = pybind11;
 
-// What comes from numpy, converted where it must be.
+// An array from numpy, converted if needed.
 template <class T> using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 using Flags = Column<std::uint8_t>;
 
-// Numbers as a person gives them: ints, integral floats (16e9) and numpy scalars; never bool or str. They throw
+// Numbers as users give them: ints, integral floats (16e9) and numpy scalars; never bool or str. They throw
 // std::invalid_argument naming `field`.
 std::int64_t to_whole(py::handle value, const std::string& field);
 Bytes to_bytes(py::handle value, const std::string& field);      // a whole number up to exact_bytes
 double to_number(py::handle value, const std::string& field);    // seconds and bandwidths; "inf" is a number here
 Seconds to_seconds(py::handle value, const std::string& field);  // finite and >= 0
-bool to_flag(py::handle value, const std::string& field);        // True or False, nothing that is merely true
+bool to_flag(py::handle value, const std::string& field);        // True or False; truthy values are refused
 py::iterator items(py::handle values, const std::string& field); // of a list; never of a str or a dict
 std::string to_text(py::handle value, const std::string& field);
 std::vector<std::int64_t> to_whole_column(py::handle values, const std::string& field);
@@ -38,11 +38,11 @@ std::vector<Seconds> to_seconds_column(py::handle values, const std::string& fie
 std::vector<double> to_number_column(py::handle values, const std::string& field);
 std::vector<std::string> to_text_column(py::handle values, const std::string& field);
 
-// Throws what Ctrl-C raises, if it came, or what the thread listens to. For loops over what Python gave or gets:
-// nothing else there listens.
+// Throws the exception of Ctrl-C, if it arrived, or of the thread's listener. For loops over Python objects, where
+// nothing else checks.
 void hear_interrupts();
 
-// What this thread asks wherever it listens to Ctrl-C, too; it raises where the thread is to stop. None: nothing.
+// A function that this thread calls wherever it checks for Ctrl-C; it raises if the thread must stop. None: nothing.
 void listen_to(const py::object& asked);
 
 Chunk to_chunk(py::handle value);
@@ -63,8 +63,8 @@ template <class T> py::array view(const std::vector<T>& column, const py::object
     return array;
 }
 
-// A time limit, Ctrl-C and a progress callback in one. Make it before the GIL is released, so that it dies with the GIL
-// held.
+// A time limit, Ctrl-C and a progress callback in one. Create it before releasing the GIL, so that it is destroyed with
+// the GIL held.
 class PythonProgress {
   public:
     // time_limit: seconds, or none. callback(fraction), or none, is called about ten times a second.

@@ -6,7 +6,7 @@
 namespace memsched {
 namespace {
 
-// The budget alone limits: questions may have more of it.
+// The budget is the only limit; questions may have extra bytes.
 Device without_limit(Device device) {
     device.memory = std::numeric_limits<Bytes>::max();
     return device;
@@ -25,7 +25,7 @@ ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget,
             if (worker == 0) {
                 return stopped(fraction_);
             }
-            workers_.wake(); // the caller, who listens for all
+            workers_.wake(); // wakes the caller, which checks for interrupts
             return stopped_.load();
         });
     }
@@ -35,7 +35,7 @@ bool ClassSearch::stopped(double fraction) {
     fraction_ = std::max(fraction_, fraction);
     try {
         stopped_ = stopped_ || progress_.tick(fraction_);
-    } catch (...) { // Ctrl-C: the other threads are to end, too
+    } catch (...) { // Ctrl-C: the other threads must end, too
         stopped_ = true;
         throw;
     }

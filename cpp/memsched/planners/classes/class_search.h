@@ -1,4 +1,4 @@
-// What every search over classes does many times: build a plan, and time it.
+// Shared by all searches over classes: build a plan, and simulate it.
 #pragma once
 
 #include "memsched/build/class_builder.h"
@@ -15,7 +15,7 @@
 
 namespace memsched {
 
-// Classes of all maps, where their fetches stand, and what the simulator says.
+// Classes of all maps, the rule for their fetches, and the simulated makespan.
 struct ClassSolution {
     std::vector<MapClass> classes;
     FetchRule rule;
@@ -25,7 +25,7 @@ struct ClassSolution {
 // Whether a is less than b by more than rounding.
 inline bool clearly_less(Seconds a, Seconds b) { return a < b * (1 - 1e-12); }
 
-// One assignment of classes, and the bytes that it may have beyond the budget.
+// One assignment of classes, and the bytes that it may use beyond the budget.
 struct ClassQuestion {
     std::vector<MapClass> classes;
     Bytes more = 0;
@@ -38,21 +38,21 @@ class ClassSearch {
 
     const std::vector<TensorId>& maps() const { return plans_[0]->maps(); }
 
-    // The makespan; Simulator::illegal where there is no plan.
+    // The makespan; Simulator::illegal if there is no plan.
     Seconds makespan(const std::vector<MapClass>& classes, const FetchRule& rule = {}, Bytes more = 0, int worker = 0);
-    // Of all questions, with eager fetches; Simulator::illegal for those that were not reached when told to stop.
+    // Makespans of all questions, with eager fetches; Simulator::illegal for those not reached when told to stop.
     std::vector<Seconds> makespans(const std::vector<ClassQuestion>& questions);
-    // Of so many questions, each made when its turn comes: all at once may be more than memory holds.
+    // The same for `count` questions made one by one, since all at once may not fit into memory.
     std::vector<Seconds> makespans(std::size_t number, const std::function<ClassQuestion(std::size_t)>& question);
-    // So many plans are timed between two looks at the clock, a millisecond or a few.
+    // The number of plans between two checks of the clock, a few milliseconds.
     std::size_t between_stops() const { return maps().size() < 1000 ? 8 : 1; }
     // Whether the search was told to stop; `fraction` of it is done.
     bool stopped(double fraction);
-    // The steps of a plan that `makespan` found to exist.
+    // The steps of a plan for which `makespan` is finite.
     StepList steps(const std::vector<MapClass>& classes, const FetchRule& rule);
-    // The best of eager fetches, fetches one layer ahead and fetches on demand; its makespan is Simulator::illegal
-    // where none fits. Eager ones are mostly the best, but what is listed early holds its memory against later runs.
-    // When told to stop, the first of them that fits.
+    // The best of eager fetches, fetches one layer ahead and fetches on demand; Simulator::illegal if none fits. Eager
+    // ones are usually the best, but fetches that are listed early hold their memory against later runs. When told to
+    // stop, the first of them that fits.
     ClassSolution with_best_rule(std::vector<MapClass> classes);
     std::int64_t evaluations() const { return evaluations_; }
 

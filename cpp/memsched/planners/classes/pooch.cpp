@@ -11,8 +11,8 @@ namespace {
 
 using Classes = std::vector<MapClass>;
 
-// Maps whose transfers, when all are swapped, meet times in which the computation stands still: by their offload, and
-// by their prefetch.
+// Maps whose transfers, when all maps are swapped, overlap times in which the compute stream is idle: by their offload,
+// and by their prefetch.
 struct Stalling {
     std::vector<std::uint8_t> out, in;
 };
@@ -55,9 +55,9 @@ Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, C
     return found;
 }
 
-// Where not all maps can travel (there is no link, or the host is too small): the best of those that send as many as
-// the host takes, the first or the largest, and of the rest keep each so manieth and, if they may, compute the others
-// again.
+// If not all maps can be offloaded (no link, or a small host): the best of several mixtures. They offload as many maps
+// as the host takes, the first or the largest ones; of the rest they keep every k-th and, if allowed, recompute the
+// others.
 ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompute, ClassSearch& search) {
     const std::vector<TensorId>& maps = search.maps();
     std::vector<std::size_t> order(maps.size());
@@ -146,7 +146,7 @@ class KeepSearch {
         grow(classes, level + 1);
     }
 
-    // A few of them: those that are the fastest so far, and one that keeps as much as fits.
+    // A few of these: the fastest so far, and one that keeps as much as fits.
     void walk(const Classes& base) {
         std::vector<std::pair<Seconds, Classes>> states{{search_.makespan(base), base}};
         Classes greedy = base;
@@ -183,8 +183,8 @@ class KeepSearch {
         leaves_.push_back(std::move(greedy));
     }
 
-    // Of each leaf and the maps whose offload alone stalls: the first so many are kept that the makespan is the least;
-    // more on ties.
+    // For each leaf, keep the first maps of which only the offload stalls, as many as give the least makespan; more on
+    // ties.
     std::vector<ClassSolution> with_rest() {
         std::vector<ClassQuestion> states;
         for (Classes& leaf : leaves_) {
@@ -196,7 +196,7 @@ class KeepSearch {
             best.push_back({states[k].classes, {}, now[k]});
         }
         for (const std::size_t m : rest_) {
-            std::vector<std::size_t> alive; // leaves in which one more may fit
+            std::vector<std::size_t> alive; // leaves in which one more map may fit
             std::vector<ClassQuestion> questions;
             for (std::size_t k = 0; k < states.size(); ++k) {
                 if (now[k] < Simulator::illegal) {
@@ -228,7 +228,7 @@ class KeepSearch {
     std::vector<Classes> leaves_;
 };
 
-// Step 2: what is computed again instead of swapped, the one with the least ratio of the two overheads first. They are
+// Step 2: recompute maps instead of swapping them, those with the least ratio of the two overheads first. Overheads are
 // measured against a plan that keeps the map for free.
 ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassSolution best) {
     std::vector<std::size_t> candidates;
@@ -272,7 +272,7 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
         double least = std::numeric_limits<double>::infinity();
         for (std::size_t k = 0; k < faster.size(); ++k) {
             const Seconds swapping = best.makespan - free[k], recomputing = recomputed[k] - free[k];
-            const double ratio = swapping > 0 ? recomputing / swapping : 1; // else both are better than free
+            const double ratio = swapping > 0 ? recomputing / swapping : 1; // otherwise both are better than free
             if (ratio < least || (ratio == least && recomputed[k] < recomputed[chosen])) {
                 least = ratio;
                 chosen = k;
@@ -287,7 +287,7 @@ ClassSolution with_recomputation(const Graph& graph, ClassSearch& search, ClassS
     return best;
 }
 
-// With the fetches that suit the classes best.
+// With the best fetch rule for the classes.
 ClassSolution settled(ClassSearch& search, ClassSolution found) {
     if (search.stopped(1)) {
         return found;
@@ -296,7 +296,7 @@ ClassSolution settled(ClassSearch& search, ClassSolution found) {
     return clearly_less(best.makespan, found.makespan) ? best : found;
 }
 
-// From the output layer, while it fits and costs nothing.
+// Keeps more maps, from the output layer, while this fits and costs nothing.
 void keep_what_fits(ClassSearch& search, ClassSolution& best) {
     for (std::size_t m = best.classes.size(); m-- > 0;) {
         if (best.classes[m] == MapClass::swap && !search.stopped(1)) {

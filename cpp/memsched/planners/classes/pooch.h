@@ -1,4 +1,4 @@
-// PoocH (Ito et al., 2019): classes for feature maps by searching, with every candidate built and simulated.
+// PoocH (Ito et al., 2019): a search over classes of feature maps; every candidate is built and simulated.
 #pragma once
 
 #include "memsched/model/device.h"
@@ -12,9 +12,9 @@
 namespace memsched {
 
 struct PoochOptions {
-    int tree = 12;     // up to so many maps whose fetches stall are searched exhaustively,
-    int beam = 4;      // more of them with so many states a level
-    bool fill = false; // afterwards keep what still fits
+    int tree = 12;     // up to this many maps whose fetches stall are searched exhaustively,
+    int beam = 4;      // with more, this many states are kept per level
+    bool fill = false; // finally keep what still fits
 };
 
 struct PoochSolution {
@@ -22,9 +22,9 @@ struct PoochSolution {
     std::int64_t evaluations = 0;
 };
 
-// Keep and swap only (its first step), and all of PoocH if `recompute`; else `pooch` is swap_opt. Where everything fits
-// nothing moves. budget: bytes, resident included. Where swapping all does not run (no link, a small host), it starts
-// from a mixture of the classes instead; none when no such mixture runs. Stops early when told to.
+// Keep and swap only (the first step), and all of PoocH if `recompute`; otherwise `pooch` is swap_opt. If everything
+// fits nothing moves. budget: bytes, resident included. If swapping all maps does not run (no link, a small host), it
+// starts from a mixture of classes; none if no such mixture runs. Stops early when told to.
 std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress);
 

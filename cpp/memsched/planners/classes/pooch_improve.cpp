@@ -6,9 +6,9 @@
 namespace memsched {
 namespace {
 
-constexpr std::int64_t patience = 30; // moves a map without a better plan, before the walk goes back to the best
+constexpr std::int64_t patience = 30; // moves per map without a better plan before the walk returns to the best
 
-// One to three maps in another class, one twice as often as two or three.
+// Changes the class of one to three maps, of one map twice as often as of two or three.
 void change(std::vector<MapClass>& classes, std::mt19937_64& random) {
     const std::uint64_t roll = random() % 4;
     for (std::uint64_t left = roll < 2 ? 1 : roll; left > 0; --left) {

@@ -1,14 +1,14 @@
-// SuperNeurons (Wang et al., 2018) as the PoocH paper compares it: the last feature maps stay; of the others those of
-// convolutions travel and the rest is computed again.
+// SuperNeurons (Wang et al., 2018) as compared in the PoocH paper: the last feature maps are kept; of the others, those
+// of convolutions are swapped and the rest recomputed.
 #pragma once
 
 #include "memsched/planners/classes/class_search.h"
 
 namespace memsched {
 
-// As many maps stay as fit when fetches wait until they are needed. The makespan is Simulator::illegal when none may
-// stay, or when the fetches, made one convolution ahead, do not fit after all; more memory may fail again. Throws
-// Stopped when told to stop before it knows.
+// As many maps are kept as fit with fetches on demand. The makespan is Simulator::illegal if none may be kept, or if
+// the fetches, made one convolution ahead, do not fit after all; with more memory this may fail again. Throws Stopped
+// when told to stop before the result is known.
 ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget, const Progress& progress);
 
 } // namespace memsched

@@ -1,4 +1,4 @@
-// Every feature map travels (PoocH's baselines "swap-all").
+// Every feature map is swapped (PoocH's baselines "swap-all").
 #pragma once
 
 #include "memsched/planners/classes/class_search.h"
@@ -6,7 +6,7 @@
 namespace memsched {
 
 // The best of eager fetches, fetches one layer ahead and fetches on demand; one layer ahead unless `scheduled`. budget:
-// bytes, resident included. Its makespan is Simulator::illegal where there is no such plan.
+// bytes, resident included. The makespan is Simulator::illegal if there is no such plan.
 ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, bool scheduled);
 
 } // namespace memsched

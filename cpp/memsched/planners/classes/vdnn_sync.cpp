@@ -18,7 +18,7 @@ Bytes issued_with(const Graph& graph, const StepList& list, std::size_t k) {
     return sum;
 }
 
-// Of each run the fastest algorithm that finds room, and in the forward the wait for the offloads of the run before.
+// For each run: the fastest algorithm that finds room and, in the forward, the wait for the previous run's offloads.
 void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
     Bytes live = source_bytes(graph);
     std::vector<StepId> offloads;

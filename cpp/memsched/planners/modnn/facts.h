@@ -1,4 +1,4 @@
-// What moDNN's walk asks of its graph again and again.
+// Data about the graph that moDNN needs repeatedly.
 #pragma once
 
 #include "memsched/model/graph.h"
@@ -12,11 +12,11 @@ namespace memsched {
 using Tensors = std::vector<TensorId>;
 using Flags = std::vector<std::uint8_t>;
 
-// What a tensor's place in memory depends on: where it is, and whether it has served.
+// The state of tensors that decides about room for others: where each is, and whether it has been used.
 struct ModnnLayout {
     SegmentList memory;
-    Flags here; // by tensor, as the next
-    Flags used; // since it was made or last fetched
+    Flags here; // by tensor: on the device
+    Flags used; // by tensor: used since it was made or last fetched
 };
 
 struct ModnnFacts {
@@ -26,16 +26,16 @@ struct ModnnFacts {
     Bytes base_workspace(OpId op) const;
     // Feature maps go to the bottom of the memory, gradients and workspaces to the top.
     bool goes_to_top(TensorId owner) const;
-    // The first reader behind an op; as many as there are ops where there is none.
+    // The first reader after an op; the number of ops if there is none.
     OpId next_use(TensorId t, OpId behind) const;
-    // Largest first, in the given order where equal; without those of no bytes.
+    // Sorted by size, largest first, stable on ties; without empty tensors.
     Tensors by_size(Tensors tensors) const;
 
     const Graph& graph;
     std::vector<std::int32_t> base;      // by op: the baseline
     std::vector<Seconds> quickest;       // by op: of any choice
     std::vector<std::vector<OpId>> uses; // by tensor: its readers
-    std::vector<Tensors> over; // by op: what may go for good after it, with its last reader, or an input of none
+    std::vector<Tensors> over;           // by op: tensors that can be freed after it
 };
 
 } // namespace memsched

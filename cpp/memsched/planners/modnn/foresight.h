@@ -10,8 +10,8 @@ class ModnnForesight {
     // Keeps a reference to facts.
     explicit ModnnForesight(const ModnnFacts& facts) : facts_(facts) {}
 
-    // Whether the ops behind i up to s find room once i has run with `layout`, which holds what is to be prefetched.
-    // They take their least workspaces, first fits, and where nothing fits the windows of fewest bytes.
+    // Whether ops i + 1 .. s find room once i has run with `layout`, which includes the tensor to prefetch. They use
+    // their least workspaces and first fit; if nothing fits, windows of the fewest bytes are cleared.
     bool fits(OpId i, OpId s, ModnnLayout layout) const;
 
   private:

@@ -104,7 +104,7 @@ class Walk {
         return true;
     }
 
-    // Everything leaves, and what the op needs comes back without holes: then it fits, for eq. (2) holds.
+    // Defragmentation: everything leaves, and what the op needs comes back without gaps. It fits by eq. (2).
     void defragment(OpId i) {
         state_.withdraw(Segment::workspace);
         for (const TensorId t : facts_.graph.op(i).writes) {
@@ -117,7 +117,7 @@ class Walk {
         reserve(i, [&](TensorId owner, Bytes bytes) { return first_fit(owner, bytes); });
     }
 
-    // The earliest start of op s when op i runs from `start` for `time` and the ops between take their fastest.
+    // The earliest start of op s if op i runs from `start` for `time` and the ops between use their fastest algorithms.
     Seconds earliest_start(OpId i, OpId s, Seconds start, Seconds time) const {
         return std::accumulate(facts_.quickest.begin() + i + 1, facts_.quickest.begin() + s, start + time);
     }
@@ -127,12 +127,12 @@ class Walk {
                                [&](Seconds sum, TensorId t) { return sum + state_.fetch_time(t); });
     }
 
-    // Eq. (4): fetched later, they would be late.
+    // Eq. (4): tensors that would be late if fetched later.
     bool must_fetch(OpId i, OpId s, const Tensors& miss, Seconds start, Seconds time) const {
         return std::max(state_.fetched(), start + time) + fetch_time(miss) > earliest_start(i, s, start, time);
     }
 
-    // Lines 9 to 14, eq. (5): the algorithm that gains the most over the baseline, less what its workspace costs.
+    // Lines 9 to 14, eq. (5): the algorithm with the largest gain over the baseline, minus the cost of its workspace.
     Algorithm choose(OpId i, Seconds start) {
         const Op& op = facts_.graph.op(i);
         const std::int32_t base = facts_.base[at(i)];
@@ -143,7 +143,7 @@ class Walk {
             ++s;
         }
         Algorithm best;
-        std::optional<Seconds> gain; // the baseline may lose without bound, and is taken all the same
+        std::optional<Seconds> gain; // the baseline is always allowed, whatever its loss
         for (std::size_t k = 0; k < op.choices.size(); ++k) {
             const Choice& choice = op.choices[k];
             const bool is_base = static_cast<std::int32_t>(k) == base;
@@ -164,7 +164,7 @@ class Walk {
         return best;
     }
 
-    // Where an algorithm's workspace goes, and what that delays; none where even a scheme finds no room.
+    // The place of an algorithm's workspace and its delay; none if even a scheme finds no room.
     std::optional<Scheme> workspace_of(OpId i, const Choice& choice, bool is_base, Seconds start) const {
         if (choice.workspace == 0) {
             return Scheme{0, StepList::no_address, {}};
@@ -175,7 +175,7 @@ class Walk {
         return state_.scheme(Segment::workspace, choice.workspace, protect(i, i), start, i);
     }
 
-    // By how much the workspace makes the fetches for op s end later.
+    // The delay that the workspace causes to the fetches for op s.
     Seconds fetches_delayed(OpId i, OpId s, const Tensors& miss, Seconds start, const Choice& choice,
                             const Scheme& place) const {
         if (choice.workspace == 0 || !must_fetch(i, s, miss, start, choice.time)) {
@@ -198,7 +198,7 @@ class Walk {
         return std::max(0.0, done - wanted);
     }
 
-    // Lines 15 to 27: prefetches that would be late if they waited, as far as there is room for them.
+    // Lines 15 to 27: prefetches that would be late if postponed, as far as there is room.
     void look_ahead(OpId i, Seconds start, Seconds time, const Progress& progress) {
         for (OpId s = i + 1; s < ops_; ++s) {
             const Tensors miss = state_.missing_inputs(s);
@@ -264,7 +264,7 @@ class Walk {
     ModnnOptions options_;
     ModnnState state_;
     OpId ops_;
-    Bytes base_low_ = 0; // where the least workspace of the present op has its place
+    Bytes base_low_ = 0; // address of the least workspace of the current op
 };
 
 } // namespace

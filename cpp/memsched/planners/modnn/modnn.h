@@ -1,5 +1,5 @@
-// moDNN (Chen et al., 2018), Algorithm 1: one walk over the ops that places, offloads, prefetches and chooses
-// algorithms in contiguous memory, and keeps the clock of what it writes.
+// moDNN (Chen et al., 2018), Algorithm 1: one scan of the ops that places, offloads, prefetches and chooses algorithms
+// in contiguous memory, and keeps the time of the steps that it writes.
 #pragma once
 
 #include "memsched/model/device.h"
@@ -15,10 +15,10 @@ struct ModnnOptions {
 
 struct ModnnSolution {
     StepList steps;       // with addresses
-    Seconds makespan = 0; // by its own clock, which is the simulator's
+    Seconds makespan = 0; // by its own clock, equal to the simulator's
 };
 
-// The least budget, bytes, resident included: eq. (2), or what the inputs and weights take.
+// The least budget in bytes, resident included: eq. (2), or the bytes of inputs and weights if larger.
 Bytes modnn_min_memory(const Graph& graph);
 
 // The largest of reads, writes and workspace over the ops, bytes, with the fastest algorithm of each: eq. (1).

@@ -1,4 +1,4 @@
-// Contiguous memory as one list of segments, each free or one block.
+// Contiguous memory as one list of segments, each free or occupied by one buffer.
 #pragma once
 
 #include "memsched/support/units.h"
@@ -24,24 +24,24 @@ class SegmentList {
 
     // By address, without gaps; two free ones are never neighbours.
     const std::vector<Segment>& segments() const { return segments_; }
-    // Where so many bytes are free, at the lowest address or at the highest.
+    // The lowest or highest address with this many free bytes.
     std::optional<Bytes> first_fit(Bytes bytes, bool top) const;
     // Takes a part of a free segment.
     void place(TensorId owner, Bytes low, Bytes bytes);
-    // Frees a block; nothing happens where the owner has none.
+    // Frees the segment of an owner, if it has one.
     void remove(TensorId owner);
 
   private:
     std::vector<Segment> segments_;
 };
 
-// Neighbouring segments that are free or may go: segments[first] .. segments[last].
+// Adjacent segments that are free or may be cleared: segments[first] .. segments[last].
 struct Window {
     std::size_t first = 0, last = 0;
 };
 
-// The shortest window of enough bytes from each start, in the order of the starts, where there is one; `may_go` says
-// which owners may.
+// The shortest window with enough bytes from each start, if there is one, in the order of the starts; `may_go` says
+// which owners may leave.
 template <class MayGo> std::vector<Window> windows(const SegmentList& list, Bytes bytes, const MayGo& may_go) {
     const std::vector<Segment>& segments = list.segments();
     std::vector<Window> found;

@@ -119,7 +119,7 @@ std::ptrdiff_t ModnnState::append(const Step& step, std::vector<Bytes> addresses
     return static_cast<std::ptrdiff_t>(order_.back());
 }
 
-// Searched from the end, near which it mostly is; -1 for no node.
+// Searched from the end, since it is usually near; -1 for none.
 std::ptrdiff_t ModnnState::position(std::ptrdiff_t node) const {
     if (node < 0) {
         return -1;
@@ -127,7 +127,7 @@ std::ptrdiff_t ModnnState::position(std::ptrdiff_t node) const {
     return order_.rend() - std::find(order_.rbegin(), order_.rend(), static_cast<std::size_t>(node)) - 1;
 }
 
-// It may be written into the past: right behind the last transfer of its link, or behind the step that made the tensor,
+// An offload may be retroactive: right after the last transfer of its link, or after the step that made the tensor,
 // whichever is later in the list (Fig. 3).
 void ModnnState::offload(TensorId t) {
     TensorState& state = tensor(t);

@@ -1,5 +1,5 @@
-// What moDNN's walk has written so far: the list of steps, what lies where, and the clocks. Every step is timed when it
-// is written, as the simulator will time it.
+// What moDNN has written so far: the list of steps, the contents of the memory, and the clocks. Every step is timed
+// when it is written, in the same way as by the simulator.
 #pragma once
 
 #include "memsched/model/device.h"
@@ -12,10 +12,10 @@ namespace memsched {
 
 class ModnnState {
   public:
-    // A way to make room: what leaves, in that order, and what the delay is.
+    // A way to make room: the tensors to evict, in order, and the delay.
     struct Scheme {
         Seconds delay = 0;
-        Bytes low = 0; // of the room
+        Bytes low = 0; // address of the room
         Tensors victims;
     };
 
@@ -30,10 +30,10 @@ class ModnnState {
     Seconds fetch_time(TensorId t) const;
     Seconds makespan() const;
     Tensors missing_inputs(OpId op) const; // with bytes, made before, and not on the device
-    // The moment from which on a range is really free.
+    // The time from which a range is actually free.
     Seconds release_of(Bytes low, Bytes bytes) const;
-    // Of least delay, counted from `now`; `behind` is the op behind which the victims are needed again. What `protects`
-    // flags, and what was not read since it came, may not go.
+    // The scheme of least delay, counted from `now`; the evicted tensors are needed again after op `behind`. Tensors
+    // flagged in `protects`, and those not read since they arrived, may not be evicted.
     std::optional<Scheme> scheme(TensorId owner, Bytes bytes, const Flags& protects, Seconds now, OpId behind) const;
 
     void reserve(TensorId owner, Bytes low, Bytes bytes); // for an output or the workspace of the next run
@@ -41,7 +41,7 @@ class ModnnState {
     void evict(const Tensors& victims); // offloads those without a host copy
     void evict_all();
     void prefetch(TensorId t, Bytes low);
-    // The op whose outputs and workspace (at `scratch`) have their places; then frees what nobody reads any more.
+    // Runs an op whose outputs and workspace (at `scratch`) are placed; then frees tensors without further readers.
     void run(OpId op, std::int32_t choice, Bytes scratch, Seconds start);
     StepList steps() const;
 
@@ -74,10 +74,10 @@ class ModnnState {
 
     const ModnnFacts& facts_;
     const Device& device_;
-    std::size_t in_; // the link of prefetches, which is that of offloads if there is but one
+    std::size_t in_; // index of the prefetch link; the offload link if there is only one
     ModnnLayout layout_;
     std::vector<TensorState> tensors_;
-    std::vector<Released> released_; // ranges that are free by list order, but perhaps not yet in time
+    std::vector<Released> released_; // ranges that are free in list order, but perhaps not yet in time
     std::vector<Node> nodes_;
     std::vector<std::size_t> order_;    // of the nodes in the list
     std::ptrdiff_t last_[2] = {-1, -1}; // by link: the last transfer,

@@ -17,7 +17,7 @@ struct ChainPlans::Work {
     StepList list;
 };
 
-// A thread's work, back in the chain's when it goes.
+// Workspace borrowed by a thread and returned to the chain afterwards.
 class ChainPlans::Lease {
   public:
     explicit Lease(const ChainPlans& plans) : plans_(plans) {
@@ -37,7 +37,7 @@ class ChainPlans::Lease {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
-    // The steps of a set, or none where some run has no room.
+    // The steps of a set, or none if some run has no room.
     const StepList* build(const TensorFlags& tensors, Bytes capacity) {
         return work_->builder.build(tensors, capacity, {}, work_->list) ? &work_->list : nullptr;
     }
@@ -153,7 +153,7 @@ ChainPlan ChainPlans::plan(const TensorFlags& tensors, const Device& device) con
     return plan(tensors, device, true);
 }
 
-// What a planner refuses before it begins.
+// Checks before planning.
 bool ChainPlans::may_fit(const ChainPlanner& planner, const Device& device) const {
     if (device.memory >= peak_) {
         return true;

@@ -1,4 +1,4 @@
-// GREEDY and DYNPROG on one chain, for any memory and link: what its points share is prepared once.
+// GREEDY and DYNPROG on one chain, for any memory and link: data shared by all points is prepared once.
 #pragma once
 
 #include "memsched/bounds/bounds.h"
@@ -13,25 +13,25 @@
 
 namespace memsched {
 
-using TensorFlags = std::vector<std::uint8_t>; // one a tensor: it travels
+using TensorFlags = std::vector<std::uint8_t>; // one per tensor: whether it is offloaded
 
-// A set that travels, and what the planner's own model says of it.
+// An offload set, and its value in the planner's own model.
 struct ChainChoice {
     TensorFlags tensors;
     std::optional<FluidSolution> model; // of DYNPROG
 };
 
-// How a point is planned: by GREEDY, or with `fluid` by DYNPROG.
+// The planner of a point: GREEDY, or with `fluid` DYNPROG.
 struct ChainPlanner {
     std::optional<FluidOptions> fluid;
-    bool break_ties = true; // DYNPROG takes GREEDY's set where the model values it no less and the simulator more
+    bool break_ties = true; // DYNPROG takes GREEDY's set if the model rates it no worse and the simulator better
 };
 
-// A list of steps, and what the simulator and the bound say of it.
+// A list of steps, its simulated timeline and its lower bound.
 struct ChainPlan {
     StepList list;
     Timeline timeline;
-    Seconds lower_bound = 0; // as it was derived: it may be above the makespan by rounding
+    Seconds lower_bound = 0; // as derived: it may exceed the makespan by rounding
 };
 
 // A point of a sweep.
@@ -42,7 +42,7 @@ struct PlanFigures {
     std::int64_t offloaded = 0; // tensors
 };
 
-// Any number of threads may ask at once.
+// Thread-safe.
 class ChainPlans {
   public:
     // graph: the chain's, `cut` into pieces or not; a reference is kept. compute: seconds of all runs, as the caller
@@ -51,18 +51,18 @@ class ChainPlans {
     ~ChainPlans();
 
     const Graph& graph() const { return graph_; }
-    Bytes fluid_least() const; // from there on DYNPROG has a plan where there is a link; bytes, resident included
+    Bytes fluid_least() const; // DYNPROG has a plan from here on if there is a link; bytes, resident included
     Bytes tensor_bytes(const TensorFlags& tensors) const;
 
-    // Tensors in order of release until what must leave does: GREEDY on the graph's own tensors or pieces.
+    // The first tensors in order of release that free enough: GREEDY on the graph's own tensors or pieces.
     TensorFlags release_prefix(const Device& device) const;
 
     ChainChoice choose(const ChainPlanner& planner, const Device& device, const Progress& progress) const;
 
-    // The no-wait schedule of one set. Throws InfeasibleError or ScheduleError where it does not run.
+    // The no-wait schedule of one set. Throws InfeasibleError or ScheduleError if it does not run.
     ChainPlan plan(const TensorFlags& tensors, const Device& device) const;
 
-    // Choice and plan in one. None where there is no plan, or something to say about it: then ask for one by one.
+    // Choice and plan in one. None if there is no plan, or a message about it: then plan this point on its own.
     std::optional<PlanFigures> figures(const ChainPlanner& planner, const Device& device,
                                        const Progress& progress) const;
 
@@ -87,7 +87,7 @@ class ChainPlans {
     mutable std::vector<std::unique_ptr<Work>> idle_;
 };
 
-// The stage of each tensor of a chain's graph, -1 for what does not travel: block k is a^k and tape^k.
+// The stage of each tensor of a chain's graph, -1 if it cannot be offloaded: stage k has a^k and tape^k.
 std::vector<std::int32_t> stages_of_tensors(const Graph& graph);
 
 } // namespace memsched

@@ -17,7 +17,7 @@ constexpr std::size_t width_growth = 8;
 constexpr std::size_t walk_per_width = 32; // sets that the local search tries after a pass, per state of its width
 constexpr std::size_t few_states = 56;     // not worth sorting for dominance
 constexpr std::uint32_t nowhere = ~0U;
-constexpr std::size_t asked_after = 256; // states between two questions whether to stop
+constexpr std::size_t asked_after = 256; // states between two checks whether to stop
 
 // A child of a state of the stage, and the bound by which the most promising are chosen.
 struct Node {
@@ -31,12 +31,12 @@ struct Rank {
     std::uint32_t place, child;
 
     bool operator<(const Rank& other) const {
-        const bool first = (idle < other.idle) | ((idle == other.idle) & (place < other.place)); // without branches
+        const bool first = (idle < other.idle) | ((idle == other.idle) & (place < other.place)); // branch-free
         return (held < other.held) | ((held == other.held) & first);
     }
 };
 
-// Ranks that come nearly in order: as long as they do, each goes to its place.
+// Sorts ranks that are nearly in order.
 class RankList {
   public:
     void clear() {

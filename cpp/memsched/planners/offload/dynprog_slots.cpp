@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t fallback_states = 1'000'000; // of the search on real sizes that follows a failed discretisation
 
-// value / width, with quotients that are whole up to rounding made whole.
+// value / width, where a quotient that is whole up to rounding errors is made whole.
 double ratio(double value, double width) {
     const double quotient = value / width, nearest = std::floor(quotient + 0.5);
     return std::abs(quotient - nearest) <= 1e-9 * std::max(1.0, nearest) ? nearest : quotient;
@@ -23,7 +23,7 @@ std::vector<double> ceil_slots(const std::vector<double>& values, double width) 
     return slots;
 }
 
-// Slots such that every prefix sum is that of the values, rounded.
+// Slots whose every prefix sum is the rounded prefix sum of the values.
 template <class Round> std::vector<double> partial_sums(const std::vector<double>& values, double width, Round round) {
     std::vector<double> slots;
     slots.reserve(values.size());

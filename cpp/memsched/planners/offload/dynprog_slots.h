@@ -9,7 +9,7 @@
 
 namespace memsched {
 
-// A chain as the paper sees it: x_0 = activation[0] and x_k = saved[k-1] travel whole.
+// A chain in the paper's model: x_0 = activation[0] and x_k = saved[k-1] are offloaded whole.
 class FluidSizes {
   public:
     // compute: seconds of all runs, summed as the caller sums them.
@@ -22,12 +22,12 @@ class FluidSizes {
 
     // In bytes and link bytes; without a link, or with a free one, no time passes.
     FluidChain exact(Bytes capacity, Bandwidth bandwidth) const;
-    // In slots of `width` bytes; times round down, all else rounds up. The activations are rounded already.
+    // In slots of `width` bytes; times are rounded down, the rest up. The activations are already rounded.
     FluidChain in_slots(double width, double slots, Bandwidth bandwidth, const std::vector<double>& activation) const;
     std::vector<double> activation_in_slots(double width) const;
-    // Adds a slot to the activation that is below its size and closest to it; false when none is below.
+    // Adds a slot to the activation that is closest below its size; false if none is below its size.
     bool refine(std::vector<double>& activation, double width) const;
-    // x_0, x_1, .. until `excess` bytes travel (GREEDY).
+    // x_0, x_1, .. until `excess` bytes are offloaded (GREEDY).
     std::vector<std::uint8_t> prefix(Bytes excess) const;
 
   private:
@@ -36,8 +36,8 @@ class FluidSizes {
     Bytes peak_ = 0, least_ = 0;
 };
 
-// The bandwidth of one link that carries both directions: of two different ones, their harmonic mean. What moves more
-// in `compute` seconds than a double can count is as good as free.
+// The bandwidth of one link for both directions: of two different ones, their harmonic mean. A link that moves more in
+// `compute` seconds than a double can hold counts as free.
 Bandwidth fluid_bandwidth(Bandwidth d2h, Bandwidth h2d, Seconds compute);
 
 struct FluidOptions {
@@ -56,9 +56,9 @@ struct FluidSolution {
     std::int64_t slots = 0; // 0: real sizes
 };
 
-// Solves a feasible instance; capacity without resident. In slots it is solved again and again with finer activations
-// until the set fits the real sizes. Gradients and overheads round up, so a capacity close to the least may have no
-// solution in slots; then, and after max_rounds, the real sizes decide, with a bound on the states.
+// Solves a feasible instance; capacity without resident. In slots it is solved repeatedly with finer activations until
+// the set fits the real sizes. Gradients and overheads are rounded up, so close to the least capacity there may be no
+// solution in slots; then, and after max_rounds, the real sizes are used, with a limit on the states.
 FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const FluidOptions& options,
                           const Progress& progress);
 

@@ -8,7 +8,7 @@
 
 namespace memsched {
 
-// States, one a row.
+// States, one per row.
 struct FluidStates {
     std::vector<double> held, out_queue, in_queue, idle, moved;
 
@@ -18,7 +18,7 @@ struct FluidStates {
     FluidState operator[](std::size_t k) const { return {held[k], out_queue[k], in_queue[k], idle[k], moved[k]}; }
 };
 
-// What comes of the states: of state p the child 2 p keeps x_i, and 2 p + 1 offloads it.
+// The children of the states: for state p, child 2 p keeps x_i, and 2 p + 1 offloads it.
 struct FluidChildren {
     FluidStates of[2];
     std::vector<double> bound[2]; // on the makespan of every completion; infinity where the stage has no room
@@ -32,7 +32,7 @@ struct FluidChildren {
 std::size_t advance_all(const FluidStage& stage, const FluidBound* next, const FluidStates& states,
                         FluidChildren& children);
 
-// Which of the kept states make a new one superfluous: it holds no less and is idle no less, even if the kept state
+// Decides which kept states dominate a new one: the new one holds no less and is idle no less, even if the kept state
 // first waits until its queues are as short.
 class DominanceFilter {
   public:
@@ -43,7 +43,7 @@ class DominanceFilter {
              std::vector<std::uint32_t>& kept);
 
   private:
-    std::vector<double> out_, in_, idle_; // of what is kept; endlessly idle rows behind it
+    std::vector<double> out_, in_, idle_; // of kept states, followed by rows with infinite idle time
     std::size_t size_ = 0;
 };
 

@@ -69,7 +69,7 @@ struct FluidBound {
     double need; // largest demand from this stage on beyond held, if all is kept
     double solo; // the same beyond what was kept before it, if all is offloaded
 
-    // Infinity: there is no way on.
+    // Infinity: the state has no completion.
     double of(const FluidState& s) const {
         const auto positive = FluidStage::positive;
         const double sent = 2 * s.moved - positive(s.out_queue) - positive(s.in_queue);

@@ -1,5 +1,5 @@
-// Local search over offload sets in the interruptible model: finds, where the dynamic program's beam is too narrow,
-// sets whose size matches what has to leave.
+// Local search over offload sets in the interruptible model: finds sets whose size matches the bytes that must leave,
+// where the beam of the dynamic program is too narrow.
 #pragma once
 
 #include "memsched/planners/offload/flip_move.h"

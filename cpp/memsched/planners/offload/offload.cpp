@@ -10,15 +10,15 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t slice = 32;          // moves between two looks at the clock, fewer ..
-constexpr std::size_t simulated = 50'000;  // .. where so many ops are simulated for them
-constexpr std::size_t slices_a_turn = 128; // of one walk before the other has its turn
+constexpr std::size_t slice = 32;          // moves between two checks of the clock, fewer ..
+constexpr std::size_t simulated = 50'000;  // .. if they simulate more ops than this
+constexpr std::size_t slices_a_turn = 128; // of one walk before the other gets its turn
 constexpr std::size_t turns = 8;           // of both walks, at least, where the moves are limited
 constexpr std::size_t patience =
     200; // moves without progress, per movable tensor, before the set walk starts elsewhere
 
-// Two walks in turn: one over sets, and one over the positions of the transfers of the best set that the first has
-// found.
+// Two walks that alternate: one over sets, and one over the positions of the transfers of the best set found by the
+// first.
 class OffloadSearch {
   public:
     OffloadSearch(const Graph& graph, const Device& device, Bytes budget, const OffloadOptions& options,

@@ -15,8 +15,8 @@ namespace memsched {
 struct OffloadOptions {
     Seconds lower_bound = 0;                                        // stop when this is reached ..
     double gap = 0;                                                 // .. within this ratio
-    std::uint64_t seed = 0;                                         // of the random walk
-    std::uint64_t most = std::numeric_limits<std::uint64_t>::max(); // moves, but for the last slice of them
+    std::uint64_t seed = 0;                                         // of the walks
+    std::uint64_t most = std::numeric_limits<std::uint64_t>::max(); // moves, up to one slice more
 };
 
 struct OffloadSolution {
@@ -25,8 +25,8 @@ struct OffloadSolution {
     std::uint64_t evaluations = 0; // sets simulated
 };
 
-// starts: offload sets to begin with, one flag a tensor, rows one after the other. The result is never worse than any
-// of them that runs. Throws InfeasibleError when the budget (bytes, resident included) is below min_memory(graph).
+// starts: initial offload sets, one flag per tensor, rows concatenated. The result is never worse than any of them that
+// runs. Throws InfeasibleError if the budget (bytes, resident included) is below min_memory(graph).
 OffloadSolution offload_search(const Graph& graph, const Device& device, Bytes budget,
                                std::span<const std::uint8_t> starts, const OffloadOptions& options,
                                const Progress& progress);

@@ -1,6 +1,6 @@
-// Local search over which tensors travel, on the simulated makespan of the no-wait schedule of each set. Among sets
-// that are about as fast it prefers those that move less: on plateaus the walk would otherwise drift towards moving
-// half of all.
+// Local search over offload sets, by the simulated makespan of the no-wait schedule of each set. Among sets that are
+// about equally fast it prefers those that move less; otherwise, on plateaus, the walk would drift towards offloading
+// half of all tensors.
 #pragma once
 
 #include "memsched/build/set_builder.h"
@@ -22,7 +22,7 @@ class SetWalk {
     void restart(const std::vector<std::uint8_t>& travels, Seconds makespan);
     // Restarts a quarter of the flags away from `travels`, or at it when nothing that far away runs.
     void perturb(const std::vector<std::uint8_t>& travels, Seconds makespan);
-    // Tries so many neighbours, fewer when `target` is reached. Whether the best since the restart got better.
+    // Tries up to `moves` neighbours, fewer if `target` is reached. Whether the best since the restart improved.
     bool run(std::size_t moves, Seconds target);
 
     const std::vector<std::uint8_t>& best() const { return best_; }

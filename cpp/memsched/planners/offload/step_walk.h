@@ -1,5 +1,5 @@
-// Local search over where transfers stand in a list of steps: their order and the runs that they wait for. It may leave
-// the class of schedules in which every prefetch stands after every offload.
+// Local search over the positions of transfers in a list of steps: their order and the runs that they wait for. It may
+// leave the class of schedules in which every prefetch comes after every offload.
 #pragma once
 
 #include "memsched/simulate/simulate.h"

@@ -1,4 +1,4 @@
-// How little memory rotor and POFO can do with, exactly, and a plan for any memory from there up.
+// The least memory that rotor and POFO need, exactly, and a plan for any memory from there up.
 #pragma once
 
 #include "memsched/planners/remat/pofo_plan.h"
@@ -9,10 +9,9 @@
 
 namespace memsched {
 
-// Everything in bytes, resident excluded, without slots and without times: what fits depends on neither. Exact for up
-// to most_exact layers, whose table takes 4 layers^2 bytes. For longer chains it is the least of plans that run each
-// segment from its start again for each of its layers, which is seldom more: that takes layers^2 steps at worst, and
-// no table.
+// Bytes, resident excluded, without slots or times, which do not matter for what fits. Exact for up to most_exact
+// layers, whose table takes 4 layers^2 bytes. For longer chains it is the least of plans that run each segment from its
+// start for each of its layers, which is seldom more; that takes layers^2 steps at worst, and no table.
 class LeastMemory {
   public:
     static constexpr int most_exact = 600;
@@ -21,10 +20,10 @@ class LeastMemory {
     LeastMemory(const RematChain& chain, const Progress& progress, int exact = most_exact);
 
     Bytes rotor() const { return rotor_; }
-    Bytes pofo() const { return blocks_[1][0]; } // on a device with a link, on which all inputs of blocks travel
+    Bytes pofo() const { return blocks_[1][0]; } // on a device with a link, if all inputs of blocks are offloaded
 
-    // Plans that fit for certain, with no claim on their time beyond halving what is run again: for memories so close
-    // to the least that sizes rounded up to slots fit no more. capacity >= rotor() or pofo(). PofoPlan::time is 0.
+    // Plans that certainly fit, whose time is only improved by halving what is recomputed: for memories so close to the
+    // least that sizes rounded up to slots do not fit. capacity >= rotor() or pofo(). PofoPlan::time is 0.
     std::vector<RematOp> rotor_sequence(Bytes capacity) const;
     PofoPlan pofo_plan(Bytes capacity) const;
 
@@ -57,7 +56,7 @@ class LeastMemory {
     void append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const;
 
     const RematChain& chain_;
-    std::vector<std::vector<Bytes>> segments_; // empty where they are not exact
+    std::vector<std::vector<Bytes>> segments_; // empty if not exact
     std::vector<std::array<Bytes, 2>> blocks_; // from layer i on, its input a^{i-1} or all that was saved
     Bytes rotor_ = 0;
 };

@@ -1,4 +1,4 @@
-// The best way to run a part of a chain backward while offloaded data of other parts comes back: POFO's C_A.
+// The best way to run a segment backward while offloaded data of other segments comes back: POFO's C_A.
 #pragma once
 
 #include "memsched/planners/remat/segments.h"
@@ -10,8 +10,8 @@
 namespace memsched {
 
 // C_A(first, last, A, Delta) of POFO, section B.3: the least time of a segment at whose end `owed` slots of other data
-// must have arrived over the link; `free` slots are there besides the segment's input, with none of that data. Values
-// are computed when asked for and kept. One object serves one thread.
+// must have arrived over the link; `free` slots are available in addition to the segment's input, without that data.
+// Values are computed on demand and cached. One object per thread.
 class LinkedSegments {
   public:
     // bandwidth: of prefetches, bytes per second, > 0 (infinite: nothing is ever owed). `pause` is called now and then
@@ -23,8 +23,8 @@ class LinkedSegments {
     // Seconds; infinity when the segment does not fit. 0 <= free <= slots.
     Seconds time(int first, int last, int free, Bytes owed);
 
-    // At most time(), at once: the least time of any sequence that fits, and the wait of its last operation, the
-    // backward of `first`, at whose end all that is owed is there.
+    // A lower bound on time(), without search: the least time of any sequence that fits, and the wait of its last
+    // operation, the backward of `first`, at whose end everything owed has arrived.
     Seconds least(int first, int last, int free, Bytes owed) const {
         return chain_.ideal(first, last) + static_cast<Seconds>(table_.extra(first, last, free)) +
                wait(backward_[RematChain::at(first)], free, static_cast<double>(owed));

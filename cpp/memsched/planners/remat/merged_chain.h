@@ -1,4 +1,4 @@
-// Long chains with neighbouring layers taken as one, for tables that grow with the square of the layers.
+// Long chains with neighbouring layers merged, for tables that grow with the square of the layers.
 #pragma once
 
 #include "memsched/planners/remat/pofo_plan.h"
@@ -7,14 +7,14 @@
 
 namespace memsched {
 
-constexpr int most_table_layers = 400; // what a table is made for; longer chains are planned in so many groups
+constexpr int most_table_layers = 400; // limit of a table; longer chains are planned in this many groups
 
-// Groups of neighbouring layers that are saved, run from a checkpoint and run backward together. What a group needs is
-// the most that any of its layers needs meanwhile, so a plan of the groups, layer by layer, fits the memory that it was
-// made for and takes the time that it was given; plans that treat the layers of a group differently are lost.
+// Groups of neighbouring layers that are saved, run from a checkpoint and run backward together. The need of a group is
+// the largest need of its layers, so a plan of the groups, carried out layer by layer, fits its memory and takes its
+// time. Plans that treat the layers of a group differently are lost.
 struct MergedChain {
-    // At most `most` >= 2 layers, the loss alone; the same chain where it has no more. Groups hold about as many bytes
-    // and layers as each other, and end where little crosses.
+    // At most `most` >= 2 layers, with the loss on its own; the same chain if it has no more. Groups have similar
+    // numbers of bytes and layers, and end where little crosses.
     MergedChain(const RematChain& source, int most);
 
     std::vector<int> ends; // last layer of the source in each group, 0 for the input

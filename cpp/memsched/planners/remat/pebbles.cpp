@@ -22,7 +22,7 @@ template <class Each> void each_of(Mask mask, const Each& each) {
     }
 }
 
-// What can still be done depends on nothing else: feasibility is decided by the order of the list.
+// Nothing else matters for what can follow: feasibility is decided by the order of the list.
 struct State {
     Mask ran = 0, device = 0, host = 0;
 
@@ -80,7 +80,7 @@ class Game {
         }
     }
 
-    // `greed` times what is still to run counts with what is spent.
+    // The cost of a state is the time spent plus `greed` times the time of the remaining ops.
     PebbleGame play(double greed, std::int64_t most_states, const Progress& progress) {
         nodes_.clear();
         known_.clear();
@@ -126,7 +126,7 @@ class Game {
         return sum;
     }
 
-    // All ways that are worth it: no other is as fast and needs as little.
+    // All undominated ways: no other is as fast and needs as little.
     std::vector<Run> runs_of(OpId id) const {
         const Op& op = graph_.op(id);
         std::vector<Run> runs;
@@ -189,8 +189,8 @@ class Game {
         });
     }
 
-    // A step that takes memory, after each least set of tensors is dropped that makes room for it: to drop more, or
-    // earlier, gains nothing. `after.device` has what it makes alone.
+    // A step that takes memory, after dropping each minimal set of tensors that makes room for it: dropping more, or
+    // earlier, gains nothing. `after.device` has only what the step makes.
     void take(std::int32_t id, const State& after, Mask useful, Mask locked, Bytes needed, Seconds time,
               const Step& step) {
         const Mask here = nodes_[at(id)].state.device;

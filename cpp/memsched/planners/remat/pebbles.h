@@ -1,5 +1,5 @@
-// A plan of any small graph, whatever it takes: the game of red and blue pebbles (Hong and Kung, 1981), searched state
-// by state. Ops run in any order, again, with or without their tapes; any tensor may leave, come back or be dropped.
+// A plan of any small graph: the game of red and blue pebbles (Hong and Kung, 1981), searched state by state. Ops may
+// run in any order and repeatedly, with or without their tapes; any tensor may be offloaded, fetched or dropped.
 #pragma once
 
 #include "memsched/model/device.h"
@@ -14,15 +14,15 @@ namespace memsched {
 
 struct PebbleGame {
     std::optional<StepList> steps; // of the plan, if one was found
-    bool proven = false;           // there is none: every state was seen
+    bool proven = false;           // proven that there is none: every state was searched
     std::int64_t states = 0;
 };
 
 // Graphs of more ops or tensors are not searched.
 constexpr std::size_t most_pebbles = 64;
 
-// The plan of the least time, if nothing overlapped, among those that need at most `most_states` states to be found;
-// where there is none, the first that a greedy search meets in as many. budget: bytes, resident included.
+// The plan with the least time if nothing overlapped, if it is found within `most_states` states; otherwise the first
+// plan that a greedy search finds within as many. budget: bytes, resident included.
 PebbleGame play_pebbles(const Graph& graph, const Device& device, Bytes budget, std::int64_t most_states,
                         const Progress& progress);
 

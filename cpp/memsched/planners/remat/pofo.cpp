@@ -10,7 +10,7 @@
 namespace memsched {
 namespace {
 
-// Bytes of Delta that are left after so much time.
+// Bytes of Delta that remain after some time.
 double after(double bytes, Bandwidth speed, Seconds time) {
     return std::isinf(speed) || bytes == 0 ? 0.0 : std::max(0.0, bytes - speed * time);
 }
@@ -20,7 +20,7 @@ Bytes owed_slots(const SegmentTable& table, double bytes) {
     return static_cast<Bytes>(std::ceil(bytes / static_cast<double>(table.width()) - 1e-7));
 }
 
-// Whether all threads shall stop. Only the caller's hears progress.
+// Whether all threads must stop. Only the caller's thread checks progress.
 class Halt {
   public:
     Halt(const Progress& progress, Workers& workers) : progress_(progress), workers_(workers) {}
@@ -69,7 +69,7 @@ class Expansion {
         : table_(table), chain_(table.chain()), options_(options), bound_(bound),
           segments_(table, options.linked() ? options.h2d : 1.0, [&halt, worker] { halt.heed(worker); }) {}
 
-    // A state of layer `i` becomes one label or two for each block; those that cannot lead below the limit are left
+    // Each block turns a state of layer `i` into one or two labels; labels that cannot lead below the limit are left
     // out.
     void run(int i, bool all, std::int32_t id, const PofoLabel& label, Seconds limit, std::vector<PofoLabel>& next) {
         start(i, all, id, label, limit, next);
@@ -108,7 +108,7 @@ class Expansion {
         }
     }
 
-    // What remains at the loss: what is still to leave or to come back takes time of its own.
+    // The time remaining at the loss: bytes still to leave or to come back take extra time.
     Seconds finish(bool all, const PofoLabel& label) {
         const int i = chain_.layers;
         std::vector<PofoLabel> none;
@@ -219,7 +219,7 @@ class ForwardPhase {
         : chain_(table.chain()), table_(table), options_(options), bound_(bound), workers_(workers),
           expansions_(expansions), front_(table, options, beam), progress_(progress), halt_(halt) {}
 
-    // A plan faster than `limit`, if there is one and progress lets it be found.
+    // A plan faster than `limit`, if there is one and it is found before progress says stop.
     std::optional<PofoPlan> run(Seconds limit) {
         front_.start();
         for (int i = 1; i < chain_.layers; ++i) {
@@ -247,11 +247,11 @@ class ForwardPhase {
     }
 
   private:
-    // Each thread takes a range of the states; what follows is collected in their order. False when told to stop.
+    // Each thread takes a range of the states; successors are collected in order. False when told to stop.
     bool expand(int i, bool all, const std::vector<std::int32_t>& ids, Seconds limit) {
         constexpr std::size_t share = 16;
         const std::size_t parts = (ids.size() + share - 1) / share;
-        const auto round = static_cast<std::size_t>(4 * workers_.threads()); // between rounds others are heard
+        const auto round = static_cast<std::size_t>(4 * workers_.threads()); // progress is checked between rounds
         std::vector<std::vector<PofoLabel>> next(round);
         for (std::size_t from = 0; from < parts; from += round) {
             if (progress_.tick(static_cast<double>(i) / chain_.layers)) {

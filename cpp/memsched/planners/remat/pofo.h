@@ -21,8 +21,8 @@ struct PofoOptions {
 };
 
 // The best plan found, never worse than rotor's; with options.exact and no limit on the host the optimum of the
-// recurrences in slots. None where no plan fits. It does not depend on the number of threads. Where progress says stop,
-// the best plan so far.
+// recurrences in slots. None if no plan fits. It does not depend on the number of threads. When progress says stop, the
+// best plan so far.
 std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
                              const Progress& progress);
 

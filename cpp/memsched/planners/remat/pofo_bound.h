@@ -1,4 +1,4 @@
-// Lower bounds on what is left to do from a state of POFO's forward phase.
+// Lower bounds on the remaining time from a state of POFO's forward phase.
 #pragma once
 
 #include "memsched/planners/remat/pofo_phase_bound.h"
@@ -9,14 +9,14 @@
 
 namespace memsched {
 
-// In each phase both the compute time and the link time bound the phase from below, and so does any mean of them. For
-// fixed weights of the mean the best remaining decisions follow from the memory held alone: one table of layers x
-// slots for each pair of weights. Those of PofoPhaseBound are better, and dearer.
+// In each phase the compute time and the link time both bound the phase from below, and so does any mean of them. For
+// fixed weights of the mean, the best remaining decisions depend only on the memory held: one table of layers x slots
+// for each pair of weights. The bounds of PofoPhaseBound are better, but more expensive.
 class PofoBound {
   public:
     PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress);
 
-    // Whether progress let it be made; of no use otherwise.
+    // Whether it is complete; unusable otherwise.
     bool complete() const { return complete_ && (!phases_ || phases_->complete()); }
 
     static constexpr int pairs = 16;
@@ -27,7 +27,7 @@ class PofoBound {
     // What rounding of the single precision may add to a bound.
     double slack() const { return chain_.layers * static_cast<double>(std::numeric_limits<float>::epsilon()); }
 
-    // The slot of the tables for so many bytes held.
+    // The slot of the tables for a number of bytes held.
     int slot(Bytes held) const {
         const Bytes free = std::max<Bytes>(0, options_.capacity - held);
         const Bytes slots = options_.exact ? free / table_.width() : table_.covering(free);

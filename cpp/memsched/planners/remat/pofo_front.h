@@ -1,4 +1,4 @@
-// The states of POFO's forward phase that are still worth following.
+// The undominated states of POFO's forward phase.
 #pragma once
 
 #include "memsched/planners/remat/pofo_bound.h"
@@ -8,7 +8,7 @@
 
 namespace memsched {
 
-// How a state was reached, and at what cost: seconds of the forward and backward parts of the blocks so far.
+// How a state was reached, and its cost: seconds of the forward and backward parts of the blocks so far.
 struct PofoLabel {
     Seconds cost = 0;
     PofoState state;
@@ -17,10 +17,9 @@ struct PofoLabel {
     PofoBlock block;          // the last block
 };
 
-// Labels wait by the layer and kind of input of their next block. Of those with the same state the cheapest stays,
-// which is exact. A beam also drops a label where another one holds no more and is no worse in cost after it has waited
-// for whatever it has more to send or to fetch: value(Delta + x) <= value(Delta) + x / beta but for the rounding to
-// slots.
+// Labels are kept by the layer and kind of input of their next block. Of labels with the same state the cheapest is
+// kept, which is exact. A beam also drops a label if another one holds no more and costs no more, even after waiting
+// for whatever more it has to send or fetch: value(Delta + x) <= value(Delta) + x / beta, up to rounding to slots.
 class PofoFront {
   public:
     // beam: labels kept per layer and kind of input, 0: the best of each state (options.exact only).

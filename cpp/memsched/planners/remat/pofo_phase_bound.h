@@ -1,4 +1,4 @@
-// Sharp lower bounds on what is left to do from a state of POFO's forward phase, in slots.
+// Sharp lower bounds on the remaining time from a state of POFO's forward phase, in slots.
 #pragma once
 
 #include "memsched/planners/remat/pofo.h"
@@ -17,16 +17,16 @@ struct PofoState {
     double leaving = 0, arriving = 0;
 };
 
-// One phase is followed block by block with all its waits; of the other only the compute time counts. What is left is
-// then a table over the memory held and what is in transfer in the phase that is followed. Holds 8 layers slots^2
-// bytes.
+// One phase is followed block by block with all its waits; of the other only the compute time counts. The remaining
+// time is then a table over the memory held and the bytes in transfer in the phase that is followed. Takes 8 layers
+// slots^2 bytes.
 class PofoPhaseBound {
   public:
     // For options.exact with a link. Plans that take `limit` or longer need not be bounded.
     PofoPhaseBound(const SegmentTable& table, const PofoOptions& options, Seconds limit, Workers& workers,
                    const Progress& progress);
 
-    // Whether progress let it be made; of no use otherwise.
+    // Whether it is complete; unusable otherwise.
     bool complete() const { return complete_; }
 
     // At least so many seconds remain from a state before layer `layer`, whose input is (not) all that was saved;

@@ -1,4 +1,4 @@
-// What POFO decides: the blocks of the forward phase, and the operations that follow from them.
+// POFO's decisions: the blocks of the forward phase, and the resulting operations.
 #pragma once
 
 #include "memsched/planners/remat/remat_chain.h"
@@ -12,8 +12,8 @@ namespace memsched {
 struct PofoBlock {
     int first = 0, last = 0;
     bool all = true;
-    bool input_saved = false; // its input is all that layer first - 1 saves, not its output alone
-    bool offloaded = false;   // its input travels
+    bool input_saved = false; // its input is all that layer first - 1 saves, not only its output
+    bool offloaded = false;   // its input is offloaded
 };
 
 struct PofoPlan {

@@ -1,5 +1,5 @@
-// A chain as rotor and POFO see it: layers 1 .. n and the loss as layer n + 1, and the memory that each operation
-// needs.
+// A chain in the form of rotor and POFO: layers 1 .. n and the loss as layer n + 1, and the memory needs of each
+// operation.
 #pragma once
 
 #include "memsched/model/chain.h"
@@ -11,9 +11,9 @@ namespace memsched {
 
 // Columns by layer, 1 .. layers (entry 0 is of the input, or unused). The loss takes no time and saves nothing.
 //
-// A layer runs forward in three ways: F_all saves all that its backward needs, F_ck keeps its input only, F_none drops
-// its input too. The stored input of the part of the chain at hand never counts in the needs below (NeurIPS 2021,
-// Table 1 and section 3).
+// A layer runs forward in three ways: F_all saves all that its backward needs, F_ck keeps only its input, F_none drops
+// its input too. The needs below never include the stored input of the current part of the chain (NeurIPS 2021, Table 1
+// and section 3).
 struct RematChain {
     // Times are in units of 2^unit seconds.
     explicit RematChain(const Chain& chain, int unit = 0);
@@ -29,10 +29,10 @@ struct RematChain {
     Seconds forward_sum(int first, int last) const { return forward_until[at(last)] - forward_until[at(first - 1)]; }
     Seconds ideal(int first, int last) const { return step_until[at(last)] - step_until[at(first - 1)]; }
 
-    // What is stored of layer k: a^{k-1}, or with `all` everything that F_all of layer k - 1 left.
+    // The stored input of layer k: a^{k-1}, or with `all` everything that F_all of layer k - 1 left.
     Bytes input(int k, bool all) const { return all ? saved[at(k - 1)] : activation[at(k - 1)]; }
 
-    // Bytes that the operation needs besides the stored input, and besides the gradient held meanwhile (forwards).
+    // Bytes that the operation needs in addition to the stored input and, for forwards, the gradient held meanwhile.
     Bytes need_all(int k) const { return saved[at(k)] + saving_scratch[at(k)]; }
     Bytes need_first(int k) const { return activation[at(k)] + transient_scratch[at(k)]; }
     Bytes need_next(int k) const { return activation[at(k - 1)] + need_first(k); }
@@ -43,7 +43,7 @@ struct RematChain {
     static std::size_t at(int k) { return static_cast<std::size_t>(k); }
 };
 
-// Such a unit in which all times together are about one, so that tables of floats hold them.
+// A unit in which the sum of all times is about one, so that they fit into tables of floats.
 int unit_of(const Chain& chain);
 
 // One operation of a sequence: a layer forward, with or without saving, or backward. The loss runs backward only.

@@ -1,4 +1,4 @@
-// The best way to run a part of a chain backward when nothing but memory limits it: rotor's table, C_A at Delta = 0.
+// The best way to run a segment backward if only memory limits it: rotor's table, C_A at Delta = 0.
 #pragma once
 
 #include "memsched/planners/remat/remat_chain.h"
@@ -20,15 +20,15 @@ struct SegmentChoice {
     int last = 0;
 };
 
-// For layers first .. last and a free memory of `free` slots, besides the input of the segment: the least time from
-// {input, gradient of the last layer} to {gradient of the input}, over nested persistent rematerialisation (POFO
-// section B, C_A with Delta = 0). Slots are `width` bytes; checkpoints are rounded up to slots. Holds layers^2 / 2 rows
-// of one float a slot: 117 MB for 340 layers and 500 slots. Filled by diagonals; the result does not depend on the
-// number of threads.
+// For layers first .. last and `free` slots of memory in addition to the segment's input: the least time from {input,
+// gradient of the last layer} to {gradient of the input}, over nested persistent rematerialisation (POFO section B, C_A
+// with Delta = 0). Slots are `width` bytes; checkpoints are rounded up to slots. Takes layers^2 / 2 rows of one float
+// per slot: 117 MB for 340 layers and 500 slots. Filled by diagonals; the result does not depend on the number of
+// threads.
 class SegmentTable {
   public:
-    // capacity: bytes, resident excluded, cut into about `slots` slots. Keeps a reference to chain. Where progress says
-    // stop, the table is not complete, and of no use.
+    // capacity: bytes, resident excluded, divided into about `slots` slots. Keeps a reference to chain. If progress
+    // says stop, the table is incomplete and unusable.
     SegmentTable(const RematChain& chain, Bytes capacity, int slots, Workers& workers, const Progress& progress);
 
     const RematChain& chain() const { return chain_; }
@@ -37,7 +37,7 @@ class SegmentTable {
     Bytes capacity() const { return capacity_; }
     bool complete() const { return complete_; }
 
-    // Whole slots in so many bytes, and slots that hold them.
+    // Bytes in slots, rounded down and rounded up.
     int fitting(Bytes bytes) const {
         return bytes < 0 ? -1 : static_cast<int>(std::min<Bytes>(bytes / width_, slots_));
     }
@@ -76,8 +76,8 @@ class SegmentTable {
     std::vector<std::vector<Bytes>> forwards_; // [first][last - first] largest need of the forwards, in bytes
 };
 
-// rotor: the best persistent rematerialisation of the whole chain in so many bytes (resident excluded, at most the
-// table's capacity), and its time; none where none fits.
+// rotor: the best persistent rematerialisation of the whole chain within a number of bytes (resident excluded, at most
+// the table's capacity), and its time; none if nothing fits.
 struct RotorPlan {
     std::vector<RematOp> sequence;
     Seconds time = 0;
