@@ -374,7 +374,7 @@ class Device:
     @property
     def latency(self) -> float:
         """
-        Seconds a transfer.
+        Seconds per transfer.
         """
 
     @property
@@ -443,12 +443,12 @@ class Schedule:
 
     def with_budget(self, budget: _Number) -> Schedule:
         """
-        The same in another budget (bytes, resident included).
+        The same steps with another budget (bytes, resident included).
         """
 
     def with_rounds(self, rounds: typing.Iterable[typing.Iterable[_Number]] | None) -> Schedule:
         """
-        The same steps in other rounds, a list of [batch, times].
+        The same steps with other rounds, a list of [batch, times].
         """
 
     def with_steps(self, steps: typing.Iterable[_Document]) -> Schedule:
@@ -471,7 +471,7 @@ class Schedule:
     @property
     def offloaded(self) -> tuple[typing.Any, ...]:
         """
-        Names of the tensors that are offloaded, in the order of their first offload.
+        Names of the offloaded tensors, in the order of their first offload.
         """
 
     @property
@@ -528,7 +528,7 @@ class Timeline:
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
         """
-        The timeline as it stands in a memsched-result.
+        The timeline in its form within a memsched-result.
         """
 
     @property
@@ -544,7 +544,7 @@ class Timeline:
     @property
     def end(self) -> _Seconds:
         """
-        Seconds, one entry a step.
+        Seconds, one entry per step.
         """
 
     @property
@@ -580,7 +580,7 @@ class Timeline:
     @property
     def start(self) -> _Seconds:
         """
-        Seconds, one entry a step.
+        Seconds, one entry per step.
         """
 
 class Lifetimes:
@@ -624,7 +624,7 @@ class FluidChain:
     ) -> None: ...
     def makespan(self, offloaded: numpy.typing.ArrayLike) -> float:
         """
-        Link bytes of one offload set; infinity when it does not fit.
+        Makespan of one offload set in link bytes; infinity if it does not fit.
         """
 
     @property
@@ -660,7 +660,7 @@ class FluidSolution:
 
 class ChainPlanner:
     """
-    How each point of a chain is planned.
+    A planner of points of a chain.
     """
 
     @staticmethod
@@ -670,7 +670,7 @@ class ChainPlanner:
 
 class ChainPlans:
     """
-    What the plans of one chain share on all devices.
+    Data of one chain that its plans share on all devices.
     """
 
     def __init__(self, chain: Chain, graph: Graph, cut: bool, compute: float) -> None: ...
@@ -682,12 +682,12 @@ class ChainPlans:
         progress: typing.Callable[[float], object] | None = None,
     ) -> tuple[numpy.typing.NDArray[numpy.uint8], FluidSolution | None]:
         """
-        Flags of the tensors that travel, and what DYNPROG's model says.
+        Flags of the offloaded tensors, and the solution of DYNPROG's model.
         """
 
     def figures(self, planner: ChainPlanner, devices: collections.abc.Sequence[Device]) -> list[typing.Any]:
         """
-        (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or None where there is something to say: then plan that one alone.
+        (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or None if there is a message: then plan that point on its own.
         """
 
     def plan(
@@ -703,7 +703,7 @@ class ChainPlans:
 
 class RematPlan:
     """
-    Runs of a plan on the chain's graph, and what travels.
+    Runs of a plan on the chain's graph, and its offloaded inputs.
     """
 
     @property
@@ -771,13 +771,13 @@ class RematTable:
     @property
     def complete(self) -> bool:
         """
-        Whether the time sufficed; no plan can be asked for otherwise.
+        Whether the table is complete; otherwise it has no plans.
         """
 
     @property
     def layers(self) -> int:
         """
-        Stages and the loss, or as many groups of neighbours as were asked for.
+        Stages and the loss, or the requested number of merged groups.
         """
 
     @property
@@ -785,18 +785,18 @@ class RematTable:
     @property
     def width(self) -> int:
         """
-        Bytes a slot.
+        Bytes per slot.
         """
 
 class Unrolled:
     """
-    A graph whose recomputation is explicit, one op a run.
+    A graph in which recomputation is explicit, one op per run.
     """
 
     def __init__(self, graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> None: ...
     def rolled(self, graph: Graph, schedule: Schedule) -> Schedule:
         """
-        A schedule of the unrolled graph as one of the original.
+        Translates a schedule of the unrolled graph to the original.
         """
 
     @property
@@ -832,12 +832,12 @@ def dynprog(
 ) -> DynprogSolution: ...
 def feature_maps(graph: Graph) -> list[int]:
     """
-    Ids of the activations that the backward reads, as they are written.
+    Ids of the activations that the backward reads, in the order of writing.
     """
 
 def fixed_choices(graph: Graph, workspace_limit: int) -> Graph:
     """
-    The graph with one algorithm an op: the fastest whose workspace is within the limit.
+    The graph with one algorithm per op: the fastest whose workspace is within the limit.
     """
 
 def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, float, float]:
@@ -849,12 +849,12 @@ def graph_min_memory(graph: Graph) -> int: ...
 def graph_peak_memory(graph: Graph) -> int: ...
 def hear() -> None:
     """
-    Raises where the thread is to stop: for long loops in Python.
+    Raises if the thread must stop; for long loops in Python.
     """
 
 def least_budget(graph: Graph, workspace_limit: int, classes: numpy.typing.ArrayLike) -> int:
     """
-    Bytes, resident included, from which on a plan for classes without recomputation exists.
+    Least bytes, resident included, for which a plan with classes without recomputation exists.
     """
 
 def least_memory(chain: Chain) -> tuple[int, int]:
@@ -866,19 +866,19 @@ def least_memory_plan(
     chain: Chain, capacity: int, linked: bool, progress: typing.Callable[[float], object] | None = None
 ) -> RematPlan:
     """
-    A plan that fits into any capacity from the least on, with no claim on its time.
+    A plan that fits any capacity from the least on; its time is not optimised.
     """
 
 def listen(asked: typing.Any) -> None:
     """
-    What this thread calls wherever it listens to Ctrl-C, from now on; None: nothing.
+    Sets what this thread calls wherever it checks for Ctrl-C; None: nothing.
     """
 
 def load(
     start: collections.abc.Sequence[int], end: collections.abc.Sequence[int], bytes: collections.abc.Sequence[int]
 ) -> int:
     """
-    The most bytes that are alive at once.
+    The largest number of bytes alive at once.
     """
 
 def modnn(
@@ -900,7 +900,7 @@ def modnn_min_memory(graph: Graph) -> int:
 
 def movable_tensors(graph: Graph) -> list[int]:
     """
-    Ids of the tensors that may travel, in order of release.
+    Ids of the tensors that may be offloaded, in order of release.
     """
 
 def need_of_fastest(graph: Graph) -> int:
@@ -947,7 +947,7 @@ def offload_set_schedule(
 
 def op_count(graph: Graph) -> int:
     """
-    Without making a list of them, as Graph.ops does.
+    Without making a list of them, unlike Graph.ops.
     """
 
 def op_names(graph: Graph) -> list[str]: ...
@@ -963,7 +963,7 @@ def order(
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[list[int], int, int, int]:
     """
-    The ops, the peak and its bound (bytes, resident included), and how many sets of ops were visited.
+    The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.
     """
 
 def order_bound(
@@ -985,7 +985,7 @@ def order_residency(
     graph: Graph, order: collections.abc.Sequence[int], keep: collections.abc.Sequence[int], limit: int
 ) -> tuple[typing.Any, ...]:
     """
-    What the schedule of the order holds, as columns of blocks.
+    The buffers of the order's schedule, as columns.
     """
 
 def order_schedule(
@@ -998,19 +998,19 @@ def order_schedule(
     addresses: collections.abc.Sequence[int] | None = None,
 ) -> Schedule:
     """
-    The order as a schedule; with one address a block, if they are given.
+    The order as a schedule; with one address per buffer, if given.
     """
 
 def order_within(
     graph: Graph, keep: collections.abc.Sequence[int], limit: int, seed: int, time_limit: float | None
 ) -> list[int]:
     """
-    A random order; within limit (bytes, resident included) wherever it finds a way. Empty: time ran out.
+    A random order; within limit (bytes, resident included) as far as possible. Empty if time ran out.
     """
 
 def peak_of_runs(graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> int:
     """
-    Bytes, resident included, that these runs need when nothing travels.
+    Bytes, resident included, that these runs need without offloading.
     """
 
 def place(
@@ -1025,14 +1025,14 @@ def place(
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[list[int], int, int]:
     """
-    Columns by buffer; an offset of -1 is free. The offsets, their height, and what no placement is below.
+    Columns by buffer; offset -1 is free. Returns the offsets, their height, and a lower bound on it.
     """
 
 def play_pebbles(
     graph: Graph, device: Device, most_states: int, time_limit: float | None, planner: _Document | None
 ) -> tuple[Schedule | None, bool, int]:
     """
-    A plan or None, whether it is proven that there is none, and how many states were seen.
+    A plan or None, whether it is proven that there is none, and the number of states searched.
     """
 
 def pooch(
@@ -1051,7 +1051,7 @@ def pooch(
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[Schedule | None, int]:
     """
-    The schedule, and how many plans were timed.
+    The schedule, and the number of plans simulated.
     """
 
 def prefix_makespans(
@@ -1069,12 +1069,12 @@ def prefix_makespans(
 
 def recompute_bound(graph: Graph, device: Device, budget: int) -> float:
     """
-    Seconds; holds for schedules that recompute, too.
+    Seconds; also holds for schedules that recompute.
     """
 
 def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]:
     """
-    Columns of blocks, as Timeline.blocks has them.
+    The buffers of a schedule, as columns like those of Timeline.blocks.
     """
 
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
@@ -1087,7 +1087,7 @@ def simulate_rounds(
 
 def stages_of_tensors(graph: Graph) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.bool]]:
     """
-    Of a chain's graph, by tensor: its stage, -1 for what does not travel, and whether it is a tape.
+    For a chain's graph, by tensor: its stage, -1 if it cannot be offloaded, and whether it is a tape.
     """
 
 def superneurons(
@@ -1097,7 +1097,7 @@ def swap_all(
     graph: Graph, device: Device, workspace_limit: int, scheduled: bool, planner: _Document | None
 ) -> Schedule | None:
     """
-    None where there is no such plan, as with the next three.
+    None if there is no such plan, as for the next three.
     """
 
 def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
@@ -1139,7 +1139,7 @@ def vdnn_sync(graph: Graph, device: Device, planner: _Document | None) -> tuple[
 
 def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule:
     """
-    The schedule with one address a block.
+    The schedule with one address per buffer.
     """
 
 __version__: str

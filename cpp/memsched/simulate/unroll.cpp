@@ -75,10 +75,10 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
 
 Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
     constexpr std::int64_t none = -1;
-    struct Stay {
+    struct Instance {
         std::int64_t birth = none, last_use = none; // of the current instance, as indices of runs
     };
-    std::vector<Stay> stays(graph.tensors().size());
+    std::vector<Instance> stays(graph.tensors().size());
     std::vector<Bytes> change(runs.size() + 1, 0); // of the bytes held during each run
     const auto end = [&](std::size_t t) {
         const Bytes bytes = graph.tensors()[t].bytes;
@@ -91,7 +91,7 @@ Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
     for (std::size_t k = 0; k < runs.size(); ++k) {
         const Op& op = graph.op(runs[k].op);
         for (const TensorId t : op.reads) {
-            Stay& stay = stays[static_cast<std::size_t>(t)];
+            Instance& stay = stays[static_cast<std::size_t>(t)];
             if (stay.birth == none) {
                 refuse(graph, op.name, t, k);
             }

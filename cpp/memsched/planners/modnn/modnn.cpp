@@ -14,9 +14,9 @@ namespace {
 using Scheme = ModnnState::Scheme;
 
 // The decisions of Algorithm 1, op by op.
-class Walk {
+class Algorithm1 {
   public:
-    Walk(const Graph& graph, const Device& device, Bytes capacity, const ModnnOptions& options)
+    Algorithm1(const Graph& graph, const Device& device, Bytes capacity, const ModnnOptions& options)
         : facts_(graph), foresight_(facts_), options_(options), state_(facts_, device, capacity),
           ops_(static_cast<OpId>(graph.ops().size())) {}
 
@@ -277,7 +277,7 @@ ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, cons
                                   " bytes; it needs M >= " + std::to_string(least),
                               least);
     }
-    return Walk(graph, device, most - graph.resident(), options).plan(progress);
+    return Algorithm1(graph, device, most - graph.resident(), options).plan(progress);
 }
 
 } // namespace memsched
