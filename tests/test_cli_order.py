@@ -186,5 +186,5 @@ class TestPlace:
         assert "cannot be written" in fails("place", "b.csv", "-o", "none/p.csv")
         assert "cannot be written" in fails("place", "b.csv", "-o", "p.csv", "--plot", "none/p.png")
         for option in (("--capacity", "1KiB"), ("--method", "greedy")):
-            assert "for its budget" in fails("place", "r.json", "-o", "p.json", *option)
+            assert "within its budget" in fails("place", "r.json", "-o", "p.json", *option)
         assert "two pictures" in fails("plot", "r.json", "--classes", "--addresses", "-o", "p.png")

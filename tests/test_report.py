@@ -628,7 +628,7 @@ class TestCommand:
         assert "planners-1" in data_of(Path("r.html").read_text())["tables"]
 
     def test_errors_name_the_file_and_the_remedy(self, folder: Path) -> None:
-        assert "'none.json' is no file" in run("none.json", "-o", "r.html", status=2)
+        assert "'none.json' is not a file" in run("none.json", "-o", "r.html", status=2)
         Path("half.json").write_text('{"format": ')
         assert "'half.json'" in run("g.json", "half.json", "-o", "r.html", status=2)
         Path("plan.json").write_text(json.dumps(RESULT.schedule.to_json()))
