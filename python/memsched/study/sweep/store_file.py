@@ -54,6 +54,13 @@ PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 """
 
+_VERSION_1 = {
+    "problems": ("key", "name", "source", "ideal", "document"),
+    "points": tuple(POINT),
+    "sweeps": ("name", "alive"),
+    "claims": ("key", "sweep"),
+}
+
 _PYTHON = {"TEXT": str, "INTEGER": int, "REAL": float}
 _REAL = [at for at, (name, kind) in enumerate(POINT.items()) if kind[:4] == "REAL" and name != "bandwidth"]
 _STATUS = list(POINT).index("status")
@@ -116,6 +123,13 @@ def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
     sqlite3.Error
         It cannot be read, or has other tables.
     """
+    for name, columns in _VERSION_1.items():
+        found = [column[1] for column in old.execute(f"PRAGMA table_xinfo({name})")]
+        if found != list(columns):
+            raise StoreError(
+                f"'{path}' has a table {name!r} that is not a store's, with the columns {', '.join(found)}; "
+                "give another file"
+            )
     problem = old.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise damaged(path, str(problem))
