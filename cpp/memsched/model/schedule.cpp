@@ -63,7 +63,7 @@ std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std
         const bool known = name.empty() ? has_workspace : place != places.end();
         if (!known || address < 0) {
             fail(index, "address " + std::to_string(address) + " of '" + name + "', in '" + step.name +
-                            "'; addresses are >= 0 and belong to what the step puts on the device");
+                            "'; addresses are >= 0 and belong to what the step places on the device");
         }
         found[name.empty() ? tensors.size() : place->second] = address;
     }
