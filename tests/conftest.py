@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)
@@ -15,3 +18,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send to themselves.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def quiet_collector() -> Iterator[None]:
+    """Without hypothesis's callback of the collector: an interrupt within it is lost."""
+    held = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(held)

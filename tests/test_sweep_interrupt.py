@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any
@@ -104,15 +103,6 @@ def test_an_interrupt_that_is_lost_is_told_again() -> None:
     with pytest.raises(KeyboardInterrupt):
         work_on()
     assert reached == ["the next beat"]
-
-
-@pytest.fixture
-def quiet_collector() -> Iterator[None]:
-    """Without hypothesis's callback of the collector: an interrupt within it is lost."""
-    held = gc.callbacks[:]
-    gc.callbacks.clear()
-    yield
-    gc.callbacks.extend(held)
 
 
 @pytest.mark.usefixtures("quiet_collector")
