@@ -32,7 +32,7 @@ def paired(planner: str, rounds: int) -> dict[str, float]:
     ]
     for jobs in JOBS:
         ways.append(
-            lambda jobs=jobs: [  # type: ignore[misc]
+            lambda jobs=jobs: [
                 row["makespan"] for row in ms.sweep(chain, [planner], memory=memory, beta=BETA, jobs=jobs)
             ]
         )
