@@ -156,3 +156,58 @@ def test_an_interrupt_while_arguments_are_converted_is_neither_lost_nor_another_
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert heard == fired > 20
+
+
+IN_HIGHS = """
+import signal
+
+import highspy
+import memsched as ms
+from test_limits import scattered
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run = highspy.Highs.run
+
+def running(solver):
+    print("running", flush=True)
+    return run(solver)
+
+highspy.Highs.run = running
+network = ms.profiles.analytic("fcn", 64).graph
+try:
+    {call}
+except KeyboardInterrupt:
+    print("heard", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to a child there")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ms.place(scattered(60), method='ilp', time_limit=60)",
+        "ms.checkmate(network, int(0.7 * ms.peak_memory(network)), time_limit=60)",
+    ],
+    ids=["place", "checkmate"],
+)
+def test_a_process_that_ends_after_ctrl_c_in_an_integer_program_ends_in_order(call: str) -> None:
+    """Python took the thread in HiGHS for ended, and the exit aborted: "terminate called", in 5 of 6."""
+    pytest.importorskip("highspy")
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", IN_HIGHS.format(call=call)],
+            cwd=__file__.rpartition("/")[0],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "running\n"
+            child.send_signal(signal.SIGINT)
+            output, errors = child.communicate(timeout=30)
+        finally:
+            child.kill()
+            child.wait()
+        assert (child.returncode, output, errors) == (0, "heard\n", "")

@@ -150,21 +150,29 @@ def load() -> Any:
 
 
 def _run(solver: Any) -> None:
-    """Run HiGHS in a thread, so that Ctrl-C works."""
-    stop = threading.Event()
+    """Run HiGHS in a thread, so that Ctrl-C works.
+
+    What ends the wait stops HiGHS at its next look, and Python exits only after that: it aborts if a thread is in C++
+    then. `Thread.join` would not do: before Python 3.13 an interrupt there makes the thread look ended.
+    """
+    stop, ended = threading.Event(), threading.Event()
 
     def check(event: Any) -> None:
         if stop.is_set():
             event.interrupt()
 
+    def work() -> None:
+        try:
+            solver.run()
+        finally:
+            ended.set()
+
     solver.cbMipInterrupt += check
     solver.cbSimplexInterrupt += check
-    thread = threading.Thread(target=solver.run, daemon=True)
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.1)
-    except KeyboardInterrupt:
+        threading.Thread(target=work, daemon=False).start()
+        while not ended.wait(0.1):
+            pass
+    finally:
         stop.set()
-        thread.join()
-        raise
+        ended.wait(0.1)
