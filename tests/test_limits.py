@@ -136,6 +136,22 @@ def test_checkmate_keeps_its_limit() -> None:
         kept(limit, work)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("limit", [0.3, 0.5, 1.0, 2.0])
+def test_checkmate_keeps_its_limit_where_rules_simplify_much(limit: float) -> None:
+    """HiGHS compared rows for seconds and did not look at the clock: 2.3 seconds of 1.0."""
+    pytest.importorskip("highspy")
+    graph = ms.profiles.analytic("fcn", 64).graph
+    ms.checkmate(ms.to_graph(ms.profiles.random(3, seed=1)), 10**12)  # HiGHS is imported once
+
+    def work() -> None:
+        with contextlib.suppress(ms.LimitError):
+            ms.checkmate(graph, int(0.7 * ms.peak_memory(graph)), time_limit=limit)
+
+    kept(limit, work)
+
+
 def step_graph(count: int) -> ms.Graph:
     """A chain of ops and their way back, which reads what they wrote: most ops have one place."""
     chance, half = random.Random(5), count // 2

@@ -87,8 +87,11 @@ class Model:
         if self.until is not None and time.monotonic() > self.until:
             raise TimeUpError
 
-    def solve(self, *, time_limit: float | None, gap: float) -> Outcome:
-        """Solve on one thread, until the bound is within `gap` of the best solution or time is up."""
+    def solve(self, *, time_limit: float | None, gap: float, rules_off: int = 0) -> Outcome:
+        """Solve on one thread, until the bound is within `gap` of the best solution or time is up.
+
+        `rules_off` are HiGHS's rules to simplify the program that it does not apply, as bits.
+        """
         until = None if time_limit is None else time.monotonic() + time_limit
         highspy = load()
         solver = highspy.Highs()
@@ -100,6 +103,7 @@ class Model:
             "mip_abs_gap": gap,
             "mip_feasibility_tolerance": TOLERANCE,
             "primal_feasibility_tolerance": TOLERANCE,
+            "presolve_rule_off": rules_off,
         }
         for name, value in options.items():
             solver.setOptionValue(name, value)

@@ -20,6 +20,7 @@ MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and H
 _SECONDS = 1e4  # the plain run as HiGHS sees it
 _GAP = 1e-4  # of that: bounds that are closer are the same
 _CLOSE = 1e-6  # of LARGEST, the same
+_SLOW_RULES = 1 << 13 | 1 << 15 | 1 << 16  # parallel rows and columns, probing, enumeration: seconds without the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) ->
     try:
         program = _Program(model, stages, lambda way: way.seconds / unit)
         program.limit(memory - stages.always)
-        outcome = model.solve(time_limit=_share(until), gap=_GAP)
+        outcome = model.solve(time_limit=_share(until), gap=_GAP, rules_off=_SLOW_RULES)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=ideal, variables=len(model.lower))
     bound = math.inf if outcome.infeasible else max(ideal, (outcome.bound - _GAP) * unit)
@@ -86,7 +87,7 @@ def least_recompute_ilp(stages: Stages, most: int, *, until: float | None = None
         top = model.variable(scale.down(need), scale.down(high), cost=1.0, integer=scale.whole)
         program = _Program(model, stages, lambda way: 0.0)
         program.limit_by(top, need, scale)
-        outcome = model.solve(time_limit=_share(until), gap=0.9 if scale.whole else _CLOSE)
+        outcome = model.solve(time_limit=_share(until), gap=0.9 if scale.whole else _CLOSE, rules_off=_SLOW_RULES)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=least, variables=len(model.lower))
     bound = most if outcome.infeasible else max(least, min(most, scale.bound(outcome.bound) + stages.always))
