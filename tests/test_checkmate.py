@@ -111,6 +111,25 @@ def test_what_fits_exactly_is_not_cut_off() -> None:
     assert module.recompute_ilp(module.stages_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
 
 
+@pytest.mark.parametrize(("large", "small"), [(2**43 + 3, 1), (2**43 + 3, 3), (2**46 + 1, 9)])
+def test_a_byte_beside_terabytes_counts(large: int, small: int) -> None:
+    """HiGHS takes both for the same: the least memory was that of the plain run, which holds a few bytes more."""
+    sizes = {"x": small, "y": large, "z": 2}
+    tensors = [{"name": name, "size": size, "role": "activation"} for name, size in sizes.items()]
+    runs: list[tuple[list[str], list[str], int]] = [([], ["x", "z"], 0), (["z"], ["y"], 0), (["y"], [], 2)]
+    runs.append((["x"], [], 0))
+    ops = [
+        {"name": f"o{k}", "phase": "fwd", "reads": reads, "writes": writes, "choices": [choice]}
+        for k, (reads, writes, space) in enumerate(runs)
+        for choice in ({"alg": "one", "time": 1.0, "workspace": space},)
+    ]
+    graph, least = ms.Graph(tensors, ops), large + 2
+    assert ms.min_memory(graph, "checkmate") == least
+    assert ms.checkmate(graph, least).recomputed == ("o0",)
+    with pytest.raises(ms.InfeasibleError, match=f"it needs M >= {least}"):
+        ms.checkmate(graph, least - 1)
+
+
 def test_graphs_that_are_too_large_are_refused_with_the_number_of_variables() -> None:
     graph = ms.profiles.load_graph("gpt2-1024-b8")
     most = ms.min_memory(graph, "checkmate")

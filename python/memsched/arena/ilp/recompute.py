@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memsched.arena.ilp.model import Model, Outcome, Scale, Terms, TimeUpError, load
+from memsched.arena.ilp.model import SLACK, Model, Outcome, Scale, Terms, TimeUpError, load
 from memsched.arena.ilp.stages import INPUT, Runs, Stages, Way
 
 MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and HiGHS takes about a minute
@@ -60,12 +60,11 @@ def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) ->
     model = Model(until)
     try:
         program = _Program(model, stages, lambda way: way.seconds / unit)
-        program.limit(memory - stages.always)
-        outcome = model.solve(time_limit=_share(until), gap=_GAP, rules_off=_SLOW_RULES)
+        runs, outcome = _fitting(program, memory, until)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=ideal, variables=len(model.lower))
     bound = math.inf if outcome.infeasible else max(ideal, (outcome.bound - _GAP) * unit)
-    return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
+    return RecomputeSolution(runs=runs, bound=bound, variables=len(model.lower))
 
 
 def least_recompute_ilp(stages: Stages, most: int, *, until: float | None = None) -> RecomputeSolution:
@@ -90,8 +89,36 @@ def least_recompute_ilp(stages: Stages, most: int, *, until: float | None = None
         outcome = model.solve(time_limit=_share(until), gap=0.9 if scale.whole else _CLOSE, rules_off=_SLOW_RULES)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=least, variables=len(model.lower))
-    bound = most if outcome.infeasible else max(least, min(most, scale.bound(outcome.bound) + stages.always))
+    reached = scale.down(most - stages.always) if outcome.infeasible else outcome.bound
+    bound = max(least, min(most, scale.bound(reached) + stages.always))
     return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
+
+
+def less_recompute_ilp(stages: Stages, most: int, *, until: float | None = None) -> RecomputeSolution:
+    """Runs that hold less than `most` bytes, resident included, or the proof that none do: to the byte."""
+    model = Model(until)
+    try:
+        runs, outcome = _fitting(_Program(model, stages, lambda way: 0.0), most - 1, until)
+    except TimeUpError:
+        return RecomputeSolution(runs=None, bound=0)
+    return RecomputeSolution(runs=runs, bound=most if outcome.infeasible else 0)
+
+
+def _fitting(program: _Program, memory: int, until: float | None) -> tuple[Runs | None, Outcome]:
+    """The best runs in so many bytes, resident included, to the byte, and what HiGHS says of all that fit.
+
+    HiGHS cannot tell sums of terabytes apart by a byte. So its rows are looser than its tolerances: they admit all that
+    fits. What does not fit, whole numbers tell, and one more row excludes what is too much together.
+    """
+    room = memory - program.stages.always
+    program.limit(room)
+    while True:
+        outcome = program.model.solve(time_limit=_share(until), gap=_GAP, rules_off=_SLOW_RULES)
+        runs = program.runs(outcome)
+        if runs is None or program.stages.peak(runs) <= memory:
+            return runs, outcome
+        if not program.exclude(outcome, room):
+            return None, outcome
 
 
 class _Program:
@@ -148,7 +175,7 @@ class _Program:
                 terms.append(term)
 
     def limit(self, room: int) -> None:
-        """What is held is at most `room` bytes.
+        """What is held is at most `room` bytes, and as little more as HiGHS takes for nothing.
 
         Of what is 0 or 1, no factor need be above what all together are too much by. That makes the rows exact: beside
         a factor of 10^9 times another one HiGHS has cut off what fits. And half of a unit more admits nothing.
@@ -162,8 +189,25 @@ class _Program:
                 row = {variable: min(size, excess) for variable, size in row.items()}
                 most = sum(row.values()) - excess
                 scale = Scale.of(list(row.values()), max(most, excess))
-                high = scale.down(most // scale.unit * scale.unit) + scale.down(scale.unit) / 2
+                high = scale.down(most // scale.unit * scale.unit) + max(scale.down(scale.unit) / 2, SLACK)
                 self.model.row(-math.inf, high, [(variable, scale.down(size)) for variable, size in row.items()])
+
+    def exclude(self, outcome: Outcome, room: int) -> bool:
+        """Forbid what the outcome holds at once in more than `room` bytes; whether there was such."""
+        assert outcome.values is not None
+        rows = len(self.model.rows)
+        for held in self.held:
+            row: dict[int, int] = {}
+            for variable, size in held:
+                if outcome.values[variable] > 0.5:
+                    row[variable] = row.get(variable, 0) + size
+            excess = sum(row.values()) - room
+            for variable in sorted(row, key=row.__getitem__) if excess > 0 else ():
+                if row[variable] < excess:  # the others are too much without it
+                    excess -= row.pop(variable)
+            if excess > 0:
+                self.model.row(-math.inf, len(row) - 1, [(variable, 1.0) for variable in row])
+        return len(self.model.rows) > rows
 
     def limit_by(self, top: int, least: int, scale: Scale) -> None:
         """What is held is at most a variable, which is at least so many bytes."""

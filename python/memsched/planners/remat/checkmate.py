@@ -9,7 +9,7 @@ from typing import Any
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, recompute_ilp
+from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, less_recompute_ilp, recompute_ilp
 from memsched.arena.ilp.stages import Runs, Stages, stages_of
 from memsched.errors import LimitError, MemschedError
 from memsched.planners.call import Call, begin
@@ -34,9 +34,15 @@ def _least(graph: Graph, seconds: float = _SECONDS) -> tuple[int, bool]:
     stages, most = stages_of(graph, timed=False), _listed_peak(graph)
     if stages.variables > MOST_VARIABLES or most <= max(stages.start, stages.need):
         return most, most <= max(stages.start, stages.need)
-    found = least_recompute_ilp(stages, most, until=time.monotonic() + seconds)
-    least = min(most, stages.peak(found.runs)) if found.runs is not None else most
-    return least, found.bound >= least
+    until = time.monotonic() + seconds
+    found = least_recompute_ilp(stages, most, until=until)
+    least, bound = most, found.bound
+    if found.runs is not None:
+        least = min(least, stages.peak(found.runs))
+    while bound < least and (found := less_recompute_ilp(stages, least, until=until)).runs is not None:
+        least = stages.peak(found.runs)
+    bound = max(bound, found.bound)
+    return least, bound >= least
 
 
 def _listed_peak(graph: Graph) -> int:
