@@ -69,6 +69,16 @@ def test_rounds_that_do_not_work_through_the_batch(rounds: list[tuple[int, int]]
             judge(family, schedule(rounds), device)
 
 
+@pytest.mark.parametrize("times", [2**61, 2**63 - 1])
+def test_rounds_that_move_more_than_can_be_counted_are_refused_as_by_the_simulator(times: int) -> None:
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4])
+    result = ms.greedy(chain, ms.min_memory(chain, "greedy"), 1.0)
+    often = result.schedule.with_rounds([(1, times)])
+    for judge in (ms.simulate, ms.validate):
+        with pytest.raises(ms.ScheduleError, match=r"move .*bytes"):
+            judge(chain, often, result.device)
+
+
 def test_a_result_keeps_the_graphs_that_it_uses() -> None:
     family, device = ms.GraphFamily(make, 8), ms.Device(1000, 2.0)
     plan = schedule([(4, 1), (2, 2)])

@@ -553,6 +553,10 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     peaks = ("peak_memory", "logical_peak")
     totals: dict[str, Any] = {key: sum(times * getattr(alone[one], key) for one, times in rounds) for key in sums}
     totals |= {key: max(getattr(one, key) for one in alone.values()) for key in peaks}
+    most = max(totals["bytes_out"], totals["bytes_in"])
+    if most >= 2**63 or not math.isfinite(totals["makespan"]):
+        text = f"take {totals['makespan']} seconds and move {most} bytes in one direction"
+        raise ScheduleError(f"All rounds together {text}; give fewer rounds: times are finite and bytes below 2^63.")
     report = replace(alone[rounds[0][0]], **totals)
     if result is not None:
         check_result(result, report, both[rounds[0][0]][1].memory, both[max(both)][1].stays)
