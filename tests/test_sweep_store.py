@@ -222,6 +222,16 @@ def test_stores_of_other_versions_and_other_files_are_refused_and_stay_as_they_a
         ms.sweep(CHAIN, ["greedy"], memory=["60%"], beta=[8e9], store=tmp_path)
 
 
+def test_a_store_that_was_never_finished_is_told_and_swept_into(tmp_path: Path) -> None:
+    """As a kill leaves it before SQLite has written tables."""
+    path = tmp_path / "begun.sqlite"
+    path.touch()
+    with pytest.raises(ms.StoreError, match="was ended in its first moments, before any point; sweep into it again"):
+        ms.read_store(path)
+    ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[12e9], store=path)
+    assert len(ms.read_store(path)) == 1
+
+
 def test_a_damaged_store_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     ms.sweep(CHAIN, ["greedy"], memory=["50%"], beta=[8e9], store=path)

@@ -168,6 +168,11 @@ def check_content(database: sqlite3.Connection, path: str) -> None:
         The file cannot be read.
     """
     wanted, found = _expected_schema(), _schema(database)
+    if not found:
+        raise StoreError(
+            f"'{path}' is empty: such is a store whose first sweep was ended in its first moments, before any point; "
+            "sweep into it again, or give another file"
+        )
     for kind, name in found:
         if (kind, name) not in wanted:
             raise StoreError(f"'{path}' has the {kind} {name!r}, which no store has; give another file")
