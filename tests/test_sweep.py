@@ -107,6 +107,13 @@ def test_options_reach_the_planner_and_keep_points_apart(tmp_path: Path) -> None
     assert found["simulate"] < found["paper"]
 
 
+def test_a_chunk_for_all_goes_to_chains_only() -> None:
+    """Planners of chains and graphs had it for both, and failed on graphs."""
+    problems, options = [CHAIN, "graph:resnet18-224-b32"], {"all": {"chunk": 2**24, "time_limit": 0.2}}
+    table = ms.sweep(problems, ["tflms"], memory=["100%"], beta=[12e9], options=options)
+    assert [(row["status"], "chunk" in row["options"]) for row in table] == [("planned", True), ("planned", False)]
+
+
 def test_options_that_a_table_cannot_serve_plan_each_point_by_itself() -> None:
     table = ms.sweep(CHAIN, ["pofo", "rotor"], memory=["40%"], beta=[8e9], options={"pofo": {"labels": "exact"}})
     assert [row["table_slots"] is None for row in table] == [True, False]

@@ -66,7 +66,8 @@ def sweep(
     device : Device, optional
         Gives duplex, latency and host_memory; memory and beta override the rest.
     options : mapping, optional
-        By planner: {"dynprog": {"slots": 200}}. Those under "all" go to every planner that takes them.
+        By planner: {"dynprog": {"slots": 200}}. Those under "all" go to every planner that takes them
+        for the problem; so `chunk` goes to chains only.
     shared_tables : bool
         Whether rotor and pofo answer all memories of a chain from one table, as `frontier` does. Slots then divide
         the peak of the plain run, so that a point does not depend on what else is swept.
@@ -88,7 +89,8 @@ def sweep(
     Returns
     -------
     Sweep
-        One row per point, ordered by problem, planner, memory and bandwidth as given.
+        One row per point, ordered by problem, planner, memory and bandwidth as given. Points that are the same, such as
+        those of two equal memories, come once.
 
     Raises
     ------

@@ -142,9 +142,13 @@ def _takes(planner: str, option: str) -> bool:
     return True
 
 
-def options_of(planner: str, options: Mapping[str, Options]) -> dict[str, Any]:
-    """The options of a planner, including those under "all" that it takes."""
-    common = {name: value for name, value in options.get("all", {}).items() if _takes(planner, name)}
+def options_of(planner: str, problem: Problem, options: Mapping[str, Options]) -> dict[str, Any]:
+    """The options of a planner, including those under "all" that it takes for this problem: only a chain is cut."""
+    common = {
+        name: value
+        for name, value in options.get("all", {}).items()
+        if _takes(planner, name) and (name != "chunk" or isinstance(problem, Chain))
+    }
     return {**common, **options.get(planner, {})}
 
 
@@ -186,7 +190,7 @@ def read_groups(
     for one, names in zip(loaded, named, strict=True):
         devices = read_devices(one.problem, memory, beta, device)
         for planner in names:
-            own = options_of(planner, wanted)
+            own = options_of(planner, one.problem, wanted)
             slots = table_slots(one.problem, planner, own, wanted_slots) if shared else None
             groups.append(group(one, planner, own, slots, devices, version))
     return loaded, groups
