@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import doctest
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import partial
@@ -223,3 +225,32 @@ def test_frontiers_that_do_not_belong_together_are_refused() -> None:
     for bad, said in (([], "not empty"), ([RESULT], "Frontier"), ([POFO, other], "problem"), ([POFO, faster], "link")):
         with pytest.raises(ms.InvalidInputError, match=said):
             plot_frontier(bad)
+
+
+INTERRUPTED = """
+import signal
+import sys
+
+import memsched as ms
+
+class Once:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Once())
+result = ms.greedy(ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4]), 28, 1.0)
+try:
+    ms.plot(result, sys.argv[2])
+except KeyboardInterrupt:
+    ms.plot(result, sys.argv[2])
+"""
+
+
+def test_an_interrupt_while_matplotlib_is_imported_spoils_no_later_plot(tmp_path: Path) -> None:
+    """What was imported by half could not be imported again."""
+    path = tmp_path / "plan.svg"
+    subprocess.run([sys.executable, "-c", INTERRUPTED, "matplotlib.artist", str(path)], check=True)
+    assert path.exists()

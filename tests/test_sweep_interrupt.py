@@ -21,10 +21,10 @@ from memsched import _core
 from memsched._core import Device
 from memsched.study.sweep import drive, work
 from memsched.study.sweep.drive import Drive
-from memsched.study.sweep.interrupt import Interrupts
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group, group, swept_problem
 from memsched.study.sweep.store import Store
+from memsched.support.interrupt import Interrupts
 
 CHAIN = "resnet18-224-b32"
 MEMORY = [600_000_000 + 10_000_000 * step for step in range(20)]

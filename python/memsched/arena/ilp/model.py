@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched.errors import MemschedError
+from memsched.support.interrupt import Interrupts
 
 Terms = list[tuple[int, float]]  # (variable, coefficient)
 
@@ -147,7 +148,8 @@ class Model:
 def load() -> Any:
     """The package highspy, imported when needed."""
     try:
-        import highspy
+        with Interrupts():  # a package that is imported by half cannot be imported again
+            import highspy
     except ImportError as error:
         raise MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'") from error
     return highspy

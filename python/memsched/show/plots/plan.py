@@ -17,6 +17,7 @@ from memsched.result import Result
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
 from memsched.support.files import path_of, write_bytes
+from memsched.support.interrupt import Interrupts
 from memsched.support.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -245,8 +246,9 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     if path is not None:
         check_suffix(path)
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        with Interrupts():  # a package that is imported by half cannot be imported again
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
     except ImportError as error:
         raise MemschedError("plots need matplotlib; install memsched[cli]") from error
     figure = Figure(figsize=SIZE, dpi=150)

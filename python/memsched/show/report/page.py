@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from memsched.errors import MemschedError
+from memsched.support.interrupt import Interrupts
 
 SCRIPTS = ("format.js", "tables.js", "plots.js", "plan.js", "curves.js", "page.js")
 
@@ -52,7 +53,8 @@ def check_plotly() -> Any:
         plotly is not installed.
     """
     try:
-        return importlib.import_module("plotly.offline")
+        with Interrupts():  # a package that is imported by half cannot be imported again
+            return importlib.import_module("plotly.offline")
     except ImportError as error:
         raise MemschedError("reports need plotly; install memsched[report]") from error
 

@@ -14,7 +14,6 @@ from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.study.sources import find_problem, problem_from
 from memsched.study.sweep.arguments import read_groups
-from memsched.study.sweep.interrupt import Interrupts
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group, SweptProblem
 from memsched.study.sweep.progress import SweepProgress
@@ -22,6 +21,7 @@ from memsched.study.sweep.table import Sweep
 from memsched.support import checks
 from memsched.support.documents import read_device
 from memsched.support.files import path_of
+from memsched.support.interrupt import Interrupts
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

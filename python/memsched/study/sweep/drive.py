@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
 from memsched.errors import MemschedError, StoreError
-from memsched.study.sweep.interrupt import Interrupts
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group
 from memsched.study.sweep.processes import Processes
@@ -27,6 +26,7 @@ from memsched.study.sweep.progress import SweepProgress
 from memsched.study.sweep.rows import Row, unplanned
 from memsched.study.sweep.store import Store
 from memsched.study.sweep.work import Work, run
+from memsched.support.interrupt import Interrupts
 
 BATCH_SECONDS = 0.25  # of work before a worker returns
 MOST_IN_BATCH = 64

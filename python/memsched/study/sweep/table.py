@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from memsched.errors import InvalidInputError
 from memsched.study.sweep.rows import Row
 from memsched.support.files import plain_cell, write_bytes
+from memsched.support.interrupt import Interrupts
 
 if TYPE_CHECKING:
     import pandas
@@ -141,7 +142,8 @@ def _needed(package: str) -> Any:
     import importlib
 
     try:
-        return importlib.import_module(package)
+        with Interrupts():  # a package that is imported by half cannot be imported again
+            return importlib.import_module(package)
     except ImportError as error:
         raise InvalidInputError(
             f"the table needs {package}, which is not installed; install memsched[sweep]"

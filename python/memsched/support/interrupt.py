@@ -1,4 +1,4 @@
-"""Ctrl-C in a sweep: delivered once, and only where nothing is half done."""
+"""Ctrl-C in a sweep or an import: delivered once, and only where nothing is half done."""
 
 from __future__ import annotations
 
