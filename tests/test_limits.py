@@ -377,10 +377,12 @@ def with_skips(count: int) -> ms.Graph:
 @pytest.mark.parametrize(("count", "share"), [(4_000, 0.1), (20_000, 0.02)])
 @pytest.mark.parametrize("planner", ["pooch", "superneurons", "plan"])
 def test_recomputation_that_repeats_almost_without_end_keeps_its_limit(count: int, share: float, planner: str) -> None:
-    """One list that never fits ran each op 64 times, and pooch made many before it looked at the clock."""
+    """One list that never fits ran each op 64 times, and pooch made many before it looked at the clock. Later it still
+    began each of its 200 mixtures after its time was over: 0.3 seconds, and 0.6 beside other work; now 0.16.
+    """
     graph = with_skips(count)
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)
-    host = sum(tensor["size"] for tensor in graph.tensors) // 4
+    host = None if planner == "superneurons" else sum(tensor["size"] for tensor in graph.tensors) // 4
     device = ms.Device(least + int(share * (peak - least)), 1e6, host_memory=host)
 
     def work() -> None:

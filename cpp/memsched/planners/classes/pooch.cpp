@@ -80,7 +80,10 @@ ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompu
     ClassSolution best{{}, {}, Simulator::illegal};
     for (const Classes& base : sent) {
         for (std::size_t stride = 1; stride <= (recompute ? maps.size() + 1 : 1); stride += (stride + 3) / 4) {
-            if (best.makespan < Simulator::illegal && search.stopped(0)) {
+            if (search.stopped(0)) { // lists that never fit take milliseconds each
+                if (best.makespan == Simulator::illegal) {
+                    throw Stopped{};
+                }
                 return best;
             }
             Classes classes = base;
@@ -96,7 +99,7 @@ ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompu
             }
         }
     }
-    if (best.makespan == Simulator::illegal && search.stopped(0)) {
+    if (best.makespan == Simulator::illegal && search.stopped(0)) { // a list was perhaps abandoned
         throw Stopped{};
     }
     return best;
