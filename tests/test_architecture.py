@@ -26,8 +26,6 @@ PLANNERS = "memsched.planners."
 SHARED = {"bayes", "recompute"}  # in the folders of planners, which are none
 # A planner may use another one only here: offload begins its search with the sets of the other two.
 ALLOWED = {
-    ("offload", "dynprog"),
-    ("offload", "greedy"),
     ("vdnn", "vdnn_sync"),
     ("vdnn_plus", "vdnn_sync"),
 }
@@ -78,7 +76,7 @@ def uses(module: str, other: str, *, anywhere: bool = True) -> bool:
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert uses("memsched.planners.chain.offload", "memsched.planners.chain.dynprog")
+    assert uses("memsched.planners.chain.offload", "memsched.problems.fluid")
     assert uses("memsched", "memsched.profiles", anywhere=False)
     assert not uses("memsched.validation.plan", "memsched._core", anywhere=False)
 

@@ -52,10 +52,37 @@ void bind_chain_plans(py::module_& module) {
         .def_static("greedy", [] { return ChainPlanner{}; })
         .def_static(
             "dynprog",
-            [](std::optional<std::int64_t> slots, int max_rounds, double gap, std::size_t max_states, bool break_ties) {
-                return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}}, break_ties};
+            [](std::optional<std::int64_t> slots, int max_rounds, double gap, std::size_t max_states, bool hash,
+               bool break_ties) {
+                return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}, hash}, break_ties};
             },
-            py::arg("slots"), py::arg("max_rounds"), py::arg("gap"), py::arg("max_states"), py::arg("break_ties"));
+            py::arg("slots"), py::arg("max_rounds"), py::arg("gap"), py::arg("max_states"), py::arg("hash"),
+            py::arg("break_ties"));
+    py::class_<FluidSizes>(module, "FluidSizes", "A chain in the interruptible model, on any device.")
+        .def(py::init<const Chain&, Seconds>(), py::arg("chain"), py::arg("compute"))
+        .def_property_readonly("peak", &FluidSizes::peak)
+        .def_property_readonly("least", &FluidSizes::least)
+        .def("exact", &FluidSizes::exact, py::arg("capacity"), py::arg("bandwidth"))
+        .def(
+            "in_slots",
+            [](const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, std::int64_t slots) {
+                const double width = static_cast<double>(capacity) / static_cast<double>(slots);
+                return sizes.in_slots(width, static_cast<double>(slots), bandwidth, sizes.activation_in_slots(width));
+            },
+            py::arg("capacity"), py::arg("bandwidth"), py::arg("slots"), "The first discretisation.")
+        .def(
+            "prefix", [](const FluidSizes& sizes, Bytes excess) { return array_of(sizes.prefix(excess)); },
+            py::arg("excess"), "GREEDY's set: x_0, x_1, .. until `excess` bytes are offloaded.")
+        .def(
+            "solve",
+            [](const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const ChainPlanner& dynprog,
+               std::optional<double> time_limit) {
+                const PythonProgress ticker(time_limit, py::none());
+                const py::gil_scoped_release free;
+                return fluid_solve(sizes, capacity, bandwidth, *dynprog.fluid, ticker.progress());
+            },
+            py::arg("capacity"), py::arg("bandwidth"), py::arg("dynprog"), py::arg("time_limit") = py::none());
+    module.def("fluid_bandwidth", &fluid_bandwidth, py::arg("d2h"), py::arg("h2d"), py::arg("compute"));
     py::class_<ChainPlans>(module, "ChainPlans", "Data of one chain that its plans share on all devices.")
         .def(py::init<const Chain&, const Graph&, bool, Seconds>(), py::arg("chain"), py::arg("graph"), py::arg("cut"),
              py::arg("compute"), py::keep_alive<1, 3>())

@@ -86,18 +86,6 @@ void bind_sets(py::module_& module) {
 
 void bind_fluid(py::module_& module) {
     py::class_<FluidChain>(module, "FluidChain", "A chain in the interruptible link model, times in link bytes.")
-        .def(
-            py::init([](const Column<double>& forward, const Column<double>& backward, const Column<double>& activation,
-                        const Column<double>& gradient, const Column<double>& forward_overhead,
-                        const Column<double>& backward_overhead, double capacity) {
-                FluidChain chain{copied(forward),  copied(backward),         copied(activation),
-                                 copied(gradient), copied(forward_overhead), copied(backward_overhead),
-                                 capacity};
-                check_fluid_chain(chain);
-                return chain;
-            }),
-            py::arg("forward"), py::arg("backward"), py::arg("activation"), py::arg("gradient"),
-            py::arg("forward_overhead"), py::arg("backward_overhead"), py::arg("capacity"))
         .def_property_readonly("min_capacity", &fluid_min_capacity)
         .def(
             "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
@@ -112,16 +100,13 @@ void bind_fluid(py::module_& module) {
         .def_readonly("states", &DynprogSolution::states);
     module.def(
         "dynprog",
-        [](const FluidChain& chain, bool hash, double gap, std::size_t max_states, std::optional<double> time_limit,
-           const py::object& progress) {
-            const PythonProgress ticker(time_limit, progress);
-            const DynprogOptions options{gap, max_states};
+        [](const FluidChain& chain, bool hash, std::size_t max_states) {
+            const PythonProgress ticker(std::nullopt, py::none());
+            const DynprogOptions options{0, max_states};
             const py::gil_scoped_release free;
-            return hash ? dynprog_hash(chain, options, ticker.progress()) : dynprog(chain, options, ticker.progress());
+            return (hash ? dynprog_hash : dynprog)(chain, options, ticker.progress());
         },
-        py::arg("chain"), py::arg("hash") = false, py::arg("gap") = 0.0,
-        py::arg("max_states") = std::size_t{40'000'000}, py::arg("time_limit") = py::none(),
-        py::arg("progress") = py::none());
+        py::arg("chain"), py::arg("hash") = false, py::arg("max_states") = std::size_t{40'000'000});
 }
 
 } // namespace
