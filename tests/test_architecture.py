@@ -24,11 +24,7 @@ MODULES = sorted(
 )
 PLANNERS = "memsched.planners."
 SHARED = {"bayes", "recompute"}  # in the folders of planners, which are none
-# A planner may use another one only here: offload begins its search with the sets of the other two.
-ALLOWED = {
-    ("vdnn", "vdnn_sync"),
-    ("vdnn_plus", "vdnn_sync"),
-}
+ALLOWED = {("vdnn", "vdnn_sync"), ("vdnn_plus", "vdnn_sync")}  # a planner may use another one only here
 HEAVY = ("torch", "matplotlib", "highspy", "dask", "click", "rich", "hypothesis", "scipy", "jsonschema")
 NEEDS_CPP = pytest.mark.skipif(not CPP.is_dir(), reason="the C++ sources are not here")
 

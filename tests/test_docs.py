@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -66,3 +67,12 @@ def test_pages(page: Path) -> None:
             namespace.update(test.globs)
         else:
             exec(compile("\n" * line + block, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", memsched.planners.__all__)
+def test_planners_describe_every_parameter(name: str) -> None:
+    """The shared ones, too, which `documented` fills in."""
+    plan = getattr(memsched, name)
+    listed = plan.__doc__.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+    heads = [head.split(" :")[0] for head in re.findall(r"^\S.*$", listed, re.MULTILINE)]
+    assert heads == list(inspect.signature(plan).parameters)

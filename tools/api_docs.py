@@ -3,8 +3,8 @@
     python tools/api_docs.py           writes
     python tools/api_docs.py --check   fails when the page is stale
 
-Signatures and docstrings are read from the sources (of the C++ extension, from _core.pyi). Nothing is imported, so the
-page does not depend on what is installed.
+Signatures and docstrings are read from the sources (of the C++ extension, from _core.pyi). Nothing is imported but the
+parameters that many functions share (support/docstrings.py), so the page does not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import ast
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -292,6 +293,19 @@ def rendered(docstring: str) -> Iterator[str]:
             yield f"**{title}**\n\n" + "\n".join(bullet(head, body) for head, body in items(lines))
 
 
+def docstring_of(node: Definition) -> str:
+    """A docstring, with the shared parameters where the decorator adds them."""
+    text = ast.get_docstring(node) or ""
+    decorators = {ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
+    if isinstance(node, ast.ClassDef) or not decorators & {"documented", "Planner"}:
+        return text
+    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    completed: str = runpy.run_path(str(PACKAGE / "support" / "docstrings.py"))["completed"](
+        text, [one.arg for one in arguments]
+    )
+    return completed
+
+
 def is_property(function: ast.FunctionDef) -> bool:
     return any(ast.unparse(decorator) == "property" for decorator in function.decorator_list)
 
@@ -333,7 +347,7 @@ def constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
 def entry_blocks(entry: Entry) -> Iterator[str]:
     """One public name: heading, signature, docstring, members."""
     node = entry.node
-    docstring = ast.get_docstring(node)
+    docstring = docstring_of(node)
     if not docstring:
         raise SystemExit(f"memsched.{entry.name} has no docstring; write one, the API reference is made of them")
     yield f"### `{entry.name}`"

@@ -11,6 +11,7 @@ from memsched._core import Graph
 from memsched.errors import InvalidInputError
 from memsched.problems.problem import Problem, graph_of
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.types import Progress
 
 METHODS = ("search", "ilp", "listed")
@@ -59,6 +60,7 @@ class Order:
         )
 
 
+@documented
 def order(
     graph: Problem,
     *,
@@ -90,8 +92,6 @@ def order(
         Seconds after which the best order so far is returned, with the bound proven so far.
     keep : iterable of str
         Names of tensors that stay until the end, such as the outputs of a model.
-    progress : callable, optional
-        Called with a fraction from 0 to 1.
 
     Returns
     -------

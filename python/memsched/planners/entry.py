@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from memsched._core import Device
-from memsched.problems.problem import ChunkLike, Problem
+from memsched.problems.problem import ChunkLike
 from memsched.result import Result
+from memsched.support.docstrings import documented
 
 # Per device: (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime), or None if
 # it must be planned on its own.
@@ -30,17 +31,20 @@ class Option:
     default: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _undecorated(*_: Any) -> Result:
+    raise InternalError("an entry was used that decorates no function")
+
+
+@dataclass(frozen=True, slots=True)
 class Planner:
-    """A planner's entry.
+    """A planner's entry. As the decorator of a function it registers it, and completes its docstring.
 
     Attributes
     ----------
-    name : str
     summary : str
         One line for lists.
     plan : callable
-        planner(problem, M, beta, *, device, options) -> Result.
+        planner(problem, M, beta, *, device, options) -> Result: the decorated function.
     needs : callable
         problem -> the least M (bytes, resident included) for which the planner has a plan on a device with a link.
     needs_on : callable or None
@@ -65,20 +69,29 @@ class Planner:
         (chain, options) -> a function that plans for many devices at once and returns their figures; or None.
     """
 
-    name: str
     summary: str
-    plan: Callable[..., Result]
-    needs: Callable[[Problem], int]
-    needs_on: Callable[[Any, Device, ChunkLike], int] | None
-    needs_alone: Callable[[Any], int] | None
-    problems: tuple[str, ...]
-    unlisted: tuple[str, ...]
-    recomputes: bool
-    reorders: bool
-    uses_link: bool
-    with_table: Callable[..., Result] | None
-    by_name: str
-    figures: Callable[..., Figures | None] | None
+    _: KW_ONLY
+    needs: Callable[[Any], int]
+    needs_on: Callable[[Any, Device, ChunkLike], int] | None = None
+    needs_alone: Callable[[Any], int] | None = None
+    problems: tuple[str, ...] = ("chain",)
+    unlisted: tuple[str, ...] = ()
+    recomputes: bool = False
+    reorders: bool = False
+    uses_link: bool = True
+    with_table: Callable[..., Result] | None = None
+    by_name: str = ""
+    figures: Callable[..., Figures | None] | None = None
+    plan: Callable[..., Result] = _undecorated
+
+    def __call__(self, plan: Plan) -> Plan:
+        ENTRIES[plan] = replace(self, plan=documented(plan))
+        return plan
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.plan.__name__
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -97,45 +110,6 @@ class Planner:
 
 
 ENTRIES: dict[Callable[..., Result], Planner] = {}
-
-
-def planner(
-    summary: str,
-    *,
-    needs: Callable[[Any], int],
-    needs_on: Callable[[Any, Device, ChunkLike], int] | None = None,
-    needs_alone: Callable[[Any], int] | None = None,
-    problems: tuple[str, ...] = ("chain",),
-    unlisted: tuple[str, ...] = (),
-    recomputes: bool = False,
-    reorders: bool = False,
-    uses_link: bool = True,
-    with_table: Callable[..., Result] | None = None,
-    by_name: str = "",
-    figures: Callable[..., Figures | None] | None = None,
-) -> Callable[[Plan], Plan]:
-    """Register a function as a planner; see `Planner` for the arguments. The function is not changed."""
-
-    def enter(plan: Plan) -> Plan:
-        ENTRIES[plan] = Planner(
-            name=plan.__name__,
-            summary=summary,
-            plan=plan,
-            needs=needs,
-            needs_on=needs_on,
-            needs_alone=needs_alone,
-            problems=problems,
-            unlisted=unlisted,
-            recomputes=recomputes,
-            reorders=reorders,
-            uses_link=uses_link,
-            with_table=with_table,
-            by_name=by_name,
-            figures=figures,
-        )
-        return plan
-
-    return enter
 
 
 @cache

@@ -12,6 +12,7 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.fluid import fluid_chain
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.support import checks
+from memsched.support.docstrings import documented
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
 ROUNDING = 1e-9  # relative difference allowed between sums of up to a million times in different orders
@@ -96,6 +97,7 @@ def certified(bound: float, makespan: float) -> float:
     return min(bound, makespan)
 
 
+@documented
 def bounds(
     problem: Problem,
     M: float | None = None,
@@ -110,20 +112,12 @@ def bounds(
     Parameters
     ----------
     problem : Chain or Graph
-    M : int
-        Bytes, resident included.
     beta : float
         Bytes per second in both directions.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     recompute : bool
         Whether schedules may recompute; then `best` is `recompute`, which is at least the compute bound.
     time_limit : float
         Seconds for the interruptible optimum.
-
-    Returns
-    -------
-    Bounds
 
     Raises
     ------

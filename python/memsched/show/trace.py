@@ -9,6 +9,7 @@ from typing import Any
 from memsched.errors import InvalidInputError
 from memsched.result import Result
 from memsched.support import checks
+from memsched.support.docstrings import documented
 
 LANES = ("compute", "device to host", "host to device")
 KINDS = ("forward", "backward", "recompute", "offload", "prefetch")
@@ -130,13 +131,9 @@ def _counter(name: str, seconds: float, count: int) -> dict[str, Any]:
     return {"ph": "C", "pid": _PROCESS, "name": name, "ts": _microseconds(seconds), "args": {"bytes": count}}
 
 
+@documented
 def trace(result: Result) -> dict[str, Any]:
     """A result as a trace, with the three streams as threads and memory and budget as counters.
-
-    Parameters
-    ----------
-    result : Result
-        From any planner, simulated.
 
     Returns
     -------

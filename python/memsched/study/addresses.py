@@ -18,11 +18,13 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.problems.problem import largest_graph, simulate
 from memsched.result import Result
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.types import Progress
 
 _SECONDS_PER_BUFFER = 5e-6  # a lower estimate of the time to place one
 
 
+@documented
 def place(
     buffers: Iterable[Buffer] | Timeline | Result,
     capacity: int | None = None,
@@ -55,19 +57,12 @@ def place(
         "search", "greedy", or "ilp" for the integer program of the paper (needs memsched[ilp]).
     alignment : int
         Offsets are multiples of this many bytes. For the buffers of a Result or a Timeline; a `Buffer` has its own.
-    progress : callable, optional
-        Called with a fraction from 0 to 1.
-
-    Returns
-    -------
-    Placement
 
     Raises
     ------
     InfeasibleError
         Nothing fits the capacity, or nothing that fits was found; the message says which. min_memory is the height
         of the best placement known.
-    InvalidInputError
 
     References
     ----------
@@ -101,6 +96,7 @@ def place(
     return place_buffers(buffers, capacity, time_limit=time_limit, method=method, progress=progress)
 
 
+@documented
 def with_addresses(
     result: Result, placement: Placement | None = None, *, time_limit: float | None = 10.0, alignment: int = 1
 ) -> Result:

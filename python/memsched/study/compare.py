@@ -21,6 +21,7 @@ from memsched.result import Result
 from memsched.study.carry import Draft
 from memsched.study.ladder import below, size_of
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
 
 SEARCH = 1.0  # seconds for which auto improves PoocH's plan; by default pooch stops where its paper does
@@ -33,6 +34,7 @@ LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
 AUTO: dict[str, dict[str, object]] = {"pooch": {"search": SEARCH}, "modnn": {"rounds": "search"}}
 
 
+@documented
 def compare(
     problem: Problem,
     M: float | None = None,
@@ -49,16 +51,8 @@ def compare(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     planners : sequence of str, optional
         Names. By default all listed planners for chains, or for graphs and families.
-    chunk : None, int or "storage"
-        For a chain: whether tensors travel whole or in pieces.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional
@@ -100,6 +94,7 @@ def compare(
     return found
 
 
+@documented
 def plan(
     problem: Problem,
     M: float | None = None,
@@ -115,18 +110,10 @@ def plan(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     planner : str
         A planner's name, or "auto". auto runs all listed planners for such a problem, improves the plan of POFO or
         PoocH by a search, and also plans for smaller devices, since such plans run here too. Ties go to the planner
         registered first. If the best plan was made for a smaller device, params["planned_for"] names that device.
-    chunk : None, int or "storage"
-        For a chain: whether tensors travel whole or in pieces.
     time_limit : float, optional
         Seconds in total. In auto each planner gets an equal share of the time that is left when its turn comes; up to
         24 stages, half of the time is for smaller devices. If time runs out before any planner has a plan, the
@@ -147,7 +134,6 @@ def plan(
         No planner found a plan; `.min_memory` is the least that any planner needs. For graphs of up to 64 ops and
         tensors, chains included, all plans are also searched, up to a number of steps, and the message says if that
         proves that there is no plan. For larger problems a plan may still exist.
-    InvalidInputError
 
     Notes
     -----

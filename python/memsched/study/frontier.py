@@ -20,6 +20,7 @@ from memsched.problems.problem import ChunkLike, graph_of, make_device, peak_mem
 from memsched.result import Result
 from memsched.study.carry import Draft
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.types import Progress
 
 MOST_SLOTS = 4000
@@ -80,6 +81,7 @@ class Frontier:
         return np.array([0 if one is None else one.peak_memory for one in self.results], dtype=np.int64)
 
 
+@documented
 def frontier(
     chain: Chain,
     beta: float | None = None,
@@ -102,9 +104,6 @@ def frontier(
 
     Parameters
     ----------
-    chain : Chain
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
     planner : str
         A planner's name.
     device : Device, optional
@@ -114,22 +113,10 @@ def frontier(
     points : int
     slots : int, optional
         Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000.
-    chunk : None, int or "storage"
-        Whether tensors travel whole or in pieces.
     time_limit : float, optional
         Seconds per point, for planners with a time limit. With it, pofo improves its transfers on the simulator.
-    threads : int
-        0: one per core. The result does not depend on it.
     progress : callable, optional
         Called with a fraction from 0 to 1 after each point.
-
-    Returns
-    -------
-    Frontier
-
-    Raises
-    ------
-    InvalidInputError
 
     References
     ----------

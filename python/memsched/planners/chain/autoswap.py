@@ -17,7 +17,7 @@ from memsched.planners import minimum
 from memsched.planners.call import over_at
 from memsched.planners.chain.bayes import minimise
 from memsched.planners.classes import WORKSPACE_LIMIT
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.sets import ChainCall, SetCall, begin_sets, need_of_moving_all
 from memsched.problems.bounds import graph_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of
@@ -191,7 +191,7 @@ def _needs(problem: Problem) -> int:
     return need_of_moving_all(_core.fixed_choices(graph_of(problem), WORKSPACE_LIMIT))
 
 
-@planner("four priority scores, tuned weights", needs=_needs, problems=("chain", "graph"))
+@Planner("four priority scores, tuned weights", needs=_needs, problems=("chain", "graph"))
 def autoswap(
     problem: Problem,
     M: float | None = None,
@@ -220,16 +220,6 @@ def autoswap(
     problem : Chain, Graph or GraphFamily
         The candidates are x_0 .. x_{n-1} of a chain, or all activations and inputs of a graph that the backward reads.
         For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    chunk : None, int or "storage"
-        For a chain: whether the chosen activations travel whole or in pieces.
-    workspace_limit : int
-        For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.
     evaluations : int
         How many weights to try; the search stops early at the lower bound.
     seed : int
@@ -249,7 +239,6 @@ def autoswap(
     ------
     InfeasibleError
         M < min_memory(chain).
-    InvalidInputError
 
     References
     ----------

@@ -8,7 +8,7 @@ from typing import Any
 from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum
-from memsched.planners.entry import Figures, planner
+from memsched.planners.entry import Figures, Planner
 from memsched.planners.sets import begin_chain, plans_of
 from memsched.problems.fluid import MAX_STATES, dynprog_planner
 from memsched.problems.problem import ChunkLike
@@ -60,7 +60,7 @@ def dynprog_figures(
     return partial(plans_of(chain, chunk).figures, dynprog_planner(slots, break_ties=ties == "simulate", **limits))
 
 
-@planner("dynamic program, interruptible model", needs=minimum.of_fluid_model, figures=dynprog_figures)
+@Planner("dynamic program, interruptible model", needs=minimum.of_fluid_model, figures=dynprog_figures)
 def dynprog(
     chain: Chain,
     M: float | None = None,
@@ -86,13 +86,6 @@ def dynprog(
 
     Parameters
     ----------
-    chain : Chain
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     slots : int or None
         Memory slots of the discretisation (section 5.3.2); None works on the real sizes, as does a memory so close
         to the minimum that rounding up leaves no solution.
@@ -113,10 +106,6 @@ def dynprog(
         Bound on the memory: states kept, at 4 bytes each, plus 1/32 as many at 150 bytes in work (the default is about
         0.4 GB; the hash tables take 50 bytes per state of one stage). When it is reached, the search stops with its
         best set.
-    chunk : None, int or "storage"
-        Whether the chosen activations travel whole or in pieces.
-    progress : callable, optional
-        Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
@@ -130,7 +119,6 @@ def dynprog(
         M < min_memory(chain, "dynprog").
     LimitError
         The hash tables exceed max_states.
-    InvalidInputError
 
     References
     ----------

@@ -6,7 +6,7 @@ from functools import partial
 
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.planners import minimum
-from memsched.planners.entry import Figures, planner
+from memsched.planners.entry import Figures, Planner
 from memsched.planners.sets import begin_chain, plans_of
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -19,7 +19,7 @@ def greedy_figures(chain: Chain, *, chunk: ChunkLike = None) -> Figures:
     return partial(plans_of(chain, chunk).figures, GREEDY)
 
 
-@planner("the first activations until the rest fits", needs=minimum.of_graph, figures=greedy_figures)
+@Planner("the first activations until the rest fits", needs=minimum.of_graph, figures=greedy_figures)
 def greedy(
     chain: Chain,
     M: float | None = None,
@@ -33,27 +33,10 @@ def greedy(
     Optimal if fractions of activations may travel (Theorem 2). Here the amount is rounded up to whole activations or
     pieces. O(n) time.
 
-    Parameters
-    ----------
-    chain : Chain
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    chunk : None, int or "storage"
-        Transfer whole tensors, pieces of at most this many bytes, or single storages.
-
-    Returns
-    -------
-    Result
-
     Raises
     ------
     InfeasibleError
         M < min_memory(chain).
-    InvalidInputError
 
     References
     ----------

@@ -10,7 +10,7 @@ from memsched import _core
 from memsched._core import Chain, ChainPlanner, Device
 from memsched.planners import minimum
 from memsched.planners.call import over_at, seconds_left
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.sets import SIMULATED, ChainCall, begin_chain
 from memsched.problems.bounds import graph_bound
 from memsched.problems.fluid import dynprog_planner
@@ -76,7 +76,7 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     return starts + (_windows(call) if call.device.host_memory is not None else [])
 
 
-@planner("anytime search on the simulated makespan", needs=minimum.of_graph)
+@Planner("anytime search on the simulated makespan", needs=minimum.of_graph)
 def offload(
     chain: Chain,
     M: float | None = None,
@@ -97,13 +97,6 @@ def offload(
 
     Parameters
     ----------
-    chain : Chain
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     chunk : None, int or "storage"
         Transfer whole tensors, pieces of at most this many bytes, or single storages. Pieces of 16 MiB come close to
         the bound almost everywhere.
@@ -114,10 +107,6 @@ def offload(
         Most moves of the search, instead of time_limit; then the plan does not depend on the machine.
     gap : float
         Stop at a proven (makespan - bound) / bound of this size.
-    seed : int
-        Seed of the search.
-    progress : callable, optional
-        Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
@@ -128,7 +117,6 @@ def offload(
     ------
     InfeasibleError
         M < min_memory(chain).
-    InvalidInputError
 
     Examples
     --------

@@ -15,7 +15,7 @@ from memsched._core import Chain, Device, Graph
 from memsched.errors import InfeasibleError, LimitError
 from memsched.planners.call import far_apart, over_at, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes, need_of_keeping_all
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
@@ -76,7 +76,7 @@ def _needs(problem: Problem) -> int:
     return min_memory(problem, Device(1, bandwidth))
 
 
-@planner(
+@Planner(
     "the first n, fixed lookahead, no waiting",
     needs=_needs,
     needs_on=min_memory,
@@ -100,18 +100,6 @@ def tflms(
 
     Parameters
     ----------
-    problem : Chain, Graph or GraphFamily
-        For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    chunk : None, int or "storage"
-        For a chain: whether the chosen activations travel whole or in pieces.
-    workspace_limit : int
-        For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.
     time_limit : float, optional
         Seconds after which no more settings are tried; 0 or None for no limit.
 
@@ -124,7 +112,6 @@ def tflms(
     ------
     InfeasibleError
         No setting runs; at `.min_memory` one does.
-    InvalidInputError
     LimitError
         Time ran out before a setting that runs was found.
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from memsched._core import Chain, Device, Graph
 from memsched.planners import minimum
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.graph.vdnn_sync import least_memory, vdnn_sync
 from memsched.planners.sets import begin_chain
 from memsched.problems.family import GraphFamily
@@ -21,7 +21,7 @@ def _needs(problem: Problem) -> int:
     return minimum.of_graph(problem) if isinstance(problem, Chain) else least_memory(graph_of(problem))
 
 
-@planner("best threshold on forward time over size", needs=_needs, unlisted=("graph",))
+@Planner("best threshold on forward time over size", needs=_needs, unlisted=("graph",))
 def vdnn(
     problem: Problem,
     M: float | None = None,
@@ -39,14 +39,6 @@ def vdnn(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    chunk : None, int or "storage"
-        For a chain: whether the chosen activations travel whole or in pieces.
     time_limit : float, optional
         For a chain: seconds after which no more sets are tried; 0 or None for no limit.
 
@@ -59,7 +51,6 @@ def vdnn(
     ------
     InfeasibleError
         M < min_memory(chain).
-    InvalidInputError
     LimitError
         Time ran out before a set that runs was found.
 

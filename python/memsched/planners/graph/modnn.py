@@ -11,7 +11,7 @@ from memsched import _core
 from memsched._core import Device, Schedule
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, ScheduleError
 from memsched.planners.call import begin, over_at, seconds_left, without_link
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
 from memsched.problems.family import GraphFamily, count_rounds
@@ -27,7 +27,7 @@ def least_memory(problem: Problem) -> int:
     return _core.modnn_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
-@planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))
+@Planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))
 def modnn(
     problem: Problem,
     M: float | None = None,
@@ -53,12 +53,6 @@ def modnn(
     ----------
     problem : Chain, Graph or GraphFamily
         Only a family can be split into rounds.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     rounds : "fewest" or "search"
         Eq. (3) gives the fewest rounds, n. "search" also simulates n + 1, n + 2, n + 3, 2 n and 3 n, since more rounds
         can need fewer transfers, each with and without line 16.
@@ -72,8 +66,6 @@ def modnn(
         Bytes per second at which a device adds gradients, for `gpus=2`.
     time_limit : float, optional
         Seconds after which no more rounds are tried; 0 or None for no limit.
-    progress : callable, optional
-        Called with a fraction from 0 to 1.
 
     Returns
     -------
@@ -84,7 +76,6 @@ def modnn(
     ------
     InfeasibleError
         M is below eq. (2): resident plus the largest need of one op (for a family at batch 1).
-    InvalidInputError
     LimitError
         Time ran out before the first plan was ready.
 

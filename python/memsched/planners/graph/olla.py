@@ -13,7 +13,7 @@ from memsched.arena.order import Order, kept, order
 from memsched.arena.placement import Placement, place_buffers
 from memsched.arena.residency import Residency, as_buffers, as_columns
 from memsched.planners.call import begin
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
@@ -31,7 +31,7 @@ def least_memory(problem: Problem) -> int:
     return search.height(search.improve(search.place_names(search.first.order), _TRIES, 0)[0])
 
 
-@planner(
+@Planner(
     "the order and the addresses that hold the least, nothing moves",
     needs=least_memory,
     problems=("graph",),
@@ -61,14 +61,10 @@ def olla(
 
     Parameters
     ----------
-    problem : Graph, Chain or GraphFamily
-        For a family: its graph at full batch.
     M : int
         Bytes, resident included. The plan does not depend on it; a plan that needs more is refused.
     beta : float
         Ignored; accepted because all planners take it.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     method : str
         "search", or "ilp" for the paper's two integer programs, solved by HiGHS one after the other (memsched[ilp]).
     time_limit : float
@@ -81,8 +77,6 @@ def olla(
         Most other orders to place, if the first cannot be placed without a gap.
     seed : int
         Seed of these orders.
-    progress : callable, optional
-        Called with a fraction from 0 to 1.
 
     Returns
     -------
@@ -94,7 +88,6 @@ def olla(
     ------
     InfeasibleError
         The arena needs more than M.
-    InvalidInputError
 
     References
     ----------

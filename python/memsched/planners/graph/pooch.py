@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from memsched._core import Device
 from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all, search_classes
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
 
 
-@planner(
+@Planner(
     "classes of feature maps: keep, swap or recompute",
     needs=by_default(need_of_swapping_all),
     problems=("graph",),
@@ -41,33 +41,13 @@ def pooch(
 
     Parameters
     ----------
-    problem : Chain, Graph or GraphFamily
-        For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    workspace_limit : int
-        Bytes; each op uses the fastest algorithm with at most this much workspace.
-    tree : int
-        Up to this many maps are searched exhaustively, from 0 to 20.
-    beam : int
-        With more maps, this many states are kept.
     fill : bool
         At the end keep what still fits, from the output layer on, if it costs no time.
-    threads : int
-        0: one per core. The plan does not depend on it.
     time_limit : float
         Seconds in total, 0 for no limit. When they are over, the paper's search stops with the best plan so far. If it
         ends earlier, random changes of a few classes at a time use the rest.
     search : float
         Without a time_limit: seconds of random changes after the paper's search.
-    seed : int
-        Seed of the random changes.
-    progress : callable, optional
-        Called with a fraction from 0 to 1.
 
     Returns
     -------
@@ -79,7 +59,6 @@ def pooch(
     InfeasibleError
         It does not fit even with all feature maps on the host. Without a link, or with a host too small for all maps:
         no mixture tried fits; `.min_memory` is what keeps all maps, but less may do.
-    InvalidInputError
 
     References
     ----------

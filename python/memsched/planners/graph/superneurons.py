@@ -8,7 +8,7 @@ from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.planners.call import over_at, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_keeping_all
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -32,7 +32,7 @@ def least_memory(graph: Graph, workspace_limit: int, above: int = 0, until: floa
     )
 
 
-@planner(
+@Planner(
     "the last stay, convolutions travel, the rest runs again",
     needs=by_default(least_memory),
     problems=("graph",),
@@ -57,26 +57,13 @@ def superneurons(
     ----------
     problem : Chain, Graph or GraphFamily
         For a family: its graph at full batch. Convolutions are ops of kind "conv".
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    workspace_limit : int
-        Bytes; each op uses the fastest algorithm with at most this much workspace.
     time_limit : float, optional
         Seconds; 0 or None for no limit.
-
-    Returns
-    -------
-    Result
 
     Raises
     ------
     InfeasibleError
         `.min_memory` is an M above the given one with a plan; if time allows, the least one found.
-    InvalidInputError
     LimitError
         Time ran out before it was known whether there is a plan.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memsched import _core
 from memsched._core import Device
 from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.problems.problem import Problem, make_device
 from memsched.result import Result
@@ -13,7 +13,7 @@ from memsched.support import checks
 from memsched.support.checks import EXACT_BYTES
 
 
-@planner("every feature map travels", needs=by_default(need_of_swapping_all), problems=("graph",))
+@Planner("every feature map travels", needs=by_default(need_of_swapping_all), problems=("graph",))
 def swap_all(
     problem: Problem,
     M: float | None = None,
@@ -29,28 +29,13 @@ def swap_all(
 
     Parameters
     ----------
-    problem : Chain, Graph or GraphFamily
-        For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    workspace_limit : int
-        Bytes; each op uses the fastest algorithm with at most this much workspace.
     scheduled : bool
         Prefetch as early as memory allows, one layer ahead or on demand, whichever is fastest. Otherwise one layer
         ahead: the paper's "swap-all (w/o scheduling)".
 
-    Returns
-    -------
-    Result
-
     Raises
     ------
     InfeasibleError
-    InvalidInputError
 
     References
     ----------

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from memsched._core import Device
 from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default, need_of_swapping_all, search_classes
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.support.types import Progress
 
 
-@planner("classes of feature maps: keep or swap", needs=by_default(need_of_swapping_all), problems=("graph",))
+@Planner("classes of feature maps: keep or swap", needs=by_default(need_of_swapping_all), problems=("graph",))
 def swap_opt(
     problem: Problem,
     M: float | None = None,
@@ -32,26 +32,8 @@ def swap_opt(
 
     Parameters
     ----------
-    problem : Chain, Graph or GraphFamily
-        For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-    workspace_limit : int
-        Bytes; each op uses the fastest algorithm with at most this much workspace.
-    tree : int
-        Up to this many maps are searched exhaustively, from 0 to 20.
-    beam : int
-        With more maps, this many states are kept.
-    threads : int
-        0: one per core. The plan does not depend on it.
     time_limit : float
         Seconds in total, 0 for no limit; then the best plan so far is returned.
-    progress : callable, optional
-        Called with a fraction from 0 to 1.
 
     Returns
     -------
@@ -63,7 +45,6 @@ def swap_opt(
     InfeasibleError
         It does not fit even with all feature maps on the host. Without a link, or with a host too small for all maps:
         no mixture tried fits; `.min_memory` is what keeps all maps, but less may do.
-    InvalidInputError
 
     References
     ----------

@@ -10,7 +10,7 @@ from memsched import _core
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.planners.classes import FIRST, ClassCall, begin_classes
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.graph import vdnn_sync
 from memsched.planners.rounds import Rounds, choice, choices, number_of, rounds_of
 from memsched.problems.family import GraphFamily
@@ -48,7 +48,7 @@ def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[
     return found
 
 
-@planner("the same on sub-batches", needs=least_memory, problems=("graph",))
+@Planner("the same on sub-batches", needs=least_memory, problems=("graph",))
 def vdnn_plus(
     problem: Problem,
     M: float | None = None,
@@ -62,12 +62,6 @@ def vdnn_plus(
     ----------
     problem : Chain, Graph or GraphFamily
         Only a family can be split; for other problems the plan is that of `vdnn_sync`.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
 
     Returns
     -------
@@ -78,7 +72,6 @@ def vdnn_plus(
     ------
     InfeasibleError
         `.min_memory` is an M above the given one with a plan.
-    InvalidInputError
 
     References
     ----------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memsched import _core
 from memsched._core import Device, Graph
 from memsched.planners.classes import FIRST, begin_classes
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.memo import once_per_object
@@ -17,7 +17,7 @@ def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
     return min(_core.least_budget(graph, workspace_limit, _core.vdnn_classes(graph, only)) for only in (False, True))
 
 
-@planner(
+@Planner(
     "in step with the layers, as in the original",
     needs=lambda problem: least_memory(graph_of(problem)),
     problems=("graph",),
@@ -36,17 +36,6 @@ def vdnn_sync(
     ahead, or on demand if that does not fit. Each run uses the fastest algorithm whose workspace finds room. Two
     simulations. If nothing can be offloaded, without a link or with a host too small, everything is kept.
 
-    Parameters
-    ----------
-    problem : Chain, Graph or GraphFamily
-        For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
-
     Returns
     -------
     Result
@@ -55,7 +44,6 @@ def vdnn_sync(
     Raises
     ------
     InfeasibleError
-    InvalidInputError
 
     References
     ----------

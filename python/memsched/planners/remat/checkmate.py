@@ -13,7 +13,7 @@ from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, le
 from memsched.arena.ilp.stages import Runs, Stages, stages_of
 from memsched.errors import LimitError, MemschedError
 from memsched.planners.call import Call, begin
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
@@ -50,7 +50,7 @@ def _listed_peak(graph: Graph) -> int:
     return _core.order_peak(graph, [0] * _core.tensor_count(graph), list(range(_core.op_count(graph))))
 
 
-@planner(
+@Planner(
     "recomputes, offloads nothing: the best in stages, by an integer program",
     needs=least_memory,
     needs_alone=least_memory,
@@ -77,12 +77,8 @@ def checkmate(
     ----------
     problem : Graph, Chain or GraphFamily
         Of a family the graph at full batch. Weights stay; inputs are freed after their last use.
-    M : int
-        Bytes, resident included.
     beta : float
         Taken for the sake of other planners; nothing uses the link.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     time_limit : float
         Seconds. When they are over, the best plan so far.
 
@@ -101,7 +97,6 @@ def checkmate(
         The graph is too large for the program, or the time was over before there was a plan.
     MemschedError
         highspy is not installed.
-    InvalidInputError
 
     References
     ----------

@@ -11,6 +11,7 @@ from memsched.planners.call import measured
 from memsched.problems.problem import Problem, graph_of, make_device, peak_of
 from memsched.result import Result
 from memsched.support import checks
+from memsched.support.docstrings import documented
 
 MOST: int = _core.most_pebbles  # ops, and tensors
 STATES = 50_000  # about 50 ms, and 5 MB
@@ -22,6 +23,7 @@ def suits(problem: Problem) -> bool:
     return max(_core.op_count(graph), _core.tensor_count(graph)) <= MOST
 
 
+@documented
 def pebbles(
     problem: Problem,
     M: float | None = None,
@@ -41,12 +43,6 @@ def pebbles(
     ----------
     problem : Chain, Graph or GraphFamily
         With up to 64 ops and 64 tensors. For a family: its graph at full batch.
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
-    device : Device, optional
-        Instead of M and beta, which override its memory and bandwidth.
     states : int
         Limit on the states of each of the two searches.
     time_limit : float, optional
@@ -58,7 +54,6 @@ def pebbles(
         There is no plan: every state was searched.
     LimitError
         There may be a plan, but the graph is too large or has too many states.
-    InvalidInputError
 
     References
     ----------

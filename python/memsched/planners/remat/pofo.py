@@ -10,7 +10,7 @@ from typing import Any
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable, Schedule
 from memsched.errors import InvalidInputError, LimitError
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.remat.recompute import (
     MOST_LAYERS,
     SPARE,
@@ -176,7 +176,7 @@ def _with_table(
     return _finished(best, None, time_limit, None, 0, {"labels": "auto", "chunk": chunk}, progress)
 
 
-@planner(
+@Planner(
     "recomputes and offloads",
     needs=pofo_min_memory,
     needs_alone=rotor_min_memory,
@@ -210,11 +210,6 @@ def pofo(
 
     Parameters
     ----------
-    chain : Chain
-    M : int
-        Bytes, resident included.
-    beta : float
-        Bytes per second; 0 means no link, inf a free one.
     device : Device, optional
         Instead of M and beta, which override its memory and bandwidth. Latency is simulated, but not planned for.
     slots : int, optional
@@ -235,12 +230,6 @@ def pofo(
         used to search for better transfers on the simulator, with the same runs. 0: no limit, and no search.
     moves : int, optional
         Most moves of that search, instead of its time limit; then the plan does not depend on the machine.
-    seed : int
-        Seed of that search.
-    threads : int
-        0: one per core. The result does not depend on it.
-    progress : callable, optional
-        Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
@@ -256,7 +245,6 @@ def pofo(
     ------
     InfeasibleError
         M < min_memory(chain, "pofo"), or, without a link, min_memory(chain, "rotor").
-    InvalidInputError
     LimitError
         This many slots would need a table of more than 240 MB, or exact labels meet more than 399 stages. (With real
         labels, neighbouring stages of longer chains are planned as one, so that 399 remain.)

@@ -6,7 +6,7 @@ from typing import Any
 
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable
-from memsched.planners.entry import planner
+from memsched.planners.entry import Planner
 from memsched.planners.remat.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
@@ -43,7 +43,7 @@ def _with_table(
     return _from_tables(call, table.slots, Tables(threads=threads, progress=None, shared=table))
 
 
-@planner(
+@Planner(
     "recomputes, offloads nothing",
     needs=rotor_min_memory,
     needs_alone=rotor_min_memory,
@@ -71,9 +71,6 @@ def rotor(
 
     Parameters
     ----------
-    chain : Chain
-    M : int
-        Bytes, resident included.
     beta : float, optional
         Ignored: nothing is offloaded.
     device : Device, optional
@@ -82,15 +79,11 @@ def rotor(
         Memory slots. If rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes for
         n stages, at most 240 MB, and time proportional to slots n^3 at worst. With more than 399 stages, neighbouring
         stages are planned as one, so that 399 remain.
-    threads : int
-        0: one per core. The result does not depend on it.
     chunk : None, int or "storage"
         How the graph is cut. Nothing is offloaded, so the makespan does not depend on it.
     time_limit : float, optional
         Seconds in total, 0 or None for no limit. When they are over, the plan is that of a coarser program, or one
         that just fits.
-    progress : callable, optional
-        Called with a fraction from 0 to 1, about ten times a second.
 
     Returns
     -------
@@ -102,7 +95,6 @@ def rotor(
     ------
     InfeasibleError
         M < min_memory(chain, "rotor").
-    InvalidInputError
     LimitError
         This many slots would need a larger table.
 

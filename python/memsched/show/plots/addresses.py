@@ -19,6 +19,7 @@ from memsched.result import Result
 from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
 from memsched.study.addresses import place
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
     )
 
 
+@documented
 def plot_addresses(
     arenas: Result | Placement | Sequence[Result | Placement], path: str | os.PathLike[str] | None = None
 ) -> Figure:
@@ -235,12 +237,6 @@ def plot_addresses(
     ----------
     arenas : Result, Placement or sequence of them
         Up to six. A result is drawn in seconds if its schedule has addresses and its ops take time, else by op.
-    path : str or path, optional
-        File to save the picture to: .png, .svg or .pdf.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------

@@ -12,6 +12,7 @@ from memsched.result import Result
 from memsched.show.plots.plan import byte_unit, new_figure, save
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles=handles, loc="lower right", ncols=3, frameon=False, fontsize=9.5, handlelength=1.5)
 
 
+@documented
 def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw the feature maps along the network, as high as they are large, coloured by their class in a plan.
 
@@ -63,12 +65,6 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     ----------
     results : Result or sequence of Result
         Up to six.
-    path : str or path, optional
-        File to save the picture to: .png, .svg or .pdf.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------

@@ -14,6 +14,7 @@ from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.problem import make_device, name_of, peak_memory
 from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
+from memsched.support.docstrings import documented
 from memsched.support.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ def _subtitle(first: Frontier) -> str:
     return f"{first.problem.n} stages, {link}"
 
 
+@documented
 def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw makespan against memory: a curve for each planner, with the ideal, the lower bounds and the plain peak.
 
@@ -208,12 +210,6 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     ----------
     frontiers : Frontier or sequence of Frontier
         For one problem and one link, such as those of several planners. The first one is drawn on top.
-    path : str or path, optional
-        File to save the picture to: .png, .svg or .pdf.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------

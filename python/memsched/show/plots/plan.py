@@ -16,6 +16,7 @@ from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
+from memsched.support.docstrings import documented
 from memsched.support.files import path_of, write_bytes
 from memsched.support.interrupt import Interrupts
 from memsched.support.units import format_bytes, format_percent, format_seconds
@@ -182,21 +183,11 @@ def _title(result: Result) -> str:
     return ", ".join(facts)
 
 
+@documented
 def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a result: the three streams and, on the same time axis, the memory in use.
 
     Of a plan in rounds the first round is drawn. Needs matplotlib; does not touch pyplot's global state.
-
-    Parameters
-    ----------
-    result : Result
-        From any planner, simulated.
-    path : str or path, optional
-        File to save the picture to: .png, .svg or .pdf.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------

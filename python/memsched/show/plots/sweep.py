@@ -13,6 +13,7 @@ from memsched.show.plots.frontier import COLOURS, MARKERS
 from memsched.show.plots.plan import byte_unit, new_figure, save
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
+from memsched.support.docstrings import documented
 from memsched.support.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
     figure.legend(handles=handles, loc="lower center", ncols=min(len(names), per_row), frameon=False, fontsize=9)
 
 
+@documented
 def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
     """Plot makespan over the ideal against memory: a panel per problem and bandwidth, a line per planner.
 
@@ -92,12 +94,6 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     ----------
     rows : sequence of dict
         The rows of a Sweep.
-    path : str or path, optional
-        File to save the picture to: .png, .svg or .pdf.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------
