@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from memsched._core import Device
+from memsched.errors import InternalError
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support.docstrings import documented
