@@ -185,13 +185,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
 
 
 def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offsets: Sequence[int | None]) -> None:
-    """Write buffers and their offsets to a CSV file in MiniMalloc's format.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-    """
+    """Write buffers and their offsets to a CSV file in MiniMalloc's format."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     aligned = any(buffer.alignment != 1 for buffer in buffers)

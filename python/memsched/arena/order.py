@@ -149,13 +149,7 @@ def order(
 
 
 def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
-    """1 for the tensors that stay until the end, else 0.
-
-    Raises
-    ------
-    InvalidInputError
-        A name is not a tensor.
-    """
+    """1 for the tensors that stay until the end, else 0; InvalidInputError if a name is not a tensor."""
     if isinstance(keep, str) or not isinstance(keep, Iterable):
         raise InvalidInputError(f"keep is {keep!r}; it must be a list of names of tensors")
     number = {name: k for k, name in enumerate(_core.tensor_names(graph))}

@@ -170,7 +170,6 @@ class Placement:
 
         Raises
         ------
-        InvalidInputError
         ScheduleError
             Two buffers overlap, or one is not at its fixed offset.
         """
@@ -241,13 +240,7 @@ def place_columns(
     method: str = "search",
     progress: Progress = None,
 ) -> Placed:
-    """Place buffers that the caller has checked.
-
-    Raises
-    ------
-    InfeasibleError
-        See `memsched.place`.
-    """
+    """Place buffers that the caller has checked; InfeasibleError as of `memsched.place`."""
 
     def run(capacity: int | None, seconds: float | None) -> Placed:
         return _core.place(*columns, capacity, method == "search", seconds, progress)

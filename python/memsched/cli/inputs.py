@@ -195,13 +195,7 @@ def _bounded(result: Result) -> Result:
 
 
 def check_writable(path: str | None) -> None:
-    """Fail before the work rather than after it; the write itself checks again.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-    """
+    """Refuse a file that cannot be written, before the work rather than after it; the write itself checks again."""
     if path is None:
         return
     target = Path(path)

@@ -33,13 +33,7 @@ class Planning:
         return any(value is not None for value in (self.planner, self.chunk, self.time_limit))
 
     def check(self) -> None:
-        """Refuse a bad option before any work.
-
-        Raises
-        ------
-        InvalidInputError
-            It names the option and the accepted values.
-        """
+        """Refuse a bad option before any work."""
         check_planner(self.planner or "auto")
         chunk_and_limit(self.chunk, self.time_limit)
 

@@ -85,13 +85,7 @@ class Call:
 def begin(
     plan: Callable[..., Result], problem: Problem, M: float | None, beta: float | None, device: Device | None
 ) -> Call:
-    """Check the arguments that all planners share.
-
-    Raises
-    ------
-    InvalidInputError
-        A bad problem, M, beta or device.
-    """
+    """Check the arguments that all planners share: problem, M, beta and device."""
     started = time.perf_counter()
     graph = graph_of(problem)
     return Call(entry=ENTRIES[plan], problem=problem, graph=graph, device=make_device(M, beta, device), started=started)
@@ -157,12 +151,7 @@ def check_memory(
     recomputing: Callable[[], int] | None = None,
     copies: int = 0,
 ) -> None:
-    """Refuse a memory below the planner's minimum, or, without a link, below the plain peak.
-
-    Raises
-    ------
-    InfeasibleError
-    """
+    """Refuse a memory below the planner's minimum, or, without a link, below the plain peak: InfeasibleError."""
     needed = peak_of(graph)
     no_link = without_link(device, needed, copies)
     if device.memory < needed:

@@ -92,18 +92,11 @@ def begin_classes(
     need: Need = need_of_swapping_all,
     mixes: bool = False,
 ) -> ClassCall:
-    """Check a call of a planner of graphs, and that it can succeed.
+    """Check a call of a planner of graphs, and that it can succeed: InfeasibleError if M is below what is needed.
 
     `need` is the planner's minimum if feature maps can be offloaded. Without a link, or with a host too small for all
     of them, the minimum is what keeps all of them, unless the planner `mixes` classes: then it may try with less. A
     planner without a workspace_limit passes FIRST.
-
-    Raises
-    ------
-    InvalidInputError
-        A bad problem, M, beta, device or workspace_limit.
-    InfeasibleError
-        M is below what is needed.
     """
     started, entry = time.perf_counter(), ENTRIES[plan]
     limit = -1 if workspace_limit is FIRST else checks.size("workspace_limit", workspace_limit)
@@ -150,13 +143,7 @@ def search_classes(
     seed: int,
     progress: Progress,
 ) -> Result:
-    """PoocH's search, with or without recomputation.
-
-    Raises
-    ------
-    InvalidInputError
-        A bad option.
-    """
+    """PoocH's search, with or without recomputation; its options are checked here."""
     tree = checks.count("tree", tree, 0, 20)
     beam = checks.count("beam", beam, 1, 1000)
     threads = checks.count("threads", threads, 0, 1024)

@@ -19,25 +19,13 @@ def planners_of(problem: Problem) -> list[str]:
 
 
 def check_planner(name: str) -> None:
-    """Refuse a name that is neither "auto" nor a planner's.
-
-    Raises
-    ------
-    InvalidInputError
-        It lists the planners.
-    """
+    """Refuse a name that is neither "auto" nor a planner's; the error lists the planners."""
     if not isinstance(name, str) or (name != "auto" and name not in PLANNERS):
         raise InvalidInputError(f"planner is {name!r}; it must be auto or one of {', '.join(PLANNERS)}")
 
 
 def planner_named(name: str) -> Planner:
-    """Look a planner up.
-
-    Raises
-    ------
-    InvalidInputError
-        No planner has this name.
-    """
+    """Look a planner up; the error lists the planners."""
     if not isinstance(name, str) or name not in PLANNERS:
         raise InvalidInputError(f"planner is {name!r}; it must be one of {', '.join(PLANNERS)}")
     return PLANNERS[name]

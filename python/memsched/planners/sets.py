@@ -92,12 +92,8 @@ class SetCall(Call):
     ) -> npt.NDArray[np.float64]:
         """The makespans of many sets of candidates, one row per lookahead; `sets` makes a few from their numbers.
 
-        The time limit is that of the whole call. Sets are tried in an order of numbers that lie far apart.
-
-        Raises
-        ------
-        LimitError
-            Time ran out before a set that runs was found.
+        The time limit is that of the whole call. Sets are tried in an order of numbers that lie far apart. LimitError:
+        time ran out before a set that runs was found.
         """
         found = np.full((len(aheads), count), math.inf)
         order = np.arange(count) if time_limit is None else far_apart(count)
@@ -121,13 +117,7 @@ class SetCall(Call):
             raise self.host_error()
 
     def schedule(self, tensors: Flags, planner: dict[str, Any], ahead: int | None = None) -> Schedule:
-        """The no-wait schedule of one set.
-
-        Raises
-        ------
-        InfeasibleError
-            The set does not fit host_memory.
-        """
+        """The no-wait schedule of one set; InfeasibleError if the set does not fit host_memory."""
         self.check_host(tensors)
         graph = self.graph if self.workspace_limit is None else graph_of(self.problem)
         return _core.offload_set_schedule(
@@ -196,12 +186,7 @@ def begin_chain(
 ) -> ChainCall:
     """Check a call of a planner of chains, and that it can succeed; with `least` also against its own minimum.
 
-    Raises
-    ------
-    InvalidInputError
-        A bad problem, M, beta, device or chunk.
-    InfeasibleError
-        M is below the planner's minimum, or below the peak when there is no link.
+    InfeasibleError: M is below the planner's minimum, or below the peak when there is no link.
     """
     started, entry = time.perf_counter(), ENTRIES[plan]
     if not isinstance(problem, Chain):
@@ -235,12 +220,7 @@ def begin_sets(
 ) -> SetCall:
     """Check a call for a chain or a graph. In a graph every tensor that may be offloaded is its own candidate.
 
-    Raises
-    ------
-    InvalidInputError
-        A bad problem, M, beta, device, chunk or workspace_limit.
-    InfeasibleError
-        M is below the least of any plan, or below the peak when there is no link.
+    InfeasibleError: M is below the least of any plan, or below the peak when there is no link.
     """
     limit = checks.size("workspace_limit", workspace_limit)
     if isinstance(problem, Chain):

@@ -82,12 +82,7 @@ def certified(bound: float, makespan: float) -> float:
     """A lower bound in a form that never exceeds the makespan of a plan of its class.
 
     Both are sums of the same times in different orders. An excess by rounding is cut to the makespan; a larger one
-    would be a false proof.
-
-    Raises
-    ------
-    InternalError
-        The bound is above the makespan by more than rounding.
+    would be a false proof and raises InternalError.
     """
     if not bound <= makespan * (1 + ROUNDING):
         raise InternalError(

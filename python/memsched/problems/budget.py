@@ -19,11 +19,6 @@ def parse_memory(value: str | float, problem: Problem, what: str = "the memory")
     what : str
         The option's name in errors.
 
-    Raises
-    ------
-    InvalidInputError
-        It names the value and the accepted forms.
-
     Examples
     --------
     >>> import memsched as ms

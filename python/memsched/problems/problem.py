@@ -26,13 +26,7 @@ def name_of(problem: Problem) -> str:
 
 
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
-    """The graph that plans of the problem are simulated on. A chain is cut as `chunk` says; a family is at full batch.
-
-    Raises
-    ------
-    InvalidInputError
-        The problem has another type, or a chunk is given with a graph.
-    """
+    """The graph that plans of the problem are simulated on: a chain's cut as `chunk` says, a family's at full batch."""
     if isinstance(problem, GraphFamily):
         problem = problem.graph
     if isinstance(problem, Chain):
@@ -93,7 +87,6 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
         M, bytes, resident included.
     bandwidth : float
         beta, bytes per second in both directions; 0 means no link, inf a free one.
-    device : Device, optional
 
     Raises
     ------
@@ -121,13 +114,7 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
 
 
 def check_kinds(problem: object, schedule: object, device: object) -> None:
-    """Check the types of a problem, a schedule and a device.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the argument and its value.
-    """
+    """Check the types of a problem, a schedule and a device."""
     if not isinstance(problem, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problem is {problem!r}; it must be a Chain, a Graph or a GraphFamily")
     if not isinstance(schedule, Schedule):

@@ -48,10 +48,7 @@ class Interval:
 def intervals(result: Result) -> list[Interval]:
     """The runs and transfers of a result in the order of its schedule, with the times of its timeline.
 
-    Raises
-    ------
-    InvalidInputError
-        The timeline does not belong to the schedule, or the schedule does not belong to the problem.
+    InvalidInputError: the timeline does not belong to the schedule, or the schedule does not belong to the problem.
     """
     schedule, timeline = result.schedule, result.timeline
     if len(timeline.start) != len(schedule.steps):

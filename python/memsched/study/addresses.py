@@ -159,13 +159,7 @@ def with_addresses(
 
 
 def _within_budget(result: Result, graph: Graph, time_limit: float | None, alignment: int) -> Placement:
-    """Addresses within the budget. If possible, they make no step wait longer than it waited before.
-
-    Raises
-    ------
-    InfeasibleError
-        The addresses need more than the budget.
-    """
+    """Addresses within the budget. If possible, they make no step wait longer than it waited before."""
     begin = time.perf_counter()
     room = min(result.schedule.budget, result.device.memory) - graph.resident
     residency = _core.residency(graph, result.schedule)

@@ -53,13 +53,7 @@ def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:
 
 
 def link_bandwidth(problem: Problem, remedy: str) -> float:
-    """The bandwidth that the problem's profile was made for, in bytes per second.
-
-    Raises
-    ------
-    InvalidInputError
-        It has none; `remedy` says what to give instead.
-    """
+    """Bytes per second of the link of the problem's profile; if it has none, the error says what to give: `remedy`."""
     provenance = getattr(problem, "provenance", None)
     found = provenance.get("link_bandwidth") if isinstance(provenance, dict) else None
     if found is None:

@@ -1,4 +1,4 @@
-"""Checks of user input. Each error names the option, its value and what is accepted."""
+"""Checks of user input: each returns the value, or raises InvalidInputError, which names option, value and rule."""
 
 from __future__ import annotations
 
@@ -42,24 +42,14 @@ Kind = TypeVar("Kind")
 
 
 def kind(name: str, value: object, kind: type[Kind]) -> Kind:
-    """Check that a value is an instance of a class.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """An instance of a class."""
     if not isinstance(value, kind):
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a {kind.__name__}")
     return value
 
 
 def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: int) -> list[Kind]:
-    """Check for an instance of one of some classes, or a sequence of up to `most`; returned as a list.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """An instance of one of some classes, or a sequence of up to `most`; returned as a list."""
     words = " or ".join(f"a {one.__name__}" for one in kinds)
     if isinstance(value, kinds):
         return [value]
@@ -75,13 +65,7 @@ def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: i
 
 
 def count(name: str, value: object, least: int, most: int) -> int:
-    """Check for an integer between `least` and `most`; refuses bool, str and floats.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """An integer from `least` to `most`; bool, str and floats are refused."""
     if type(value) is int and least <= value <= most:  # the common case; there may be 100,000 of them
         return value
     whole = isinstance(value, numbers.Integral) and _is_number(value)
@@ -91,13 +75,7 @@ def count(name: str, value: object, least: int, most: int) -> int:
 
 
 def text(name: str, value: object) -> str:
-    """Check for a string that UTF-8 can encode: one without lone surrogates.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """A string that UTF-8 can encode: one without lone surrogates."""
     try:
         if isinstance(value, str) and value.encode() is not None:
             return value
@@ -107,13 +85,7 @@ def text(name: str, value: object) -> str:
 
 
 def non_negative(name: str, value: object, unit: str) -> float:
-    """Check for a finite number >= 0.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """A finite number >= 0."""
     number = _as_float(value)
     if not 0 <= number < math.inf:
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number of {unit} >= 0")
@@ -121,26 +93,14 @@ def non_negative(name: str, value: object, unit: str) -> float:
 
 
 def flag(name: str, value: object) -> bool:
-    """Check for True or False; truthy values are refused.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """True or False; truthy values are refused."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidInputError(f"{name} is {shown(value)}; it must be True or False")
     return bool(value)
 
 
 def size(name: str, value: object) -> int:
-    """Check for a whole number of bytes from 0 to EXACT_BYTES.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """A whole number of bytes from 0 to EXACT_BYTES."""
     if type(value) is int and 0 <= value <= EXACT_BYTES:
         return value
     number = _as_float(value)
@@ -150,49 +110,25 @@ def size(name: str, value: object) -> int:
 
 
 def time_limit(value: object) -> float | None:
-    """Check for seconds >= 0, or None for no limit.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the value.
-    """
+    """Seconds >= 0, or None for no limit."""
     return None if value is None else non_negative("time_limit", value, "seconds")
 
 
 def choice(name: str, value: object, known: Collection[str]) -> str:
-    """Check for one of some words.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option, its value and the words.
-    """
+    """One of some words."""
     if not isinstance(value, str) or value not in known:
         raise InvalidInputError(f"{name} is {shown(value)}; it must be one of {', '.join(known)}")
     return value
 
 
 def progress(value: object) -> None:
-    """Check for a callable, or None for no callback.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the value.
-    """
+    """A callable, or None for no callback."""
     if value is not None and (not callable(value) or isinstance(value, type)):
         raise InvalidInputError(f"progress is {shown(value)}; it must be a function of one argument, or None")
 
 
 def bandwidth(name: str, value: object) -> float:
-    """Check for bytes per second: 0 means no link, inf a free one.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """Bytes per second: 0 means no link, inf a free one."""
     number = _as_float(value)
     if not number >= 0 or (math.isinf(number) and not isinstance(value, float | np.floating)):
         raise InvalidInputError(
@@ -202,13 +138,7 @@ def bandwidth(name: str, value: object) -> float:
 
 
 def memory(name: str, value: object) -> int:
-    """Check for a whole number of bytes from 1 to EXACT_BYTES.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and its value.
-    """
+    """A whole number of bytes from 1 to EXACT_BYTES."""
     number = _as_float(value)
     whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]
     if not 0 < whole <= EXACT_BYTES:

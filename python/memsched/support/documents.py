@@ -90,13 +90,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def write_document(path: str | os.PathLike[str], document: Document) -> None:
-    """Write a JSON object to a file as a whole: a reader never sees half of it.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-    """
+    """Write a JSON object to a file as a whole: a reader never sees half of it."""
     try:
         text = json.dumps(document, allow_nan=False) + "\n"
     except (TypeError, ValueError, RecursionError) as error:
@@ -115,12 +109,7 @@ def check_keys(document: Document, what: str, required: tuple[str, ...], optiona
 
 
 def check_plain(what: str, value: Any) -> None:
-    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

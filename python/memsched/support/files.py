@@ -1,4 +1,4 @@
-"""Read whole files up to a limit, and replace them atomically."""
+"""Read whole files up to a limit, and replace them atomically; InvalidInputError says why that is not possible."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ Name: TypeAlias = str | os.PathLike[str]
 
 
 def path_of(given: object, what: str = "the path") -> str:
-    """A path as a string.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not a path: another type, empty, or with a NUL.
-    """
+    """A path as a string; refuses another type, an empty path, and one with a NUL."""
     try:
         path = os.fsdecode(given)  # type: ignore[arg-type]
     except TypeError:
@@ -36,24 +30,12 @@ def path_of(given: object, what: str = "the path") -> str:
 
 
 def same_file(one: Name, other: Name) -> bool:
-    """Whether two paths lead to the same file, which need not exist.
-
-    Raises
-    ------
-    InvalidInputError
-        One of them is not a path.
-    """
+    """Whether two paths lead to the same file, which need not exist."""
     return os.path.realpath(path_of(one)) == os.path.realpath(path_of(other))
 
 
 def check_regular(path: str) -> os.stat_result:
-    """The stat result of a regular file.
-
-    Raises
-    ------
-    OSError
-        There is no file, or it is not a regular one.
-    """
+    """The stat result of a regular file; OSError if there is none or it is not regular."""
     facts = os.stat(path)
     for kind, name in ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket")):
         if kind(facts.st_mode):
@@ -64,13 +46,7 @@ def check_regular(path: str) -> os.stat_result:
 
 
 def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) -> str:
-    """Read a whole text file of at most `most` bytes; line ends are kept.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no such file, or it is not a regular file, larger than `most`, or not text.
-    """
+    """Read a whole text file of at most `most` bytes; line ends are kept."""
     name = path_of(path)
     try:
         facts = check_regular(name)  # before it is opened, since opening a pipe waits for its writer
@@ -85,13 +61,7 @@ def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) ->
 
 
 def read_stream(stream: IO[str], what: str, most: int = MOST_BYTES) -> str:
-    """Read all text from a stream, at most `most` characters.
-
-    Raises
-    ------
-    InvalidInputError
-        There is more, or it is not text.
-    """
+    """Read all text from a stream, at most `most` characters."""
     try:
         text = stream.read(most + 1)
     except (OSError, ValueError, MemoryError) as error:
@@ -105,11 +75,6 @@ def write_bytes(path: Name, content: bytes) -> None:
     """Replace a whole file atomically, even if the power fails.
 
     Links are followed, only regular files are replaced, and permissions are kept.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
     """
     name = path_of(path)
     temporary: Path | None = None

@@ -92,11 +92,6 @@ def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_F
     forms : str
         The accepted forms, for errors.
 
-    Raises
-    ------
-    InvalidInputError
-        It names the value and the accepted forms.
-
     Examples
     --------
     >>> parse_bytes("8GiB"), parse_bytes("1.5 kB"), parse_bytes("1e9"), parse_bytes(4096)
@@ -136,11 +131,6 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
         A size as in `parse_bytes` and "/s", a number of bytes per second, "inf" (a free link) or 0 (no link).
     what : str
         Its name in errors.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the value and the accepted forms.
 
     Examples
     --------

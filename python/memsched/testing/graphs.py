@@ -31,10 +31,6 @@ def graphs(draw: st.DrawFn, *, max_layers: int = 6, choices: bool = True, max_by
     max_bytes
         Largest size of a tensor or a workspace, in bytes.
 
-    Returns
-    -------
-    SearchStrategy[Graph]
-
     Examples
     --------
     >>> import memsched as ms
@@ -61,10 +57,6 @@ def families(
         As in `graphs`; bytes per sample.
     max_batch
         Largest full batch.
-
-    Returns
-    -------
-    SearchStrategy[GraphFamily]
 
     Examples
     --------

@@ -41,10 +41,6 @@ def schedules(
     max_bytes
         Largest size of a part, in bytes.
 
-    Returns
-    -------
-    SearchStrategy[tuple[Chain, Schedule, Device]]
-
     Examples
     --------
     >>> from hypothesis import given
@@ -88,10 +84,6 @@ def schedules_of(
         How the chain's tensors are cut, as in `to_graph`.
     after
         Allow `after` entries.
-
-    Returns
-    -------
-    SearchStrategy[Schedule]
 
     Examples
     --------

@@ -37,10 +37,6 @@ def chains(
     paper_form
         saved == activation[1:] and no resident bytes: the chains of the Euro-Par 2020 paper.
 
-    Returns
-    -------
-    SearchStrategy[Chain]
-
     Examples
     --------
     >>> from hypothesis import given
@@ -95,10 +91,6 @@ def devices(
         Largest memory drawn, in bytes.
     max_latency
         Largest latency of a transfer, in seconds.
-
-    Returns
-    -------
-    SearchStrategy[Device]
 
     Examples
     --------

@@ -17,15 +17,10 @@ ROUNDING = 1e-9  # relative, between two orders of summation
 
 
 def check_result(result: Any, report: Any, memory: Sequence[tuple[float, int]], stays: Sequence[Stay]) -> None:
-    """Compare timeline, placement and bound of a result with a report on its plan.
+    """Compare timeline, placement and bound of a result with a report on its plan: ScheduleError if they differ.
 
     memory: bytes after each event of the first round. stays: the buffers of the plan in steps, in the round with the
     most.
-
-    Raises
-    ------
-    ScheduleError
-        They differ; the message names the field.
     """
     timeline, keys = result.timeline, ("makespan", "peak_memory", "recompute_time", "bytes_out", "bytes_in")
     pairs = [(key, getattr(timeline, key), getattr(report, key)) for key in keys]

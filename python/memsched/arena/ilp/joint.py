@@ -75,20 +75,10 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
 
     Parameters
     ----------
-    graph : Graph
     keep : frozenset of int
         Ids of tensors that live until the end.
     time_limit : float, optional
         Seconds; then the best solution so far is returned.
-
-    Returns
-    -------
-    JointSolution
-
-    Raises
-    ------
-    MemschedError
-        highspy is not installed.
     """
     load()
     until = None if time_limit is None else time.monotonic() + time_limit

@@ -55,7 +55,6 @@ def order_ilp(
 
     Parameters
     ----------
-    graph : Graph
     keep : frozenset of int
         Ids of tensors that live until the end.
     time_limit : float, optional
@@ -66,15 +65,6 @@ def order_ilp(
     control_edges : bool
         OLLA's functions 3 and 4: run each weight update before an op suggested by the neighbourhood of its gradient.
         This can exclude all optimal orders, so only the graph itself gives a bound.
-
-    Returns
-    -------
-    OrderSolution
-
-    Raises
-    ------
-    MemschedError
-        highspy is not installed.
     """
     load()
     until = None if time_limit is None else time.monotonic() + time_limit

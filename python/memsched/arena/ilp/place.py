@@ -65,8 +65,6 @@ def place_ilp(
         It needs more than the capacity. min_memory is the height found; it is the least one unless time ran out.
     InvalidInputError
         Fixed buffers overlap or are not aligned.
-    MemschedError
-        highspy is not installed.
     """
     load_highs()
     until = None if time_limit is None else time.monotonic() + time_limit

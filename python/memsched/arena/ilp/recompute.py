@@ -45,12 +45,7 @@ class RecomputeSolution:
 def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) -> RecomputeSolution:
     """The runs that take the least time in so many bytes, resident included.
 
-    `until` is a time of the monotonic clock.
-
-    Raises
-    ------
-    MemschedError
-        highspy is not installed.
+    `until` is a time of the monotonic clock. MemschedError: highspy is not installed.
     """
     load()
     ideal = stages.seconds(min)
@@ -68,13 +63,7 @@ def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) ->
 
 
 def least_recompute_ilp(stages: Stages, most: int, *, until: float | None = None) -> RecomputeSolution:
-    """The runs that hold the least, if that is less than `most` bytes, resident included. Times do not matter.
-
-    Raises
-    ------
-    MemschedError
-        highspy is not installed.
-    """
+    """The runs that hold the least, if that is less than `most` bytes, resident included. Times do not matter."""
     load()
     least = max(stages.start, stages.need)
     if least >= most:

@@ -132,13 +132,7 @@ def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables:
 
 
 def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Attempt:
-    """The plan whose transfers, as early as the rules allow, simulate best.
-
-    Raises
-    ------
-    InfeasibleError
-        No plan fits host_memory.
-    """
+    """The plan whose transfers, as early as the rules allow, simulate best; InfeasibleError: host_memory."""
     if call.excess <= 0:
         run = unroll(call, None)
         return Attempt(plan=None, labels=labels, slots=0, run=run, makespan=run.makespan())

@@ -56,13 +56,7 @@ def make_table(
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> RematTable:
-    """A table of at most `layers` layers. If time ran out it is incomplete.
-
-    Raises
-    ------
-    LimitError
-        It would hold more than TABLE_CELLS numbers.
-    """
+    """A table of at most `layers` layers, incomplete if time ran out; LimitError if it would have over TABLE_CELLS."""
     if slots > most_slots(chain):
         raise LimitError(
             f"a table of {slots} slots for the {chain.n} stages of '{chain.name}' would hold more than {TABLE_CELLS} "

@@ -82,13 +82,7 @@ GPUS = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """Look a GPU up, ignoring case.
-
-    Raises
-    ------
-    InvalidInputError
-        There are no figures for this GPU.
-    """
+    """Look a GPU up, ignoring case; the error lists the GPUs."""
     if not isinstance(name, str) or name.lower() not in GPUS:
         raise InvalidInputError(f"gpu is {name!r}; it must be one of {', '.join(GPUS)}")
     return GPUS[name.lower()]
@@ -146,7 +140,6 @@ class Conv:
 
         Parameters
         ----------
-        gpu
         what : str
             "fwd", "dgrad" or "wgrad".
         mask : bool

@@ -225,15 +225,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
 
 
 def new_figure(path: str | os.PathLike[str] | None) -> Figure:
-    """An empty figure, for a picture to be saved at `path`.
-
-    Raises
-    ------
-    InvalidInputError
-        The suffix is not .png, .svg or .pdf.
-    MemschedError
-        matplotlib is not installed.
-    """
+    """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
     if path is not None:
         check_suffix(path)
     try:
@@ -248,13 +240,7 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
-    """Write a figure in the format given by the suffix; the output is reproducible byte for byte.
-
-    Raises
-    ------
-    InvalidInputError
-        The suffix is not .png, .svg or .pdf, or the file cannot be written.
-    """
+    """Write a figure in the format given by the suffix; the output is reproducible byte for byte."""
     if path is None:
         return
     kind = check_suffix(path)
@@ -265,13 +251,7 @@ def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The picture format given by the suffix of a path.
-
-    Raises
-    ------
-    InvalidInputError
-        The suffix is not .png, .svg or .pdf.
-    """
+    """The picture format given by the suffix of a path; InvalidInputError unless it is .png, .svg or .pdf."""
     name = path_of(path)
     suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:

@@ -93,7 +93,6 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
 
     Parameters
     ----------
-    result : Result
     time_limit : float, optional
         Seconds for each planner that takes a limit, and for each point of a curve.
     progress : callable, optional

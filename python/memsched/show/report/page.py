@@ -45,13 +45,7 @@ def _asset(name: str) -> str:
 
 
 def check_plotly() -> Any:
-    """The module plotly.offline.
-
-    Raises
-    ------
-    MemschedError
-        plotly is not installed.
-    """
+    """The module plotly.offline; MemschedError if plotly is not installed."""
     try:
         with Interrupts():  # a package that is imported by half cannot be imported again
             return importlib.import_module("plotly.offline")
@@ -82,11 +76,6 @@ def html_page(title: str, body: str, data: dict[str, Any]) -> str:
     -------
     str
         The same text for the same arguments.
-
-    Raises
-    ------
-    MemschedError
-        plotly is not installed.
     """
     plotly, plotly_hash = _script(check_plotly().get_plotlyjs())
     ours, our_hash = _script("".join(_asset(name) for name in SCRIPTS))

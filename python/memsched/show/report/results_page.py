@@ -217,14 +217,8 @@ def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> 
 
     Parameters
     ----------
-    results : sequence of Result
     studies : sequence of Study or None
         The results of other planners on each result's problem, one per result.
-
-    Raises
-    ------
-    MemschedError
-        plotly is not installed.
     """
     summaries = [summarize(result) for result in results]
     uses = [tensor_uses(result) for result in results]

@@ -115,8 +115,6 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     ------
     InvalidInputError
         A row lacks a key or has a value of the wrong type.
-    MemschedError
-        plotly is not installed.
     """
     rows = checked(rows)
     names = labels(rows)

@@ -162,16 +162,9 @@ def read_groups(
     tables: tuple[bool, int | None],
     version: str,
 ) -> tuple[list[SweptProblem], list[Group]]:
-    """The swept problems, and one group per problem and planner.
+    """The swept problems, and one group per problem and planner; LimitError for more than a million points.
 
     `tables` says whether points share tables, and with how many slots. `version` is memsched's; it enters the keys.
-
-    Raises
-    ------
-    InvalidInputError
-        A bad argument.
-    LimitError
-        More than a million points.
     """
     shared, wanted_slots = tables
     memory = read_list("memory", memory)

@@ -146,13 +146,7 @@ def plan_of(planner: str) -> Callable[..., Result]:
 
 
 def check_options(planner: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that the planner does not take.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the option and the ones that exist.
-    """
+    """Refuse options that the planner does not take; the error lists those that it takes."""
     known = [name for name in options_of(plan_of(planner)) if name not in _OURS]
     for name in options:
         if name not in known:
@@ -195,12 +189,7 @@ def group(
 
 
 def check_count(pairs: int, memories: int, links: int) -> None:
-    """Refuse more points than a sweep may have, before any is made.
-
-    Raises
-    ------
-    LimitError
-    """
+    """Refuse more points than a sweep may have, before any is made: LimitError."""
     points = pairs * memories * links
     if points > MOST_POINTS:
         raise LimitError(
@@ -210,12 +199,7 @@ def check_count(pairs: int, memories: int, links: int) -> None:
 
 
 def check_kind(problem: Problem, planner: str) -> None:
-    """Refuse a planner of chains for other problems.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Refuse a planner of chains for other problems."""
     if planner == "auto" or isinstance(problem, Chain) or PLANNERS[planner].takes_graphs:
         return
     kind = "family of graphs" if isinstance(problem, GraphFamily) else "graph"

@@ -125,13 +125,7 @@ def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
-    """Check that the rows have everything that reports and plots need.
-
-    Raises
-    ------
-    InvalidInputError
-        It names the row, the key and the value.
-    """
+    """Check that the rows have everything that reports and plots need; the error names row, key and value."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise InvalidInputError(f"rows is {checks.shown(rows)}; give a list, as the rows of a Sweep are")
     for at, row in enumerate(rows):

@@ -59,10 +59,6 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
         device (duplex, latency, host_memory) and options (by planner, or all). Memory is a list, or a range
         {from = "0%", to = "100%", points = 50}.
 
-    Returns
-    -------
-    Spec
-
     Raises
     ------
     InvalidInputError

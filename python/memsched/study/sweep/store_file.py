@@ -70,14 +70,8 @@ _measured = operator.itemgetter(*_REAL)
 def check_header(path: str, *, read_only: bool) -> bool:
     """Refuse a file that is not a store before SQLite opens it and recovers the data of another program.
 
-    Return whether it is a store of version 1, which can be read but not written.
-
-    Raises
-    ------
-    OSError
-        It is not a regular file.
-    StoreError
-        It is another database, or a store of a version that cannot be opened like this.
+    Return whether it is a store of version 1, which can be read but not written. OSError: it is not a regular file.
+    StoreError: it is another database, or a store of a version that cannot be opened like this.
     """
     check_regular(path)
     with open(path, "rb") as file:
@@ -114,15 +108,7 @@ def connect_to_read(path: str) -> sqlite3.Connection:
 
 
 def from_version_1(old: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Convert a store of version 1, whose rows have no seals, to a current store in memory.
-
-    Raises
-    ------
-    StoreError
-        It is damaged.
-    sqlite3.Error
-        It cannot be read, or has other tables.
-    """
+    """Convert a store of version 1, whose rows have no seals, to a current store in memory; StoreError if damaged."""
     for name, columns in _VERSION_1.items():
         found = [column[1] for column in old.execute(f"PRAGMA table_xinfo({name})")]
         if found != list(columns):
@@ -159,14 +145,7 @@ def make(database: sqlite3.Connection) -> None:
 
 
 def check_content(database: sqlite3.Connection, path: str) -> None:
-    """Refuse a database with other tables than a store, or a damaged one.
-
-    Raises
-    ------
-    StoreError
-    sqlite3.Error
-        The file cannot be read.
-    """
+    """Refuse a database with other tables than a store, or a damaged one: StoreError."""
     wanted, found = _expected_schema(), _schema(database)
     if not found:
         raise StoreError(
@@ -229,12 +208,7 @@ def _real(value: float) -> float | None:
 
 
 def check_point(values: Sequence[Any], path: str) -> None:
-    """Refuse a point that no sweep wrote: its values do not match its seal.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse a point that no sweep wrote, as its values do not match its seal: StoreError."""
     if seal(values[:-1]) != values[-1]:
         raise damaged(path, f"its point {values[0]!r:.100} is not as it was written")
     status = values[_STATUS]
@@ -262,14 +236,7 @@ def _types_fit(status: object, types: tuple[type, ...]) -> bool:
 
 
 def decompressed(document: bytes) -> bytes:
-    """Decompress a document, limited to the size of an input file.
-
-    Raises
-    ------
-    ValueError
-        It is larger, or cut short.
-    zlib.error
-    """
+    """Decompress a document of at most the size of an input file; ValueError or zlib.error if it is not whole."""
     reader = zlib.decompressobj()
     text = reader.decompress(document, MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
