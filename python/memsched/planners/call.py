@@ -26,30 +26,15 @@ LEAST_TIME = 0.15  # seconds; work that takes less is never cut short
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a planner.
-
-    Attributes
-    ----------
-    entry : Planner
-    problem : Chain, Graph or GraphFamily
-    graph : Graph
-        The graph to plan on: the chain's, cut as `chunk` says; the graph itself; or the family's at full batch.
-    device : Device
-        Its memory is the budget M.
-    started : float
-        When the call began, for Result.runtime.
-    chunk : None, int or "storage"
-    workspace_limit : int, optional
-        For graphs, bytes: each op uses the fastest algorithm with at most this much workspace.
-    """
+    """One call of a planner."""
 
     entry: Planner
     problem: Problem
-    graph: Graph
-    device: Device
-    started: float
+    graph: Graph  # to plan on: the chain's, cut as `chunk` says; the graph itself; or the family's at full batch
+    device: Device  # its memory is the budget M
+    started: float  # when the call began, for Result.runtime
     chunk: ChunkLike = None
-    workspace_limit: int | None = None
+    workspace_limit: int | None = None  # bytes, for graphs: each op uses the fastest algorithm within it
 
     @property
     def excess(self) -> int:

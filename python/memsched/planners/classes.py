@@ -28,21 +28,11 @@ Need = Callable[[Graph, int], int]  # the least M on a graph, given a workspace 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCall(Call):
-    """One call of a planner that chooses classes.
+    """One call of a planner that chooses classes."""
 
-    Attributes
-    ----------
-    workspace_limit : int
-        Bytes: each op uses the fastest algorithm with at most this much workspace; -1: its first one.
-    cannot : str
-        Why the feature maps cannot all be offloaded; "" if they can.
-    stays : bool
-        They cannot all be offloaded, but everything fits, so nothing needs to be.
-    """
-
-    workspace_limit: int
-    cannot: str
-    stays: bool
+    workspace_limit: int  # bytes: each op uses the fastest algorithm within it; -1: its first one
+    cannot: str  # why the feature maps cannot all be offloaded; "" if they can
+    stays: bool  # they cannot all be offloaded, but everything fits, so nothing needs to be
 
     def everything_stays(self) -> Schedule:
         """The plan that keeps all feature maps."""

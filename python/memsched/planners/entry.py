@@ -38,51 +38,29 @@ def _undecorated(*_: Any) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """A planner's entry. As the decorator of a function it registers it, and completes its docstring.
+    """A planner's entry. As the decorator of a function it registers it, and completes its docstring."""
 
-    Attributes
-    ----------
-    summary : str
-        One line for lists.
-    plan : callable
-        planner(problem, M, beta, *, device, options) -> Result: the decorated function.
-    needs : callable
-        problem -> the least M (bytes, resident included) for which the planner has a plan on a device with a link.
-    needs_on : callable or None
-        (chain, device, chunk) -> the same, for a planner whose minimum depends on the link.
-    needs_alone : callable or None
-        problem -> the same without a link, for planners that recompute; others need the plain peak.
-    problems : tuple of str
-        "chain", "graph" or both: what it is listed for. Planners of graphs also take chains, as their graph.
-    unlisted : tuple of str
-        Other problems that it takes; for these, lists name the planner that it delegates to.
-    recomputes : bool
-        Whether its plans may run an op more than once.
-    reorders : bool
-        Whether its plans may run the ops in another order than the graph's.
-    uses_link : bool
-        Whether its plans depend on the link; if not, one plan serves all links at a memory.
-    with_table : callable or None
-        As plan, with an argument table=RematTable, for planners that answer many memories from one table.
-    by_name : str
-        Why it only runs when requested by name; "" if it is among the planners that run by default.
-    figures : callable or None
-        (chain, options) -> a function that plans for many devices at once and returns their figures; or None.
-    """
-
-    summary: str
+    summary: str  # one line for lists
     _: KW_ONLY
+    # problem -> the least M (bytes, resident included) for which the planner has a plan on a device with a link.
     needs: Callable[[Any], int]
+    # (chain, device, chunk) -> the same, for a planner whose minimum depends on the link.
     needs_on: Callable[[Any, Device, ChunkLike], int] | None = None
+    # problem -> the same without a link, for planners that recompute; others need the plain peak.
     needs_alone: Callable[[Any], int] | None = None
+    # "chain", "graph" or both: what it is listed for. Planners of graphs also take chains, as their graph.
     problems: tuple[str, ...] = ("chain",)
+    # Other problems that it takes; for these, lists name the planner that it delegates to.
     unlisted: tuple[str, ...] = ()
-    recomputes: bool = False
-    reorders: bool = False
-    uses_link: bool = True
+    recomputes: bool = False  # whether its plans may run an op more than once
+    reorders: bool = False  # whether its plans may run the ops in another order than the graph's
+    uses_link: bool = True  # whether its plans depend on the link; if not, one plan serves all links at a memory
+    # as plan, with an argument table=RematTable, for planners that answer many memories from one table.
     with_table: Callable[..., Result] | None = None
-    by_name: str = ""
+    by_name: str = ""  # why it only runs when requested by name; "" if it is among the planners that run by default
+    # (chain, options) -> a function that plans for many devices at once and returns their figures; or None.
     figures: Callable[..., Figures | None] | None = None
+    # planner(problem, M, beta, *, device, options) -> Result: the decorated function.
     plan: Callable[..., Result] = _undecorated
 
     def __call__(self, plan: Plan) -> Plan:

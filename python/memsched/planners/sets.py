@@ -30,18 +30,10 @@ SIMULATED = 2_000_000  # .. if they simulate more ops than this, about 0.2 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetCall(Call):
-    """One call of a planner that chooses an offload set among candidates.
+    """One call of a planner that chooses an offload set among candidates."""
 
-    Attributes
-    ----------
-    candidates : int
-        The number of candidates. A candidate is a set of tensors that are offloaded together.
-    stage : ndarray of int, one entry per tensor
-        The candidate of each tensor, or -1. In a chain, candidate k is a^k and tape^k, k < n.
-    """
-
-    candidates: int
-    stage: npt.NDArray[np.int64]
+    candidates: int  # how many; a candidate is a set of tensors that are offloaded together
+    stage: npt.NDArray[np.int64]  # the candidate of each tensor, or -1; in a chain, candidate k is a^k and tape^k
 
     def tensors(self, stages: Flags) -> Flags:
         """Flags of tensors from flags of candidates, one row or many."""
@@ -127,15 +119,9 @@ class SetCall(Call):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCall(SetCall):
-    """One call of a planner of chains.
+    """One call of a planner of chains."""
 
-    Attributes
-    ----------
-    tape : ndarray of bool, one entry per tensor
-        Whether the tensor is (a piece of) some tape^k.
-    """
-
-    tape: npt.NDArray[np.bool_]
+    tape: npt.NDArray[np.bool_]  # whether the tensor is (a piece of) some tape^k
 
     @property
     def chain(self) -> Chain:

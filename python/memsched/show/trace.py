@@ -18,31 +18,15 @@ _PROCESS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A step that takes time: a run, an offload or a prefetch.
+    """A step that takes time: a run, an offload or a prefetch."""
 
-    Attributes
-    ----------
-    step : int
-        Index in the schedule.
-    lane : str
-        One of LANES.
-    kind : str
-        One of KINDS.
-    name : str
-        Name of the op or the tensor.
-    start, end : float
-        Seconds.
-    bytes : int or None
-        Bytes that a transfer moves; None for a run.
-    """
-
-    step: int
-    lane: str
-    kind: str
-    name: str
-    start: float
+    step: int  # index in the schedule
+    lane: str  # one of LANES
+    kind: str  # one of KINDS
+    name: str  # of the op or the tensor
+    start: float  # seconds
     end: float
-    bytes: int | None
+    bytes: int | None  # that a transfer moves; None for a run
 
 
 def intervals(result: Result) -> list[Interval]:

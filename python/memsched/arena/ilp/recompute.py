@@ -25,21 +25,11 @@ _SLOW_RULES = 1 << 13 | 1 << 15 | 1 << 16  # parallel rows and columns, probing,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputeSolution:
-    """Runs that fit, and what is proven of all choices of runs in stages.
+    """Runs that fit, and what is proven of all choices of runs in stages."""
 
-    Attributes
-    ----------
-    runs : list of (op, Way), or None
-        None: none were found.
-    bound : float
-        No choice of runs that fits takes fewer seconds; infinite: none fits. Of `least_recompute_ilp` bytes.
-    variables : int
-        Of the program; 0 where none was written.
-    """
-
-    runs: Runs | None
-    bound: float
-    variables: int = 0
+    runs: Runs | None  # None: none were found
+    bound: float  # on the seconds (of `least_recompute_ilp`: bytes) of all choices of runs that fit; inf: none fits
+    variables: int = 0  # of the program; 0 where none was written
 
 
 def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) -> RecomputeSolution:

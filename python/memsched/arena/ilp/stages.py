@@ -51,23 +51,14 @@ Runs = list[tuple[int, Way]]  # ops, in the order in which they run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A graph's runs. Weights stay on the device; `always` are their bytes and the resident ones.
+    """A graph's runs. Weights stay on the device; `always` are their bytes and the resident ones."""
 
-    Attributes
-    ----------
-    ways : of each op, those that no other one serves
-    items : what some op reads, but weights
-    touched : of each op, the numbers of the items that it reads or writes
-    last : of each op, the last stage in which it may run
-    start : bytes at time 0
-    """
-
-    ways: list[list[Way]]
-    items: list[Item]
-    touched: list[set[int]]
-    last: list[int]
+    ways: list[list[Way]]  # of each op, those that no other one serves
+    items: list[Item]  # what some op reads, but weights
+    touched: list[set[int]]  # of each op, the numbers of the items that it reads or writes
+    last: list[int]  # of each op, the last stage in which it may run
     always: int
-    start: int
+    start: int  # bytes at time 0
 
     @property
     def variables(self) -> int:

@@ -38,27 +38,17 @@ class Candidates:
     In a chain, candidate x_k is a^k and tape^k on the run F_1 .. F_n, loss, B_n .. B_1. It is absent, in the paper's
     sense, from the end of F_{k+1} to the start of B_{k+1}; its tape is also absent during these two, which do not read
     it. In a graph each candidate is one tensor, absent between its last forward and its first backward use.
-
-    Attributes
-    ----------
-    seconds : ndarray, one entry per op
-    excess : ndarray, one entry per op
-        Bytes by which the load during the op exceeds M.
-    begin, end : ndarray, one entry per candidate
-        It is absent during the ops begin .. end - 1.
-    size, tape : ndarray, one entry per candidate
-        Bytes of the candidate, and bytes of its tape, which is also absent during the ops begin - 1 and end.
-    transfer : ndarray, one entry per candidate
-        Seconds to offload and prefetch the candidate.
     """
 
+    # One entry per op.
     seconds: Array
-    excess: Bytes
-    begin: Bytes
-    end: Bytes
+    excess: Bytes  # by which the load during the op exceeds M
+    # One entry per candidate.
+    begin: Bytes  # the first op during which it is absent
+    end: Bytes  # and the op after the last
     size: Bytes
-    tape: Bytes
-    transfer: Array
+    tape: Bytes  # of its size; also absent during the ops begin - 1 and end
+    transfer: Array  # seconds to offload and prefetch it
 
 
 def candidates_of(call: SetCall) -> Candidates:

@@ -67,22 +67,12 @@ def make_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The source of a planner's tables.
-
-    Attributes
-    ----------
-    threads : int
-    progress : callable or None
-    until : float or None
-        The time.perf_counter() from which on no more tables are made.
-    shared : RematTable or None
-        A table for all memories of a chain up to its own capacity, which is tried first.
-    """
+    """The source of a planner's tables."""
 
     threads: int
     progress: Progress
-    until: float | None = None
-    shared: RematTable | None = None
+    until: float | None = None  # the time.perf_counter() from which on no more tables are made
+    shared: RematTable | None = None  # for all memories of a chain up to its own capacity; tried first
 
     @property
     def left(self) -> float | None:
@@ -126,19 +116,11 @@ def spare_slots(table: RematTable) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrolledRuns:
-    """A sequence of runs of a chain, unrolled: one op per run, one tensor per stay of a value on the device.
-
-    Attributes
-    ----------
-    call : ChainCall
-    unrolled : Unrolled
-    travels : ndarray of uint8
-        One flag per tensor of the unrolled graph.
-    """
+    """A sequence of runs of a chain, unrolled: one op per run, one tensor per stay of a value on the device."""
 
     call: ChainCall
     unrolled: Unrolled
-    travels: Flags
+    travels: Flags  # one flag per tensor of the unrolled graph
 
     def makespan(self) -> float:
         """Simulated, with all transfers as early as the rules allow; infinite if the plan does not run."""

@@ -24,33 +24,15 @@ _FFT, _SPECTRUM = 32, 544  # side of the tiles, and complex numbers of a real ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU by a few figures.
-
-    Attributes
-    ----------
-    name : str
-    memory : int
-        Bytes that a process can use.
-    peak : float
-        Float32 operations per second.
-    bandwidth : float
-        Bytes per second that kernels reach.
-    efficiency : dict of str to float
-        The share of the peak that each algorithm reaches on large convolutions.
-    half_output : float
-        Elements of an output at which half of the rate is lost.
-    link : float
-        Bytes per second to the host.
-    duplex : bool
-    """
+    """A GPU by a few figures."""
 
     name: str
-    memory: int
-    peak: float
-    bandwidth: float
-    efficiency: dict[str, float]
-    half_output: float
-    link: float
+    memory: int  # bytes that a process can use
+    peak: float  # float32 operations per second
+    bandwidth: float  # bytes per second that kernels reach
+    efficiency: dict[str, float]  # the share of the peak that each algorithm reaches on large convolutions
+    half_output: float  # elements of an output at which half of the rate is lost
+    link: float  # bytes per second to the host
     duplex: bool
 
 

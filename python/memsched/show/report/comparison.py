@@ -45,18 +45,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The results of other planners on one problem.
+    """The results of other planners on one problem."""
 
-    Attributes
-    ----------
-    outcomes : dict
-        From `compare`: planner -> Result, or the error it raised.
-    curves : tuple of Frontier
-        For a chain; else empty.
-    """
-
-    outcomes: Outcomes
-    curves: tuple[Frontier, ...]
+    outcomes: Outcomes  # from `compare`: planner -> Result, or the error it raised
+    curves: tuple[Frontier, ...]  # for a chain; else empty
 
     def frontier_json(self, result: Result) -> dict[str, Any] | None:
         """The curves as exact figures, with the result's own point."""

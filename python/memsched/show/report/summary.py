@@ -18,30 +18,15 @@ _EQUAL = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a report shows of a result in addition to the result's own figures.
+    """What a report shows of a result in addition to the result's own figures."""
 
-    Attributes
-    ----------
-    ideal : float
-        Seconds of computation alone: each op once with its fastest algorithm, over all rounds.
-    any_bound : float
-        Seconds; no plan within the budget is faster, even with recomputation (of a family, in the same rounds).
-    rounds : int
-    ops, tensors : int
-        Counts of the graph.
-    placed : bool
-        Whether the plan has addresses.
-    makespan, lower_bound : float
-        Seconds, as in the result.
-    """
-
-    ideal: float
-    any_bound: float
+    ideal: float  # seconds of computation alone: each op once with its fastest algorithm, over all rounds
+    any_bound: float  # seconds; on all plans that fit, recomputation included (of a family, in the same rounds)
     rounds: int
-    ops: int
+    ops: int  # in the graph
     tensors: int
-    placed: bool
-    makespan: float
+    placed: bool  # whether the plan has addresses
+    makespan: float  # this and the bound: seconds, as in the result
     lower_bound: float
 
     @property

@@ -34,21 +34,7 @@ def _options(row: Row) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How one planner did over a sweep.
-
-    Attributes
-    ----------
-    name : str
-    points, planned, infeasible, failed, optimal : int
-    best_share : float or None
-        Of the points for which any planner has a plan, the share where no other plan is faster.
-    mean_gap, worst_gap : float or None
-        Over the points that it planned and that have a bound.
-    mean_ratio, worst_ratio : float or None
-        Makespan over that of the fastest planner on the same point.
-    median_runtime : float or None
-        Seconds.
-    """
+    """How one planner did over a sweep."""
 
     name: str
     points: int
@@ -56,12 +42,12 @@ class Standing:
     infeasible: int
     failed: int
     optimal: int
-    best_share: float | None
-    mean_gap: float | None
+    best_share: float | None  # of the points for which any planner has a plan, the share where no other plan is faster
+    mean_gap: float | None  # both gaps: over the points that it planned and that have a bound
     worst_gap: float | None
-    mean_ratio: float | None
+    mean_ratio: float | None  # both ratios: makespan over that of the fastest planner on the same point
     worst_ratio: float | None
-    median_runtime: float | None
+    median_runtime: float | None  # seconds
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:

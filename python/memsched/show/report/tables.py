@@ -17,44 +17,22 @@ LONG = 42  # a cell with more characters is wrapped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table.
-
-    Attributes
-    ----------
-    title : str
-    kind : str
-        One of KINDS: how its values are written. None is an empty cell in any kind.
-    hint : str
-        A text that explains the figures.
-    bar : bool
-        Whether a bar under each figure shows it as a share of the largest.
-    """
+    """A column of a table."""
 
     title: str
-    kind: str = "text"
-    hint: str = ""
-    bar: bool = False
+    kind: str = "text"  # one of KINDS: how its values are written. None is an empty cell in any kind
+    hint: str = ""  # explains the figures
+    bar: bool = False  # whether a bar under each figure shows it as a share of the largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of values under columns.
+    """Rows of values under columns."""
 
-    Attributes
-    ----------
-    name : str
-        Key in the page's data, and value of the attribute data-table.
-    columns : tuple of Column
-    rows : list of list
-        str, int, float, bool or None, one per column.
-    marked : tuple of int
-        Highlighted rows.
-    """
-
-    name: str
+    name: str  # key in the page's data, and value of the attribute data-table
     columns: tuple[Column, ...]
-    rows: list[list[Any]]
-    marked: tuple[int, ...] = ()
+    rows: list[list[Any]]  # str, int, float, bool or None, one per column
+    marked: tuple[int, ...] = ()  # highlighted rows
 
     def to_json(self) -> dict[str, Any]:
         """Columns and rows, exact."""

@@ -30,41 +30,23 @@ class Stay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorUse:
-    """What happens to one tensor in one round of a plan.
+    """What happens to one tensor in one round of a plan."""
 
-    Attributes
-    ----------
-    name, role : str
-        As in the graph.
-    bytes : int
-    fate : str
-        One of FATES. "fetched": it came back from the host. "recomputed": its op ran again instead. "offloaded": it
-        went to the host and never came back. "freed early": it is gone before the backward begins. "kept": it stays
-        from its first write to its last use.
-    written : float or None
-        End of the first run that writes it, seconds; None for inputs and weights, and if no run writes it.
-    offloaded : float or None
-        End of the first offload, seconds.
-    prefetched : float or None
-        End of the first prefetch, seconds.
-    freed : float or None
-        When the last free released its bytes, seconds; None if the plan never frees it.
-    runs : int
-        How often its op runs; 0 for inputs and weights.
-    stays : tuple of Stay
-        In the order in which they begin. Stays on the host lie between two on the device; the last one is on the host
-        only if the tensor never comes back.
-    """
-
-    name: str
+    name: str  # this and the role: as in the graph
     role: str
     bytes: int
+    # One of FATES. "fetched": it came back from the host. "recomputed": its op ran again instead. "offloaded": it
+    # went to the host and never came back. "freed early": it is gone before the backward begins. "kept": it stays
+    # from its first write to its last use.
     fate: str
+    # End of the first run that writes it, seconds; None for inputs and weights, and if no run writes it.
     written: float | None
-    offloaded: float | None
-    prefetched: float | None
-    freed: float | None
-    runs: int
+    offloaded: float | None  # end of the first offload, seconds
+    prefetched: float | None  # end of the first prefetch, seconds
+    freed: float | None  # when the last free released its bytes, seconds; None if the plan never frees it
+    runs: int  # how often its op runs; 0 for inputs and weights
+    # In the order in which they begin. Stays on the host lie between two on the device; the last one is on the
+    # host only if the tensor never comes back.
     stays: tuple[Stay, ...]
 
 

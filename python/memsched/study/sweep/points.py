@@ -30,26 +30,13 @@ _OURS = ("planner", "progress", "threads")  # a sweep sets these itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptProblem:
-    """A problem and what identifies it.
-
-    Attributes
-    ----------
-    problem : Chain, Graph or GraphFamily
-    source : str or None
-        A name by which any process can load it; None if the problem itself must be sent.
-    key : str
-        Hash of its content, without its name.
-    document : bytes
-        Its JSON form, compressed.
-    ideal : float
-        Seconds of computation with the fastest algorithms and enough memory.
-    """
+    """A problem and what identifies it."""
 
     problem: Problem
-    source: str | None
-    key: str
-    document: bytes = field(repr=False)
-    ideal: float
+    source: str | None  # a name by which any process can load it; None: the problem itself must be sent
+    key: str  # hash of its content, without its name
+    document: bytes = field(repr=False)  # its JSON form, compressed
+    ideal: float  # seconds of computation with the fastest algorithms and enough memory
 
     @property
     def name(self) -> str:
@@ -59,30 +46,16 @@ class SweptProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Points that differ only in the device.
-
-    Attributes
-    ----------
-    problem : SweptProblem
-    planner : str
-    options : dict
-        The planner's options as given.
-    table_slots : int or None
-        Slots, over the plain peak, of the table that answers all memories; None if points share no table.
-    version : str
-        memsched's version.
-    devices : tuple of Device
-    keys : tuple of str
-        One per device.
-    """
+    """Points that differ only in the device."""
 
     problem: SweptProblem
     planner: str
-    options: dict[str, Any]
+    options: dict[str, Any]  # the planner's options as given
+    # Slots, over the plain peak, of the table that answers all memories; None if points share no table.
     table_slots: int | None
-    version: str
+    version: str  # memsched's version
     devices: tuple[Device, ...]
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # one per device
 
     def document(self, at: int) -> Document:
         """The JSON form of a device."""

@@ -24,22 +24,9 @@ _MOST_LETTERS = 20_000  # tomllib takes time quadratic in the length of a dotted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What to sweep: the arguments of `sweep`.
+    """What to sweep: the arguments of `sweep`."""
 
-    Attributes
-    ----------
-    problems : tuple of str
-        Names, or paths relative to the folder of the file.
-    planners : tuple of str or None
-    memory : tuple of int or str
-    bandwidth : tuple of float or str, or None
-    device : Device or None
-    options : dict
-    shared_tables : bool
-    slots_of_tables : int or None
-    """
-
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # names, or paths relative to the folder of the file
     memory: tuple[float | str, ...]
     planners: tuple[str, ...] | None = None
     bandwidth: tuple[float | str, ...] | None = None

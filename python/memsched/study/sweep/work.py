@@ -37,22 +37,10 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Points of one group, in a form that can be sent to a worker.
+    """Points of one group, in a form that can be sent to a worker."""
 
-    Attributes
-    ----------
-    problem : str, Chain, Graph or GraphFamily
-        Its name, if it has one.
-    key : str
-        The key of the problem.
-    planner : str
-    options : dict
-    table_slots : int or None
-    devices : tuple of Device
-    """
-
-    problem: str | Problem
-    key: str
+    problem: str | Problem  # its name, if it has one
+    key: str  # the key of the problem
     planner: str
     options: dict[str, Any]
     table_slots: int | None
