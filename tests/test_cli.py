@@ -150,7 +150,8 @@ class TestProgram:
 
 class TestProfiles:
     def test_table_filter_and_json(self) -> None:
-        assert all(name in run("profiles").output for name in ms.profiles.names())
+        text = run("profiles").output
+        assert all(name in text for name in ms.profiles.graph_names())
         table = run("profiles", "RESNET18").output
         assert "resnet18-224-b32" in table
         assert "resnet34" not in table
@@ -160,6 +161,18 @@ class TestProfiles:
         assert chosen["stages"] == chain.n
         assert chosen["min_memory"] == ms.min_memory(chain)
         assert chosen["peak_memory"] == ms.peak_memory(chain)
+
+    def test_graphs_without_a_chain(self) -> None:
+        name = "vit-224-b64-bf16"
+        (entry,) = run_json("profiles", "VIT-224-b64-bf16")
+        graph = ms.profiles.load_graph(name)
+        assert (entry["name"], entry["ops"]) == (name, len(graph.ops))
+        assert entry["min_memory"] == ms.min_memory(graph)
+        assert entry["peak_memory"] == ms.peak_memory(graph)
+        assert entry["compute_time"] == pytest.approx(sum(op["choices"][0]["time"] for op in graph.ops))
+        given = ("-m", "100%", "-b", "inf", "-p", "swap_all")
+        alone, prefixed = (run_json("plan", source, *given) for source in (name, f"graph:{name}"))
+        assert alone["problem"] == prefixed["problem"] == graph.to_json()
 
     def test_no_match(self) -> None:
         assert "'alexnet'" in fails("profiles", "alexnet")

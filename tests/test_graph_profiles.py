@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 import memsched as ms
 from memsched import profiles
 
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
+STEPS = tuple(name for name in profiles.graph_names() if name not in profiles.names())
+FEW_STEPS = ("gpt-1024-b8-bf16", "resnet50-224-b128-f32", "vit-224-b64-f32")
 FEW = ("densenet121-224-b32", "gpt2-1024-b8", "inception_v3-299-b32", "resnet50-224-b32", "vgg16-224-b32")
 
 
@@ -56,7 +60,79 @@ def test_all(name: str) -> None:
     check(name)
 
 
-@pytest.mark.parametrize("name", ["resnet50-224-b32", "gpt2-1024-b8"])
+def test_there_are_twelve_networks_in_two_precisions() -> None:
+    assert len(STEPS) == 24
+    assert {name.rpartition("-")[0] for name in STEPS} == {name.removesuffix("-f32") for name in STEPS if "f32" in name}
+    assert list(profiles.graph_names()) == sorted({*profiles.names(), *STEPS})
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_training_steps(name: str) -> None:
+    graph, found = profiles.load_graph(name), profiles.provenance(name)
+    network, _, precision = name.rpartition("-")
+    assert (graph.name, graph.batch) == (name, int(network.rpartition("-b")[2]))
+    assert 500 < len(graph.ops) < 2100
+    assert {"source", "precision", "times", "gpu", "link", "link_bandwidth"} == set(found)
+    assert found["gpu"].startswith("a100")
+    assert found["link_bandwidth"] == 24.4e9
+    assert ("bfloat16" in found["precision"]) == (precision == "bf16")
+    ops, sizes = graph.ops, {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    assert len(sizes) > len(ops)
+    assert ops[-1]["name"] == "end"
+    # Every parameter has an update of its own, which reads one gradient; the others count the updates of AdamW.
+    updates = [op for op in ops if op["kind"] == "optimizer"]
+    gradients = [[tensor for tensor in op["reads"] if sizes[tensor]] for op in updates]
+    assert {len(read) for read in gradients} <= {0, 1}
+    read = [tensor for one in gradients for tensor in one]
+    assert len(read) == len(set(read)) > 70
+    assert sum(not one for one in gradients) == (len(read) if "AdamW" in found["source"] else 0)
+    # The state of SGD is as large as the parameters, that of AdamW twice; counts and buffers are small.
+    parameters = sum(sizes[tensor] for tensor in read)
+    state = 3 if "AdamW" in found["source"] else 2
+    assert state * parameters <= graph.resident < 1.01 * state * parameters + 2**20
+    # What must not run twice: updates, counts of batches, the end. Nothing that makes a feature map.
+    assert not any(op.get("once") and any(sizes[tensor] for tensor in op["writes"]) for op in ops)
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    assert graph.resident < least < 0.7 * peak
+
+
+@pytest.mark.skipif(not DOCS.is_file(), reason="needs the repository")
+def test_the_table_of_training_steps_is_true() -> None:
+    rows = [
+        line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `") and "GB" not in line
+    ]
+    cells = {row.split("`")[1]: [cell.strip() for cell in row.strip("|").split("|")] for row in rows}
+    for base in {name.rpartition("-")[0] for name in STEPS}:
+        pair = [profiles.load_graph(f"{base}-{precision}") for precision in ("f32", "bf16")]
+        _, _, optimizer, bfloat16, *numbers = cells[base]
+        assert numbers[0] == ", ".join(str(len(graph.ops)) for graph in pair)
+        assert numbers[1] == ", ".join(f"{ms.peak_memory(graph) / 1e9:.2f}" for graph in pair)
+        assert numbers[2] == ", ".join(f"{ms.min_memory(graph) / 1e9:.2f}" for graph in pair)
+        found = profiles.provenance(f"{base}-bf16")
+        assert optimizer in found["source"]
+        assert bfloat16 in found["precision"]
+
+
+@pytest.mark.parametrize("network", sorted({name.rpartition("-")[0] for name in STEPS}))
+def test_bfloat16_needs_less_memory_and_time(network: str) -> None:
+    wide, half = (profiles.load_graph(f"{network}-{precision}") for precision in ("f32", "bf16"))
+    assert ms.peak_memory(half) < ms.peak_memory(wide)
+    assert sum(op["choices"][0]["time"] for op in half.ops) < sum(op["choices"][0]["time"] for op in wide.ops)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FEW_STEPS else pytest.mark.slow) for name in STEPS]
+)
+def test_training_steps_are_planned(name: str) -> None:
+    graph = profiles.load_graph(name)
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    memory = least + (peak - least) // 2
+    result = ms.plan(graph, memory, 12e9, planner="pooch", time_limit=0.2)
+    assert ms.validate(result).peak_memory <= memory
+    assert result.lower_bound <= result.makespan
+
+
+@pytest.mark.parametrize("name", ["resnet50-224-b32", "gpt2-1024-b8", *STEPS])
 def test_the_plain_run(name: str) -> None:
     graph = profiles.load_graph(name)
     schedule, device = plain(graph), ms.Device(64 * 10**9)
@@ -77,7 +153,18 @@ def test_a_graph_is_kept() -> None:
     assert profiles.load_graph("resnet18-224-b32") is profiles.load_graph("resnet18-224-b32")
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet18-224-b33", "../chains/x", ""])
+@pytest.mark.parametrize("name", ["resnet18", "resnet18-224-b33", "../chains/x", "", "gpt-1024-b8"])
 def test_unknown_names(name: str) -> None:
-    with pytest.raises(ms.InvalidInputError, match="no profile is named"):
-        profiles.load_graph(name)
+    for function in (profiles.load_graph, profiles.provenance):
+        with pytest.raises(ms.InvalidInputError, match="no profile is named"):
+            function(name)
+
+
+def test_a_training_step_has_no_chain() -> None:
+    for function in (profiles.load, profiles.document):
+        with pytest.raises(ms.InvalidInputError, match="ships as a graph alone"):
+            function("vit-224-b64-f32")
+
+
+def test_the_provenance_of_a_profile_with_a_chain() -> None:
+    assert profiles.provenance("resnet18-224-b32")["link_bandwidth"] == 12.2e9

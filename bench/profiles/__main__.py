@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.profiles import graphs
+from bench.profiles import graphs, steps
 from bench.profiles.chains import chain_document, to_bytes
 from bench.profiles.differences import differing
 from bench.profiles.networks import Source, register_causal_attention, sources
@@ -25,24 +25,25 @@ import memsched as ms
 from memsched.support.documents import write_bytes
 
 FOLDER = Path(ms.__file__).parent / "problems"
+PARTS = ("chains", "graphs", "steps")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """0; 1 if `--check` found a difference."""
     known = sources()
     parser = argparse.ArgumentParser(prog="python -m bench.profiles", description=__doc__)
-    parser.add_argument("--parts", nargs="+", choices=("chains", "graphs"), default=["chains", "graphs"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these profiles; of graphs, all of their networks")
     parser.add_argument("--chains", type=Path, default=FOLDER / "chains", help="folder of the chains")
     parser.add_argument("--graphs", type=Path, default=FOLDER / "graphs", help="folder of the graphs")
     parser.add_argument("--check", action="store_true", help="write nothing; say what in the folders differs")
     given = parser.parse_args(arguments)
-    unknown = sorted(set(given.only or ()) - set(known))
+    unknown = sorted(set(given.only or ()) - set(known) - set(steps.names()))
     if unknown:
-        parser.error(f"no profile is named {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"no profile is named {', '.join(unknown)}; there are {', '.join((*known, *steps.names()))}")
     torch.set_num_threads(1)
     chosen = {name: source for name, source in known.items() if given.only is None or name in given.only}
-    if any(source.network == "gpt2" for source in chosen.values()):
+    if given.parts != ["steps"] and any(source.network == "gpt2" for source in chosen.values()):
         register_causal_attention()
     began, wrong, count = time.monotonic(), 0, 0
     for path, document in _documents(given, chosen, known):
@@ -68,6 +69,9 @@ def _documents(
             made = {name: graphs.record(name, source) for name, source in family.items()}
             note = next(iter(family.values())).note
             yield given.graphs / f"{network}.json.gz", graphs.pack(network, note, made)
+    if "steps" in given.parts:
+        for name in steps.names() if given.only is None else sorted(set(given.only) & set(steps.names())):
+            yield given.graphs / f"{name}.json.gz", steps.document(name)
 
 
 def _write(path: Path, document: dict[str, Any]) -> str:

@@ -57,8 +57,8 @@ def pack(network: str, note: str, graphs: Mapping[str, ms.Graph]) -> dict[str, A
         They differ in more.
     """
     documents = [graph.to_json() for graph in graphs.values()]
-    first = _structure(documents[0])
-    if any(_structure(document) != first for document in documents):
+    first = structure(documents[0])
+    if any(structure(document) != first for document in documents):
         raise ValueError(f"the graphs of {network} differ in more than numbers; give each a file")
     gpu, link = machine(MACHINE)
     source = (
@@ -76,7 +76,7 @@ def pack(network: str, note: str, graphs: Mapping[str, ms.Graph]) -> dict[str, A
             "link_bandwidth": link.bandwidth,
         },
         **first,
-        "graphs": {document["name"]: _numbers(document) for document in documents},
+        "graphs": {document["name"]: numbers(document) for document in documents},
     }
 
 
@@ -85,7 +85,7 @@ def _versions(network: str) -> str:
     return f"{package} {importlib.metadata.version(package)} / torch {VERSION}"
 
 
-def _structure(document: Mapping[str, Any]) -> dict[str, Any]:
+def structure(document: Mapping[str, Any]) -> dict[str, Any]:
     """What the graphs of one network have in common; tensors are read and written by their positions."""
     place = {tensor["name"]: position for position, tensor in enumerate(document["tensors"])}
     return {
@@ -101,7 +101,7 @@ def _structure(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
+def numbers(document: Mapping[str, Any]) -> dict[str, Any]:
     choices = [op["choices"][0] for op in document["ops"]]
     return {
         "batch": document["batch"],

@@ -7,13 +7,21 @@ from typing import Any
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+_FLOAT32 = {  # what CUDA's autocast computes in float32 and the CPU's does not, of what the shipped networks have
+    *(functional.layer_norm, functional.group_norm, functional.cross_entropy, functional.mse_loss),
+    *(functional.softplus, functional.binary_cross_entropy_with_logits),
+}
 
 
 class CudaKernels(TorchFunctionMode):
-    """Replaces the two operations of the shipped networks that save other bytes on CUDA than on the CPU.
+    """Replaces the operations of the shipped networks that save other bytes on CUDA than on the CPU.
 
     `memsched.torch.cuda_like` does the same, and much more, to captured programs; a recorded step is no such program.
-    The V100 has the memory-efficient attention for float32; masks and grouped heads are not in these networks.
+    Attention in float32 is the memory-efficient one, in bfloat16 flash attention, which takes grouped heads. Under the
+    CPU's autocast, what CUDA's runs in float32 does so here. RMSNorm, which decomposes on the CPU, is a layer norm
+    without bias.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -22,7 +30,20 @@ class CudaKernels(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
+        if func is functional.rms_norm:
+            return _rms_norm(*args, **kwargs)
+        if func in _FLOAT32 and torch.is_autocast_enabled("cpu"):
+            args, kwargs = tree_map_only(torch.Tensor, _widened, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def _rms_norm(input: torch.Tensor, shape: Any, weight: torch.Tensor | None = None, eps: float | None = None) -> Any:
+    eps = torch.finfo(input.dtype).eps if eps is None else eps
+    return torch.native_layer_norm(input, list(shape), weight, None, eps)[0]
 
 
 def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -41,7 +62,11 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    if attn_mask is not None or enable_gqa:
-        raise NotImplementedError("attention with a mask or with grouped heads: choose its CUDA kernel here first")
+    half = query.dtype is torch.bfloat16
+    if attn_mask is not None or (enable_gqa and not half):
+        raise NotImplementedError("attention with a mask, or grouped in float32: choose its CUDA kernel here first")
+    if half:
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention
+        return kernel(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     return kernel(query, key, value, None, True, dropout_p, is_causal, scale=scale)[0]

@@ -15,10 +15,11 @@ from memsched.errors import InvalidInputError
 from memsched.problems.analytic import analytic
 from memsched.support import checks
 
-__all__ = ["analytic", "document", "homogeneous", "load", "load_graph", "names", "random"]
+__all__ = ["analytic", "document", "graph_names", "homogeneous", "load", "load_graph", "names", "provenance", "random"]
 
 _FOLDER = "chains"
 _GRAPHS = "graphs"
+_PACKED = ".json.gz"
 
 
 def names() -> tuple[str, ...]:
@@ -34,6 +35,22 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
+def graph_names() -> tuple[str, ...]:
+    """Names of the shipped graphs, sorted: those of `names`, and of training steps that ship as graphs alone.
+
+    The latter have the form network-input-bBATCH-f32 or -bf16, and an optimiser's op for each parameter.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> "llama-2048-b2-bf16" in ms.profiles.graph_names(), "llama-2048-b2-bf16" in ms.profiles.names()
+    (True, False)
+    """
+    folder = resources.files("memsched.problems") / _GRAPHS
+    stems = (entry.name.removesuffix(_PACKED) for entry in folder.iterdir() if entry.name.endswith(_PACKED))
+    return tuple(sorted([*names(), *(stem for stem in stems if "-" in stem)]))
+
+
 def document(name: str) -> dict[str, Any]:
     """The JSON form of a shipped profile, provenance included.
 
@@ -42,17 +59,39 @@ def document(name: str) -> dict[str, Any]:
     InvalidInputError
         No profile has this name.
     """
-    _check_name(name)
+    _check_name(name, names())
     text = (resources.files("memsched.problems") / _FOLDER / f"{name}.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
 
-def _check_name(name: str) -> None:
-    if name not in names():
-        near = [known for known in names() if known.startswith(str(name).split("-")[0])]
-        hint = f"; similar names: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
-        raise InvalidInputError(f"no profile is named {name!r}{hint}")
+def provenance(name: str) -> dict[str, Any]:
+    """Where the numbers of a shipped graph come from, as a chain's `provenance` says it.
+
+    Raises
+    ------
+    InvalidInputError
+        No graph has this name.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> ms.profiles.provenance("llama-2048-b2-bf16")["precision"]
+    'weights, gradients and optimiser state in bfloat16'
+    """
+    _check_name(name, graph_names())
+    found: dict[str, Any] = _packed_graphs(name)["provenance"]
+    return found
+
+
+def _check_name(name: str, known: tuple[str, ...]) -> None:
+    if name in known:
+        return
+    if name in graph_names():
+        raise InvalidInputError(f"{name!r} ships as a graph alone, without a chain; load_graph loads it")
+    near = [other for other in known if other.startswith(str(name).split("-")[0])]
+    hint = f"; similar names: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
+    raise InvalidInputError(f"no profile is named {name!r}{hint}")
 
 
 @lru_cache(maxsize=128)
@@ -75,20 +114,20 @@ def load(name: str) -> Chain:
 
 @lru_cache(maxsize=8)
 def load_graph(name: str) -> Graph:
-    """The training step of a shipped profile as a graph: forward, cross entropy, backward, SGD with momentum.
+    """A shipped training step as a graph: forward, loss, backward and optimiser.
 
-    Bytes are exact; times come from the same roofline model as those of the chain, see docs/profiles.md. Parameters,
-    buffers and momentum are resident. Gradients of parameters are tensors, which the optimiser's op reads.
+    Bytes are exact; times come from a roofline model, see docs/profiles.md and `provenance`. Parameters, buffers and
+    the optimiser's state are resident. Gradients of parameters are tensors, which the optimiser's ops read.
 
     Parameters
     ----------
     name : str
-        As in `load`.
+        One of `graph_names`.
 
     Raises
     ------
     InvalidInputError
-        No profile has this name.
+        No graph has this name.
 
     Examples
     --------
@@ -97,10 +136,10 @@ def load_graph(name: str) -> Graph:
     >>> len(graph.ops), graph.ops[-2]["kind"], graph.resident
     (152, 'optimizer', 93554656)
     """
-    _check_name(name)
-    packed = _packed_graphs(name.split("-")[0])
+    _check_name(name, graph_names())
+    packed = _packed_graphs(name)
     numbers = packed["graphs"][name]
-    names = [tensor for tensor, _ in packed["tensors"]]
+    tensors = [tensor for tensor, _ in packed["tensors"]]
     return Graph(
         [
             {"name": tensor, "size": size, "role": role}
@@ -109,8 +148,8 @@ def load_graph(name: str) -> Graph:
         [
             {
                 **{"name": op, "phase": phase, "kind": kind, "layer": layer, "once": once},
-                "reads": [names[tensor] for tensor in reads],
-                "writes": [names[tensor] for tensor in writes],
+                "reads": [tensors[tensor] for tensor in reads],
+                "writes": [tensors[tensor] for tensor in writes],
                 "choices": [{"alg": "default", "time": time, "workspace": workspace}],
             }
             for (op, phase, kind, layer, once, reads, writes), time, workspace in zip(
@@ -123,10 +162,15 @@ def load_graph(name: str) -> Graph:
     )
 
 
+def _packed_graphs(name: str) -> dict[str, Any]:
+    """The file with the graph: of all profiles of its network, or of this training step alone."""
+    return _read_packed(name.split("-")[0] if name in names() else name)
+
+
 @lru_cache(maxsize=2)
-def _packed_graphs(network: str) -> dict[str, Any]:
-    """The graphs of one network: names stored once, numbers for each image size and batch."""
-    content = (resources.files("memsched.problems") / _GRAPHS / f"{network}.json.gz").read_bytes()
+def _read_packed(stem: str) -> dict[str, Any]:
+    """Graphs that differ in numbers only: names stored once, numbers for each graph."""
+    content = (resources.files("memsched.problems") / _GRAPHS / f"{stem}{_PACKED}").read_bytes()
     packed: dict[str, Any] = json.loads(gzip.decompress(content))
     return packed
 

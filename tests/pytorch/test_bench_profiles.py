@@ -64,7 +64,7 @@ def test_a_changed_number_is_found(command: Any, tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 def test_the_graphs_are_the_shipped_ones(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command(in_folder(tmp_path, SMALL, part="graphs"))
-    shipped = ROOT / "python" / "memsched" / "graphs" / "resnet18.json.gz"
+    shipped = ROOT / "python" / "memsched" / "problems" / "graphs" / "resnet18.json.gz"
     (made,) = tmp_path.iterdir()
     assert gzip.decompress(made.read_bytes()) == gzip.decompress(shipped.read_bytes())
     assert command([*in_folder(tmp_path, SMALL, part="graphs"), "--check"]) == 0

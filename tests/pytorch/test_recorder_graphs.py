@@ -43,6 +43,31 @@ def test_names_phases_layers_and_kinds() -> None:
     assert names(graph(model, (torch.randn(2, 3, 8, 8),), optimizer=SGD)) == names(made)
 
 
+def test_repeatable_ops_pay_for_their_second_statistics() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.5))
+    x = torch.randn(2, 3, 8, 8)
+    strict = {op["name"]: op for op in graph(model, (x,), optimizer=SGD).ops}
+    free = {op["name"]: op for op in graph(model, (x,), optimizer=SGD, repeatable=True).ops}
+    assert list(free) == list(strict)
+    changed = {name for name in free if free[name] != strict[name]}
+    assert changed == {name for name, op in strict.items() if op.get("once") and op["name"] in changed}
+    assert "1/native_batch_norm+relu_" in changed
+    assert any("bernoulli_" in name or "dropout" in name for name in changed)
+    assert not any(free[name].get("once") for name in changed)
+    for name in changed:
+        more = 2 * 4 * 4 if "batch_norm" in name else 0  # two statistics of four channels
+        assert free[name]["choices"][0]["workspace"] == strict[name]["choices"][0]["workspace"] + more
+    kept = {name for name, op in free.items() if op.get("once")}
+    assert {"1/add_", "end"} <= kept  # the count of batches is no statistic of the op
+    assert all(name in kept for name in free if name.startswith("optimizer/"))
+
+
+def test_what_draws_into_resident_bytes_is_not_repeatable() -> None:
+    weight, x = torch.ones(4), torch.ones(4)
+    made = record(lambda: weight.bernoulli_(0.5) * x.clone().bernoulli_(0.5), resident=[weight], repeatable=True)
+    assert [op["name"] for op in made.ops if op.get("once")] == ["bernoulli_", "end"]
+
+
 def test_attention_without_dropout_may_run_again() -> None:
     made = graph(Block(), (ids(),))
     attention = [op for op in made.ops if "scaled_dot_product" in op["kind"] and op["phase"] == "fwd"]

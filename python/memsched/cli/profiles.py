@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from memsched import profiles as shipped
+from memsched._core import Chain, Graph
 from memsched.cli.inputs import json_option
 from memsched.cli.show import new_table, print_json, print_rich, shown
 from memsched.errors import InvalidInputError
@@ -15,44 +16,67 @@ from memsched.problems.problem import peak_memory
 from memsched.support.units import format_bytes, format_seconds
 
 
-def _figures(name: str) -> dict[str, Any]:
+def _chain_figures(name: str) -> dict[str, Any]:
     chain = shipped.load(name)
     return {
         "name": name,
         "stages": chain.n,
-        "min_memory": min_memory(chain),
-        "peak_memory": peak_memory(chain),
-        "resident": chain.resident,
+        **_memory(chain),
         "compute_time": float(chain.forward_time.sum() + chain.backward_time.sum()),
         "link_bandwidth": (chain.provenance or {}).get("link_bandwidth"),
     }
+
+
+def _graph_figures(name: str) -> dict[str, Any]:
+    graph = shipped.load_graph(name)
+    return {
+        "name": name,
+        "ops": len(graph.ops),
+        **_memory(graph),
+        "compute_time": sum(op["choices"][0]["time"] for op in graph.ops),
+        "link_bandwidth": shipped.provenance(name).get("link_bandwidth"),
+    }
+
+
+def _memory(problem: Chain | Graph) -> dict[str, int]:
+    return {"min_memory": min_memory(problem), "peak_memory": peak_memory(problem), "resident": problem.resident}
+
+
+def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
+    table = new_table(
+        (title, "left"),
+        (size, "right"),
+        ("min_memory", "right"),
+        ("peak_memory", "right"),
+        ("resident", "right"),
+        ("compute", "right"),
+    )
+    for row in rows:
+        sizes = (format_bytes(row[key]) for key in ("min_memory", "peak_memory", "resident"))
+        cells = (row["name"], str(row[size]), *sizes, format_seconds(row["compute_time"]))
+        table.add_row(*(shown(cell) for cell in cells))
+    print_rich(table)
 
 
 @click.command()
 @click.argument("filter", required=False, default="", metavar="[FILTER]")
 @json_option
 def profiles(filter: str, as_json: bool) -> None:
-    """List the shipped profiles whose name contains FILTER.
+    """List the shipped profiles, and the training steps that ship as graphs alone, whose name contains FILTER.
 
     \b
     memsched profiles resnet101
+    memsched profiles bf16
     """
-    found = [_figures(name) for name in shipped.names() if filter.lower() in name]
-    if not found:
+    known = shipped.names()
+    chains = [_chain_figures(name) for name in known if filter.lower() in name]
+    graphs = [_graph_figures(name) for name in shipped.graph_names() if filter.lower() in name and name not in known]
+    if not chains and not graphs:
         raise InvalidInputError(f"no profile's name contains {filter!r}; `memsched profiles` lists all")
     if as_json:
-        print_json(found)
+        print_json(chains + graphs)
         return
-    table = new_table(
-        ("profile", "left"),
-        ("stages", "right"),
-        ("min_memory", "right"),
-        ("peak_memory", "right"),
-        ("resident", "right"),
-        ("compute", "right"),
-    )
-    for row in found:
-        sizes = (format_bytes(row[key]) for key in ("min_memory", "peak_memory", "resident"))
-        cells = (row["name"], str(row["stages"]), *sizes, format_seconds(row["compute_time"]))
-        table.add_row(*(shown(cell) for cell in cells))
-    print_rich(table)
+    if chains:
+        _show(chains, "profile", "stages")
+    if graphs:
+        _show(graphs, "graph", "ops")

@@ -17,7 +17,12 @@ PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
 
 
 def named_problem(source: str) -> Problem | None:
-    """The problem of a name graph:NAME (a shipped graph) or analytic:NETWORK:BATCH[:GPU] (by formula); else None."""
+    """The problem of a name graph:NAME (a shipped graph) or analytic:NETWORK:BATCH[:GPU] (by formula); else None.
+
+    The prefix graph: may be left out where no chain has the name.
+    """
+    if source in profiles.graph_names() and source not in profiles.names():
+        return profiles.load_graph(source)
     kind, _, rest = source.partition(":")
     if kind == "graph" and rest:
         return profiles.load_graph(rest)

@@ -44,7 +44,7 @@ def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[P
 def read_problem(given: Problem | str) -> SweptProblem:
     """A problem, given as an object or by name."""
     if isinstance(given, str):
-        named = given in profiles.names() or given.startswith(("graph:", "analytic:"))
+        named = given in profiles.graph_names() or given.startswith(("graph:", "analytic:"))
         return swept_problem(find_problem(given), given if named else None)
     if not isinstance(given, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problems has {given!r}; each must be a Chain, a Graph, a GraphFamily or a name")

@@ -62,6 +62,8 @@ class Event:
         The autograd node that ran when it happened.
     sum_so_far : int or None
         The storage that `sum_in_place` may write the result to.
+    again : int or None
+        Where `once` may be overruled: bytes that another run needs for what it must not write twice.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class Event:
     optimizer: bool = False
     node: int | None = None
     sum_so_far: int | None = None
+    again: int | None = None
 
 
 @dataclass(slots=True)
@@ -343,6 +346,8 @@ class _Builder:
     def document(self, label: str, op: _Op, names: dict[int, str]) -> dict[str, Any]:
         """One op in the form of the graph's JSON."""
         workspace = sum(self.tensors[tensor].bytes for tensor in op.writes if tensor not in names)
+        events = [op.event, *op.joined]
+        workspace += sum(event.again or 0 for event in events)
         return {
             "name": label,
             "phase": "bwd" if op.event.backward else "fwd",
@@ -351,7 +356,7 @@ class _Builder:
             "reads": [names[tensor] for tensor in op.reads],
             "writes": [names[tensor] for tensor in [*op.writes, *op.control] if tensor in names],
             "choices": [{"alg": "default", "time": op.seconds, "workspace": workspace}],
-            "once": op.once,
+            "once": any(event.once and event.again is None for event in events),
         }
 
 

@@ -53,6 +53,7 @@ def record(
     name: str | None = None,
     batch: int = 1,
     reorderable: bool = False,
+    repeatable: bool = False,
 ) -> Graph:
     """Run a training step once and write down what it did as a graph.
 
@@ -81,13 +82,17 @@ def record(
         Whether the ops may run in another order. Tensors without bytes then keep in order what no other tensor does:
         who reads and who changes resident bytes, random numbers, and the end after everything. Numbers that the step
         took out of tensors, as item() does, count as constants.
+    repeatable : bool
+        Whether ops that draw random numbers or update running statistics may run again, as `memsched.torch.plan_step`
+        lets them: the same numbers are drawn, and the second statistics are workspace, which each run is given.
 
     Returns
     -------
     Graph
         Phase fwd until the first backward begins, then bwd. Kind is the operation's name in ATen, such as
         "convolution", or "optimizer". Ops share a layer with the backward that autograd made for them; those of all
-        optimisers are one more layer. Ops that draw random numbers or write resident bytes have once=true.
+        optimisers are one more layer. Ops that draw random numbers or write resident bytes have once=true, but for
+        those that `repeatable` names.
 
     Raises
     ------
@@ -103,7 +108,15 @@ def record(
     >>> [op["name"] for op in step.ops][:3], step.resident, memsched.peak_memory(step)
     (['addmm', 'relu', 'sum'], 65792, 151808)
     """
-    return record_all(step, resident=resident, times=times, name=name, batch=batch, reorderable=reorderable).graph
+    return record_all(
+        step,
+        resident=resident,
+        times=times,
+        name=name,
+        batch=batch,
+        reorderable=reorderable,
+        repeatable=repeatable,
+    ).graph
 
 
 def record_all(
@@ -115,12 +128,13 @@ def record_all(
     batch: int = 1,
     paths: Mapping[nn.Module, str] | None = None,
     reorderable: bool = False,
+    repeatable: bool = False,
 ) -> Recording:
     """As `record`, with what was measured meanwhile.
 
     Parameters
     ----------
-    step, resident, times, name, batch, reorderable
+    step, resident, times, name, batch, reorderable, repeatable
         As in `record`.
     paths : mapping of torch.nn.Module to str, optional
         Names of modules; an op that runs within one has its name in front, as in "layer1.0.conv1/convolution".
@@ -137,7 +151,7 @@ def record_all(
         raise InvalidInputError(
             f"times is {times!r}; give a callable times(func, args, kwargs, out), or a mode with lap()"
         )
-    recorder = Recorder(resident, cost, {} if paths is None else paths)
+    recorder = Recorder(resident, cost, {} if paths is None else paths, repeatable=repeatable)
     with contextlib.ExitStack() as stack:
         if lap is not None:
             stack.enter_context(times)
@@ -164,6 +178,7 @@ def graph(
     times: Any = None,
     name: str | None = None,
     reorderable: bool = False,
+    repeatable: bool = False,
 ) -> Graph:
     """The training step of a model as a graph, found on fake tensors: nothing is computed or allocated.
 
@@ -190,6 +205,8 @@ def graph(
     reorderable : bool
         As in `record`. The step then clears the gradients when the optimiser is done, so that each lives until its
         last use. Give the optimiser foreach=False: then each parameter has updates of its own, which can run early.
+    repeatable : bool
+        As in `record`.
 
     Returns
     -------
@@ -222,6 +239,7 @@ def graph(
         times=times,
         name=name,
         reorderable=reorderable,
+        repeatable=repeatable,
     ).graph
 
 
@@ -235,12 +253,13 @@ def graph_all(
     times: Any = None,
     name: str | None = None,
     reorderable: bool = False,
+    repeatable: bool = False,
 ) -> Recording:
     """As `graph`, with what was measured meanwhile.
 
     Parameters
     ----------
-    model, args, loss, optimizer, autocast, times, name, reorderable
+    model, args, loss, optimizer, autocast, times, name, reorderable, repeatable
         As in `graph`.
 
     Raises
@@ -294,6 +313,7 @@ def graph_all(
             batch=max(1, first.shape[0]) if first is not None and first.dim() > 0 else 1,
             paths={module: path for path, module in model.named_modules()},
             reorderable=reorderable,
+            repeatable=repeatable,
         )
 
 

@@ -29,9 +29,17 @@ _Times = Callable[[Any, Any, Any, Any], float]
 class Recorder(TorchDispatchMode):
     """Writes a tape. It must not keep a tensor or a storage alive, only weak references."""
 
-    def __init__(self, resident: Iterable[torch.Tensor], cost: _Times | None, paths: Mapping[nn.Module, str]) -> None:
+    def __init__(
+        self,
+        resident: Iterable[torch.Tensor],
+        cost: _Times | None,
+        paths: Mapping[nn.Module, str],
+        *,
+        repeatable: bool = False,
+    ) -> None:
         super().__init__()
         self.tape = Tape()
+        self.repeatable = repeatable
         self.cost = cost
         self.paths = {id(module): path for module, path in paths.items()}
         self.numbers: dict[int, int] = {}  # of the storages alive, by address
@@ -121,21 +129,25 @@ class Recorder(TorchDispatchMode):
         shapes_only = kind.endswith("_like") or kind.startswith("new_")
         reads = [] if shapes_only else list(dict.fromkeys(given))
         random = _is_random(func, named)
+        changed = {number for number in changes if storages[number].resident}
         event = Event(
             kind=kind,
             path="",
             layer=0,
             backward=self.backward,
-            once=random or any(storages[number].resident for number in changes),
+            once=random or bool(changed),
             seconds=0.0 if self.cost is None else float(self.cost(func, args, kwargs, out)),
             reads=self.movable(reads),
             changes=self.movable(changes),
             makes=makes,
             random=random,
             resident_reads=[number for number in reads if storages[number].resident],
-            resident_changes=[number for number in changes if storages[number].resident],
+            resident_changes=[number for number in changes if number in changed],
             optimizer=self.optimizing > 0,
         )
+        statistics = {self.number(named[key], -1) for key in _STATISTICS if isinstance(named.get(key), torch.Tensor)}
+        if self.repeatable and event.once and changed <= statistics:
+            event.again = sum(storages[number].bytes for number in changed)
         if len(event.changes) > 1 and kind.startswith("_foreach"):
             event.parts = self.parts(named, event.changes)
         self.locate(event)
