@@ -20,7 +20,9 @@ LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int 
     for (int j = 1; j <= n; ++j) {
         rotor_ = chain_.activation[0] + whole.next();
     }
+    Bytes floor = 0; // what a backward from layer i on needs beside its layer's input, however the blocks are cut
     for (int i = n; i >= 1; --i) {
+        floor = std::max(floor, (i > 1 ? chain.activation[RematChain::at(i - 1)] : 0) + chain.need_backward(i));
         for (const bool all : {false, true}) {
             const Bytes input = all && i == 1 ? 0 : chain.input(i, all);
             Bytes best = input + std::max(chain.need_all(i), chain.need_backward(i));
@@ -29,7 +31,7 @@ LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int 
             }
             Bytes forwards = input + chain.need_first(i);
             Needs needs(*this, i);
-            for (int j = i; j < n && forwards < best; ++j) {
+            for (int j = i; j < n && forwards < best && best > floor; ++j) {
                 forwards = j == i ? forwards : std::max(forwards, chain.need_next(j)); // the input has left
                 const Bytes held = input + needs.next();
                 if (segments_.empty() && held >= best) {
