@@ -21,11 +21,10 @@ py::list rows_of(const std::vector<std::optional<PlanFigures>>& found, const std
 }
 
 py::list figures(const ChainPlans& plans, const ChainPlanner& planner, const std::vector<Device>& devices) {
-    const PythonProgress ticker(std::nullopt, py::none());
     std::vector<std::optional<PlanFigures>> found;
     std::vector<Seconds> runtime;
     {
-        const py::gil_scoped_release free;
+        const PythonProgress ticker;
         for (const Device& device : devices) {
             const auto began = std::chrono::steady_clock::now();
             found.push_back(plans.figures(planner, device, ticker.progress()));
@@ -40,8 +39,7 @@ py::list figures(const ChainPlans& plans, const ChainPlanner& planner, const std
 
 void bind_chain_plans(py::module_& module) {
     py::class_<FluidSolution>(module, "FluidSolution")
-        .def_property_readonly(
-            "offloaded", [](const py::object& self) { return view(self.cast<const FluidSolution&>().offloaded, self); })
+        .def_property_readonly("offloaded", view_of(&FluidSolution::offloaded))
         .def_readonly("makespan", &FluidSolution::makespan)
         .def_readonly("lower_bound", &FluidSolution::lower_bound)
         .def_readonly("optimal", &FluidSolution::optimal)
@@ -56,53 +54,51 @@ void bind_chain_plans(py::module_& module) {
                bool break_ties) {
                 return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}, hash}, break_ties};
             },
-            py::arg("slots"), py::arg("max_rounds"), py::arg("gap"), py::arg("max_states"), py::arg("hash"),
-            py::arg("break_ties"));
+            "slots"_a, "max_rounds"_a, "gap"_a, "max_states"_a, "hash"_a, "break_ties"_a);
     py::class_<FluidSizes>(module, "FluidSizes", "A chain in the interruptible model, on any device.")
-        .def(py::init<const Chain&, Seconds>(), py::arg("chain"), py::arg("compute"))
+        .def(py::init<const Chain&, Seconds>(), "chain"_a, "compute"_a)
         .def_property_readonly("peak", &FluidSizes::peak)
         .def_property_readonly("least", &FluidSizes::least)
-        .def("exact", &FluidSizes::exact, py::arg("capacity"), py::arg("bandwidth"))
+        .def("exact", &FluidSizes::exact, "capacity"_a, "bandwidth"_a)
         .def(
             "in_slots",
             [](const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, std::int64_t slots) {
                 const double width = static_cast<double>(capacity) / static_cast<double>(slots);
                 return sizes.in_slots(width, static_cast<double>(slots), bandwidth, sizes.activation_in_slots(width));
             },
-            py::arg("capacity"), py::arg("bandwidth"), py::arg("slots"), "The first discretisation.")
+            "capacity"_a, "bandwidth"_a, "slots"_a, "The first discretisation.")
         .def(
-            "prefix", [](const FluidSizes& sizes, Bytes excess) { return array_of(sizes.prefix(excess)); },
-            py::arg("excess"), "GREEDY's set: x_0, x_1, .. until `excess` bytes are offloaded.")
+            "prefix", [](const FluidSizes& sizes, Bytes excess) { return array_of(sizes.prefix(excess)); }, "excess"_a,
+            "GREEDY's set: x_0, x_1, .. until `excess` bytes are offloaded.")
         .def(
             "solve",
             [](const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const ChainPlanner& dynprog,
                std::optional<double> time_limit) {
-                const PythonProgress ticker(time_limit, py::none());
-                const py::gil_scoped_release free;
+                const PythonProgress ticker(time_limit);
                 return fluid_solve(sizes, capacity, bandwidth, *dynprog.fluid, ticker.progress());
             },
-            py::arg("capacity"), py::arg("bandwidth"), py::arg("dynprog"), py::arg("time_limit") = py::none());
-    module.def("fluid_bandwidth", &fluid_bandwidth, py::arg("d2h"), py::arg("h2d"), py::arg("compute"));
+            "capacity"_a, "bandwidth"_a, "dynprog"_a, "time_limit"_a = py::none());
+    module.def("fluid_bandwidth", &fluid_bandwidth, "d2h"_a, "h2d"_a, "compute"_a);
     py::class_<ChainPlans>(module, "ChainPlans", "Data of one chain that its plans share on all devices.")
-        .def(py::init<const Chain&, const Graph&, bool, Seconds>(), py::arg("chain"), py::arg("graph"), py::arg("cut"),
-             py::arg("compute"), py::keep_alive<1, 3>())
+        .def(py::init<const Chain&, const Graph&, bool, Seconds>(), "chain"_a, "graph"_a, "cut"_a, "compute"_a,
+             py::keep_alive<1, 3>())
         .def_property_readonly("fluid_least", &ChainPlans::fluid_least)
         .def(
             "release_prefix",
             [](const ChainPlans& plans, const Device& device) { return array_of(plans.release_prefix(device)); },
-            py::arg("device"))
+            "device"_a)
         .def(
             "choose",
             [](const ChainPlans& plans, const ChainPlanner& planner, const Device& device,
                std::optional<double> time_limit, const py::object& progress) {
-                const PythonProgress ticker(time_limit, progress);
-                ChainChoice choice = [&] {
-                    const py::gil_scoped_release free;
-                    return plans.choose(planner, device, ticker.progress());
-                }();
+                ChainChoice choice;
+                {
+                    const PythonProgress ticker(time_limit, progress);
+                    choice = plans.choose(planner, device, ticker.progress());
+                }
                 return std::pair(array_of(choice.tensors), std::move(choice.model));
             },
-            py::arg("planner"), py::arg("device"), py::arg("time_limit") = py::none(), py::arg("progress") = py::none(),
+            "planner"_a, "device"_a, "time_limit"_a = py::none(), "progress"_a = py::none(),
             "Flags of the offloaded tensors, and the solution of DYNPROG's model.")
         .def(
             "plan",
@@ -116,10 +112,9 @@ void bind_chain_plans(py::module_& module) {
                 return std::tuple(name_schedule(plans.graph(), device.memory, found.list, text, cut),
                                   std::move(found.timeline), found.lower_bound);
             },
-            py::arg("tensors"), py::arg("device"), py::arg("planner"), py::arg("chunk"),
-            "Schedule, timeline and lower bound in seconds.")
+            "tensors"_a, "device"_a, "planner"_a, "chunk"_a, "Schedule, timeline and lower bound in seconds.")
         .def(
-            "figures", &figures, py::arg("planner"), py::arg("devices"),
+            "figures", &figures, "planner"_a, "devices"_a,
             "(makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or "
             "None if there is a message: then plan that point on its own.");
 }

@@ -2,19 +2,17 @@
 #include "memsched/build/class_builder.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
+#include "memsched/planners/classes/baselines.h"
 #include "memsched/planners/classes/pooch.h"
-#include "memsched/planners/classes/superneurons.h"
-#include "memsched/planners/classes/swap_all.h"
 #include "memsched/planners/classes/vdnn_sync.h"
 #include "support.h"
 
 namespace memsched::bindings {
 namespace {
 
-using Classes = py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>;
 using MaybeSchedule = std::optional<Schedule>;
 
-std::vector<MapClass> classes_of(const Graph& graph, const Classes& array) {
+std::vector<MapClass> classes_of(const Graph& graph, const Flags& array) {
     if (static_cast<std::size_t>(array.size()) != feature_maps(graph, Lifetimes(graph)).size()) {
         throw std::invalid_argument("classes must have one entry a feature map");
     }
@@ -55,7 +53,6 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
     std::optional<PoochSolution> found;
     {
         const PythonProgress ticker(time_limit, progress);
-        const py::gil_scoped_release free;
         Workers workers(threads);
         found = pooch(fixed.graph, device, device.memory, recompute, options, workers, ticker.progress());
     }
@@ -70,7 +67,6 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
     }
     if (recompute && more_seconds > 0 && !stays) {
         const PythonProgress ticker(more_seconds, progress);
-        const py::gil_scoped_release free;
         found->pooch = improve_classes(fixed.graph, device, device.memory, std::move(found->pooch), seed,
                                        found->evaluations, ticker.progress());
     }
@@ -87,7 +83,7 @@ void bind_searches(py::module_& module) {
             const ClassSolution found = swap_all(fixed.graph, device, device.memory, scheduled);
             return schedule_of(graph, fixed, device.memory, found, text);
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("scheduled"), py::arg("planner"),
+        "graph"_a, "device"_a, "workspace_limit"_a, "scheduled"_a, "planner"_a,
         "None if there is no such plan, as for the next three.");
     module.def(
         "pooch",
@@ -98,23 +94,20 @@ void bind_searches(py::module_& module) {
             return searched(graph, device, limit, recompute, {tree, beam, fill}, threads, time_limit, more_seconds,
                             seed, text, progress);
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("recompute"), py::arg("tree"),
-        py::arg("beam"), py::arg("fill"), py::arg("threads"), py::arg("time_limit"), py::arg("more_seconds"),
-        py::arg("seed"), py::arg("planner"), py::arg("progress") = py::none(),
+        "graph"_a, "device"_a, "workspace_limit"_a, "recompute"_a, "tree"_a, "beam"_a, "fill"_a, "threads"_a,
+        "time_limit"_a, "more_seconds"_a, "seed"_a, "planner"_a, "progress"_a = py::none(),
         "The schedule, and the number of plans simulated.");
     module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner,
            std::optional<double> time_limit) {
             const std::string text = dump_json(planner, "planner");
-            const PythonProgress ticker(time_limit, py::none());
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit);
             const FixedChoices fixed = fix_choices(graph, limit);
             const ClassSolution found = superneurons(fixed.graph, device, device.memory, ticker.progress());
             return schedule_of(graph, fixed, device.memory, found, text);
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("planner"),
-        py::arg("time_limit") = py::none());
+        "graph"_a, "device"_a, "workspace_limit"_a, "planner"_a, "time_limit"_a = py::none());
     module.def(
         "vdnn_sync",
         [](const Graph& graph, const Device& device, const py::object& planner) {
@@ -126,19 +119,18 @@ void bind_searches(py::module_& module) {
                                   : std::nullopt,
                              found.convolutions);
         },
-        py::arg("graph"), py::arg("device"), py::arg("planner"), "The schedule, and whether it is that of vDNN_conv.");
+        "graph"_a, "device"_a, "planner"_a, "The schedule, and whether it is that of vDNN_conv.");
 }
 
 } // namespace
 
 void bind_classes(py::module_& module) {
     module.def(
-        "feature_maps", [](const Graph& graph) { return feature_maps(graph, Lifetimes(graph)); }, py::arg("graph"),
+        "feature_maps", [](const Graph& graph) { return feature_maps(graph, Lifetimes(graph)); }, "graph"_a,
         "Ids of the activations that the backward reads, in the order of writing.");
     module.def(
-        "fixed_choices", [](const Graph& graph, Bytes limit) { return fix_choices(graph, limit).graph; },
-        py::arg("graph"), py::arg("workspace_limit"),
-        "The graph with one algorithm per op: the fastest whose workspace is within the limit.");
+        "fixed_choices", [](const Graph& graph, Bytes limit) { return fix_choices(graph, limit).graph; }, "graph"_a,
+        "workspace_limit"_a, "The graph with one algorithm per op: the fastest whose workspace is within the limit.");
     module.def(
         "vdnn_classes",
         [](const Graph& graph, bool convolutions) {
@@ -148,33 +140,31 @@ void bind_classes(py::module_& module) {
             }
             return classes;
         },
-        py::arg("graph"), py::arg("convolutions"));
+        "graph"_a, "convolutions"_a);
     module.def(
         "class_schedule",
-        [](const Graph& graph, const Device& device, Bytes limit, const Classes& classes, const std::string& kind,
+        [](const Graph& graph, const Device& device, Bytes limit, const Flags& classes, const std::string& kind,
            int layers, bool convolutions, bool soft, const py::object& planner) {
             const ClassSolution given{classes_of(graph, classes), rule_of(kind, layers, convolutions, soft)};
             return schedule_of(graph, fix_choices(graph, limit), device.memory, given, dump_json(planner, "planner"));
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("classes"), py::arg("fetch") = "eager",
-        py::arg("layers") = 1, py::arg("convolutions") = false, py::arg("soft") = false,
-        py::arg("planner") = py::dict(),
+        "graph"_a, "device"_a, "workspace_limit"_a, "classes"_a, "fetch"_a = "eager", "layers"_a = 1,
+        "convolutions"_a = false, "soft"_a = false, "planner"_a = py::dict(),
         "classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.");
     module.def(
         "prefix_makespans",
         [](const Graph& graph, const Device& device, Bytes limit, const std::vector<std::int64_t>& counts,
            const std::vector<int>& layers, bool any, std::optional<double> time_limit) {
-            const PythonProgress ticker(time_limit, py::none());
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit);
             return prefix_makespans(fix_choices(graph, limit).graph, device, counts, layers, any, ticker.progress());
         },
-        py::arg("graph"), py::arg("device"), py::arg("workspace_limit"), py::arg("counts"), py::arg("layers"),
-        py::arg("any") = false, py::arg("time_limit") = py::none(),
+        "graph"_a, "device"_a, "workspace_limit"_a, "counts"_a, "layers"_a, "any"_a = false,
+        "time_limit"_a = py::none(),
         "Seconds, by number of layers and by count: the first `count` feature maps travel, fetched so many layers "
         "ahead. Infinity where there is no such plan, or no time for it.");
     module.def(
         "least_budget",
-        [](const Graph& graph, Bytes limit, const Classes& classes) {
+        [](const Graph& graph, Bytes limit, const Flags& classes) {
             const std::vector<MapClass> known = classes_of(graph, classes);
             if (std::find(known.begin(), known.end(), MapClass::recompute) != known.end()) {
                 throw std::invalid_argument("classes must be keep or swap");
@@ -182,7 +172,7 @@ void bind_classes(py::module_& module) {
             const py::gil_scoped_release free;
             return least_budget(fix_choices(graph, limit).graph, known);
         },
-        py::arg("graph"), py::arg("workspace_limit"), py::arg("classes"),
+        "graph"_a, "workspace_limit"_a, "classes"_a,
         "Least bytes, resident included, for which a plan with classes without recomputation exists.");
     bind_searches(module);
 }

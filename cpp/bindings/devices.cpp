@@ -65,9 +65,8 @@ Examples
 12000000000.0
 )");
     device
-        .def(py::init(&make_device), py::arg("memory"), py::arg("bandwidth") = none, py::arg("d2h") = none,
-             py::arg("h2d") = none, py::arg("duplex") = false, py::arg("latency") = 0.0, py::arg("host_memory") = none,
-             py::arg("name") = none)
+        .def(py::init(&make_device), "memory"_a, "bandwidth"_a = none, "d2h"_a = none, "h2d"_a = none,
+             "duplex"_a = false, "latency"_a = 0.0, "host_memory"_a = none, "name"_a = none)
         .def_readonly("memory", &Device::memory, "Bytes.")
         .def_readonly("d2h", &Device::d2h, "Bytes per second, device to host.")
         .def_readonly("h2d", &Device::h2d, "Bytes per second, host to device.")

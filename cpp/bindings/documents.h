@@ -12,7 +12,7 @@ void bind_document(py::class_<T, Extra...>& cls, const char* reader, const char*
     cls.def_static(
            "from_json",
            [reader](const py::object& source) { return documents().attr(reader)(source).template cast<T>(); },
-           py::arg("source"), "Reads the JSON form from a dict, a JSON text or the path of a file.")
+           "source"_a, "Reads the JSON form from a dict, a JSON text or the path of a file.")
         .def(
             "to_json", [writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
             "The JSON form as a dict; from_json reads it back equal.")

@@ -37,7 +37,7 @@ PYBIND11_MODULE(_core, module) {
     bind_ordering(module);
     bind_placement(module);
     module.def("hear", &hear_interrupts, "Raises if the thread must stop; for long loops in Python.");
-    module.def("listen", &listen_to, memsched::bindings::py::arg("asked"),
+    module.def("listen", &listen_to, "asked"_a,
                "Sets what this thread calls wherever it checks for Ctrl-C; None: nothing.");
     pickle_by_state(module, {"Chain", "Graph", "Device", "Schedule", "Timeline"});
 }

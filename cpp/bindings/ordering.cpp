@@ -14,7 +14,7 @@ py::tuple stay_columns(const std::vector<Stay>& stays) {
         for (std::size_t k = 0; k < stays.size(); ++k) {
             values.mutable_data()[k] = stays[k].*member;
         }
-        values.attr("setflags")(py::arg("write") = false);
+        values.attr("setflags")("write"_a = false);
         return values;
     };
     return py::make_tuple(column(&Stay::tensor), column(&Stay::start), column(&Stay::end), column(&Stay::bytes),
@@ -32,38 +32,34 @@ void bind_orders(py::module_& module) {
             order::Solution found;
             {
                 const PythonProgress ticker(time_limit, progress);
-                const py::gil_scoped_release free;
                 found = order::least_memory_order(order::order_problem(graph, keep), ticker.progress());
             }
             return py::make_tuple(found.order, found.peak, found.lower_bound, found.visited);
         },
-        py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
+        "graph"_a, "keep"_a, "time_limit"_a, "progress"_a = py::none(),
         "The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.");
     module.def(
         "order_bound",
         [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {
             const PythonProgress ticker(time_limit, progress);
-            const py::gil_scoped_release free;
             return order::least_memory_bound(order::order_problem(graph, keep), ticker.progress());
         },
-        py::arg("graph"), py::arg("keep"), py::arg("time_limit"), py::arg("progress") = py::none(),
+        "graph"_a, "keep"_a, "time_limit"_a, "progress"_a = py::none(),
         "Bytes, resident included: no order has a lower peak, by what must be held beside each op.");
     module.def(
         "order_within",
         [](const Graph& graph, const Kept& keep, Bytes limit, std::uint64_t seed, std::optional<double> time_limit) {
-            const PythonProgress ticker(time_limit, py::none());
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit);
             return order::random_order(order::order_problem(graph, keep), limit, seed, ticker.progress());
         },
-        py::arg("graph"), py::arg("keep"), py::arg("limit"), py::arg("seed"), py::arg("time_limit"),
+        "graph"_a, "keep"_a, "limit"_a, "seed"_a, "time_limit"_a,
         "A random order; within limit (bytes, resident included) as far as possible. Empty if time ran out.");
     module.def(
         "order_peak",
         [](const Graph& graph, const Kept& keep, const std::vector<OpId>& order) {
             return peak_of(order::order_problem(graph, keep), order);
         },
-        py::arg("graph"), py::arg("keep"), py::arg("order"),
-        "Bytes, resident included. The order must be topological.");
+        "graph"_a, "keep"_a, "order"_a, "Bytes, resident included. The order must be topological.");
     module.def(
         "order_schedule",
         [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit, Bytes budget,
@@ -74,15 +70,14 @@ void bind_orders(py::module_& module) {
             }
             return name_schedule(graph, budget, list, dump_json(planner, "planner"));
         },
-        py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"), py::arg("budget"), py::arg("planner"),
-        py::arg("addresses") = py::none(), "The order as a schedule; with one address per buffer, if given.");
+        "graph"_a, "order"_a, "keep"_a, "limit"_a, "budget"_a, "planner"_a, "addresses"_a = py::none(),
+        "The order as a schedule; with one address per buffer, if given.");
     module.def(
         "order_residency",
         [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit) {
             return stay_columns(residency(graph, order_steps(graph, order, keep, limit)));
         },
-        py::arg("graph"), py::arg("order"), py::arg("keep"), py::arg("limit"),
-        "The buffers of the order's schedule, as columns.");
+        "graph"_a, "order"_a, "keep"_a, "limit"_a, "The buffers of the order's schedule, as columns.");
 }
 
 // The steps on the graph of one of the schedule's rounds.
@@ -100,7 +95,7 @@ void bind_ordering(py::module_& module) {
         [](const Graph& graph, const Schedule& schedule) {
             return stay_columns(residency(graph, of_one_round(graph, schedule)));
         },
-        py::arg("graph"), py::arg("schedule"), "The buffers of a schedule, as columns like those of Timeline.blocks.");
+        "graph"_a, "schedule"_a, "The buffers of a schedule, as columns like those of Timeline.blocks.");
     module.def(
         "with_addresses",
         [](const Graph& graph, const Schedule& schedule, const std::vector<Bytes>& addresses) {
@@ -109,7 +104,7 @@ void bind_ordering(py::module_& module) {
             placed.memory = MemoryMode::contiguous;
             return placed;
         },
-        py::arg("graph"), py::arg("schedule"), py::arg("addresses"), "The schedule with one address per buffer.");
+        "graph"_a, "schedule"_a, "addresses"_a, "The schedule with one address per buffer.");
 }
 
 } // namespace memsched::bindings

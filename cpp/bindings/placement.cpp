@@ -29,12 +29,11 @@ void bind_placement(py::module_& module) {
            std::optional<Bytes> capacity, bool search, std::optional<double> time_limit, const py::object& progress) {
             const std::vector<placement::Buffer> buffers = buffers_of(start, end, bytes, alignment, offset);
             const PythonProgress ticker(time_limit, progress);
-            const py::gil_scoped_release free;
             const placement::Placed placed = placement::place(buffers, {capacity, search}, ticker.progress());
             return std::tuple(placed.offsets, placed.height, placed.lower_bound);
         },
-        py::arg("start"), py::arg("end"), py::arg("bytes"), py::arg("alignment"), py::arg("offset"),
-        py::arg("capacity"), py::arg("search"), py::arg("time_limit") = py::none(), py::arg("progress") = py::none(),
+        "start"_a, "end"_a, "bytes"_a, "alignment"_a, "offset"_a, "capacity"_a, "search"_a, "time_limit"_a = py::none(),
+        "progress"_a = py::none(),
         "Columns by buffer; offset -1 is free. Returns the offsets, their height, and a lower bound on it.");
     module.def(
         "load",
@@ -44,7 +43,7 @@ void bind_placement(py::module_& module) {
             const std::vector<Bytes> alignment(n, 1), offset(n, placement::free_offset);
             return placement::load(buffers_of(start, end, bytes, alignment, offset));
         },
-        py::arg("start"), py::arg("end"), py::arg("bytes"), "The largest number of bytes alive at once.");
+        "start"_a, "end"_a, "bytes"_a, "The largest number of bytes alive at once.");
 }
 
 } // namespace memsched::bindings

@@ -10,10 +10,27 @@
 #include "memsched/planners/remat/pebbles.h"
 #include "support.h"
 
+#include <algorithm>
+#include <functional>
+
 namespace memsched::bindings {
 namespace {
 
 template <class T> std::vector<T> copied(const Column<T>& array) { return {array.data(), array.data() + array.size()}; }
+
+template <class Named> std::vector<std::string> names_of(const std::vector<Named>& all) {
+    std::vector<std::string> names;
+    for (const Named& one : all) {
+        names.push_back(one.name);
+    }
+    return names;
+}
+
+template <class Number, class Item, class Get> py::array_t<Number> numbers_of(const std::vector<Item>& all, Get get) {
+    py::array_t<Number> numbers(static_cast<py::ssize_t>(all.size()));
+    std::transform(all.begin(), all.end(), numbers.mutable_data(), get);
+    return numbers;
+}
 
 FetchRule rule_of(std::optional<int> ahead) { return ahead ? FetchRule{FetchRule::Kind::ops, *ahead} : FetchRule{}; }
 
@@ -22,13 +39,12 @@ void bind_sets(py::module_& module) {
         "offload_set_makespans",
         [](const Graph& graph, const Device& device, Bytes budget, const Flags& rows, std::optional<int> ahead,
            bool stall, std::optional<double> time_limit, const py::object& progress) {
-            const PythonProgress ticker(time_limit, progress);
             const std::span<const std::uint8_t> flags(rows.data(), static_cast<std::size_t>(rows.size()));
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit, progress);
             return offload_set_makespans(graph, device, budget, flags, rule_of(ahead), stall, ticker.progress());
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("rows"), py::arg("ahead") = py::none(),
-        py::arg("stall") = true, py::arg("time_limit") = py::none(), py::arg("progress") = py::none());
+        "graph"_a, "device"_a, "budget"_a, "rows"_a, "ahead"_a = py::none(), "stall"_a = true,
+        "time_limit"_a = py::none(), "progress"_a = py::none());
     module.def(
         "offload_set_schedule",
         [](const Graph& graph, Bytes budget, const Flags& travels, const py::object& planner, const py::object& chunk,
@@ -44,17 +60,15 @@ void bind_sets(py::module_& module) {
             StepList list = offload_set_steps(fixed.graph, budget, flags, rule_of(ahead));
             return name_schedule(graph, budget, fixed.on_original(std::move(list)), text, cut);
         },
-        py::arg("graph"), py::arg("budget"), py::arg("travels"), py::arg("planner"), py::arg("chunk") = py::none(),
-        py::arg("ahead") = py::none(), py::arg("workspace_limit") = py::none(),
-        "Ops have one algorithm each, or take the fastest within workspace_limit.");
+        "graph"_a, "budget"_a, "travels"_a, "planner"_a, "chunk"_a = py::none(), "ahead"_a = py::none(),
+        "workspace_limit"_a = py::none(), "Ops have one algorithm each, or take the fastest within workspace_limit.");
     module.attr("most_pebbles") = most_pebbles;
     module.def(
         "play_pebbles",
         [](const Graph& graph, const Device& device, std::int64_t most_states, std::optional<double> time_limit,
            const py::object& planner) {
-            const PythonProgress ticker(time_limit, py::none());
             const std::string text = dump_json(planner, "planner");
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit);
             PebbleGame found = play_pebbles(graph, device, device.memory, most_states, ticker.progress());
             std::optional<Schedule> schedule;
             if (found.steps) {
@@ -62,26 +76,24 @@ void bind_sets(py::module_& module) {
             }
             return std::tuple(std::move(schedule), found.proven, found.states);
         },
-        py::arg("graph"), py::arg("device"), py::arg("most_states"), py::arg("time_limit"), py::arg("planner"),
+        "graph"_a, "device"_a, "most_states"_a, "time_limit"_a, "planner"_a,
         "A plan or None, whether it is proven that there is none, and the number of states searched.");
     module.def(
         "offload_search",
         [](const Graph& graph, const Device& device, Bytes budget, const Flags& starts, Seconds lower_bound, double gap,
            std::uint64_t seed, std::optional<std::uint64_t> moves, std::optional<double> time_limit,
            const py::object& planner, const py::object& chunk, const py::object& progress) {
-            const PythonProgress ticker(time_limit, progress);
-            const std::string planner_text = dump_json(planner, "planner");
+            const std::string text = dump_json(planner, "planner");
             const Chunk cut = to_chunk(chunk);
             const std::span<const std::uint8_t> flags(starts.data(), static_cast<std::size_t>(starts.size()));
             OffloadOptions options{lower_bound, gap, seed};
             options.most = moves.value_or(options.most);
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit, progress);
             const OffloadSolution best = offload_search(graph, device, budget, flags, options, ticker.progress());
-            return std::pair(name_schedule(graph, budget, best.steps, planner_text, cut), best.evaluations);
+            return std::pair(name_schedule(graph, budget, best.steps, text, cut), best.evaluations);
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("starts"), py::arg("lower_bound"),
-        py::arg("gap"), py::arg("seed"), py::arg("moves"), py::arg("time_limit"), py::arg("planner"), py::arg("chunk"),
-        py::arg("progress") = py::none());
+        "graph"_a, "device"_a, "budget"_a, "starts"_a, "lower_bound"_a, "gap"_a, "seed"_a, "moves"_a, "time_limit"_a,
+        "planner"_a, "chunk"_a, "progress"_a = py::none());
 }
 
 void bind_fluid(py::module_& module) {
@@ -89,11 +101,9 @@ void bind_fluid(py::module_& module) {
         .def_property_readonly("min_capacity", &fluid_min_capacity)
         .def(
             "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
-            py::arg("offloaded"), "Makespan of one offload set in link bytes; infinity if it does not fit.");
+            "offloaded"_a, "Makespan of one offload set in link bytes; infinity if it does not fit.");
     py::class_<DynprogSolution>(module, "DynprogSolution")
-        .def_property_readonly(
-            "offloaded",
-            [](const py::object& self) { return view(self.cast<const DynprogSolution&>().offloaded, self); })
+        .def_property_readonly("offloaded", view_of(&DynprogSolution::offloaded))
         .def_readonly("makespan", &DynprogSolution::makespan)
         .def_readonly("lower_bound", &DynprogSolution::lower_bound)
         .def_readonly("optimal", &DynprogSolution::optimal)
@@ -101,12 +111,11 @@ void bind_fluid(py::module_& module) {
     module.def(
         "dynprog",
         [](const FluidChain& chain, bool hash, std::size_t max_states) {
-            const PythonProgress ticker(std::nullopt, py::none());
             const DynprogOptions options{0, max_states};
-            const py::gil_scoped_release free;
+            const PythonProgress ticker;
             return (hash ? dynprog_hash : dynprog)(chain, options, ticker.progress());
         },
-        py::arg("chain"), py::arg("hash") = false, py::arg("max_states") = std::size_t{40'000'000});
+        "chain"_a, "hash"_a = false, "max_states"_a = std::size_t{40'000'000});
 }
 
 } // namespace
@@ -118,82 +127,52 @@ void bind_planners(py::module_& module) {
             const Bounds b = lower_bounds(graph, device, budget);
             return std::tuple(b.compute, b.transfer, b.fractional);
         },
-        py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("device"), py::arg("budget"),
+        py::call_guard<py::gil_scoped_release>(), "graph"_a, "device"_a, "budget"_a,
         "(compute, transfer, fractional) in seconds.");
     module.def(
         "recompute_bound",
         [](const Graph& graph, const Device& device, Bytes budget) {
-            const PythonProgress ticker(std::nullopt, py::none());
-            const py::gil_scoped_release free;
+            const PythonProgress ticker;
             return recompute_bound(graph, device, budget, ticker.progress());
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), "Seconds; also holds for schedules that recompute.");
+        "graph"_a, "device"_a, "budget"_a, "Seconds; also holds for schedules that recompute.");
     module.def(
-        "movable_tensors", [](const Graph& graph) { return SetBuilder(graph).movable(); }, py::arg("graph"),
+        "movable_tensors", [](const Graph& graph) { return SetBuilder(graph).movable(); }, "graph"_a,
         "Ids of the tensors that may be offloaded, in order of release.");
     module.def(
-        "tensor_names",
-        [](const Graph& graph) {
-            std::vector<std::string> names;
-            for (const Tensor& tensor : graph.tensors()) {
-                names.push_back(tensor.name);
-            }
-            return names;
-        },
-        py::arg("graph"), "By tensor, without the dicts of Graph.tensors.");
-    module.def(
-        "op_names",
-        [](const Graph& graph) {
-            std::vector<std::string> names;
-            for (const Op& op : graph.ops()) {
-                names.push_back(op.name);
-            }
-            return names;
-        },
-        py::arg("graph"));
+        "tensor_names", [](const Graph& graph) { return names_of(graph.tensors()); }, "graph"_a,
+        "By tensor, without the dicts of Graph.tensors.");
+    module.def("op_names", [](const Graph& graph) { return names_of(graph.ops()); }, "graph"_a);
     module.def(
         "tensor_bytes",
-        [](const Graph& graph) {
-            py::array_t<Bytes> bytes(static_cast<py::ssize_t>(graph.tensors().size()));
-            for (std::size_t t = 0; t < graph.tensors().size(); ++t) {
-                bytes.mutable_at(t) = graph.tensors()[t].bytes;
-            }
-            return bytes;
-        },
-        py::arg("graph"), "Sizes of the tensors, by id.");
+        [](const Graph& graph) { return numbers_of<Bytes>(graph.tensors(), [](const Tensor& t) { return t.bytes; }); },
+        "graph"_a, "Sizes of the tensors, by id.");
     module.def(
         "stages_of_tensors",
         [](const Graph& graph) {
-            py::array_t<bool> tape(static_cast<py::ssize_t>(graph.tensors().size()));
-            std::fill_n(tape.mutable_data(), tape.size(), false);
+            std::vector<std::uint8_t> tape(graph.tensors().size(), 0);
             for (const Op& op : graph.ops()) {
                 for (const TensorId t : op.tape) {
-                    tape.mutable_at(t) = true;
+                    tape[at(t)] = 1;
                 }
             }
-            const std::vector<std::int32_t> stage = stages_of_tensors(graph);
-            return py::make_tuple(py::array_t<std::int64_t>(
-                                      py::array_t<std::int32_t>(static_cast<py::ssize_t>(stage.size()), stage.data())),
-                                  tape);
+            return std::pair(numbers_of<std::int64_t>(stages_of_tensors(graph), std::identity()),
+                             numbers_of<bool>(tape, std::identity()));
         },
-        py::arg("graph"),
+        "graph"_a,
         "For a chain's graph, by tensor: its stage, -1 if it cannot be offloaded, and whether it is a tape.");
     module.def(
         "op_seconds",
         [](const Graph& graph) {
-            py::array_t<Seconds> seconds(static_cast<py::ssize_t>(graph.ops().size()));
-            for (std::size_t op = 0; op < graph.ops().size(); ++op) {
-                seconds.mutable_at(op) = graph.ops()[op].choices[0].time;
-            }
-            return seconds;
+            return numbers_of<Seconds>(graph.ops(), [](const Op& op) { return op.choices[0].time; });
         },
-        py::arg("graph"), "Seconds of each op's first algorithm, by id.");
+        "graph"_a, "Seconds of each op's first algorithm, by id.");
     module.def(
-        "op_count", [](const Graph& graph) { return graph.ops().size(); }, py::arg("graph"),
+        "op_count", [](const Graph& graph) { return graph.ops().size(); }, "graph"_a,
         "Without making a list of them, unlike Graph.ops.");
-    module.def("tensor_count", [](const Graph& graph) { return graph.tensors().size(); }, py::arg("graph"));
+    module.def("tensor_count", [](const Graph& graph) { return graph.tensors().size(); }, "graph"_a);
     py::class_<Lifetimes>(module, "Lifetimes", "When the plain run needs each tensor; ops by id, -1 for none.")
-        .def(py::init<const Graph&>(), py::arg("graph"))
+        .def(py::init<const Graph&>(), "graph"_a)
         .def_readonly("last_forward", &Lifetimes::last_forward, "By tensor.")
         .def_readonly("first_backward", &Lifetimes::first_backward, "By tensor.")
         .def_readonly("usage", &Lifetimes::usage, "By op: bytes held while it runs, resident excluded.");

@@ -164,8 +164,8 @@ py::list tensors_of(const Graph& graph) {
     py::list list;
     for (const Tensor& t : graph.tensors()) {
         hear_interrupts();
-        list.append(py::dict(py::arg("name") = t.name, py::arg("size") = t.bytes,
-                             py::arg("role") = roles[static_cast<std::size_t>(t.role)]));
+        list.append(
+            py::dict("name"_a = t.name, "size"_a = t.bytes, "role"_a = roles[static_cast<std::size_t>(t.role)]));
     }
     return list;
 }
@@ -174,9 +174,9 @@ py::list ops_of(const Graph& graph) {
     py::list list;
     for (const Op& op : graph.ops()) {
         hear_interrupts();
-        py::dict d(py::arg("name") = op.name, py::arg("phase") = op.phase == Phase::forward ? "fwd" : "bwd",
-                   py::arg("kind") = op.kind, py::arg("layer") = op.layer, py::arg("reads") = names_of(graph, op.reads),
-                   py::arg("writes") = names_of(graph, op.writes));
+        py::dict d("name"_a = op.name, "phase"_a = op.phase == Phase::forward ? "fwd" : "bwd", "kind"_a = op.kind,
+                   "layer"_a = op.layer, "reads"_a = names_of(graph, op.reads),
+                   "writes"_a = names_of(graph, op.writes));
         if (op.once) {
             d["once"] = true;
         }
@@ -188,8 +188,7 @@ py::list ops_of(const Graph& graph) {
         }
         py::list choices;
         for (const Choice& c : op.choices) {
-            choices.append(
-                py::dict(py::arg("alg") = c.alg, py::arg("time") = c.time, py::arg("workspace") = c.workspace));
+            choices.append(py::dict("alg"_a = c.alg, "time"_a = c.time, "workspace"_a = c.workspace));
         }
         d["choices"] = choices;
         list.append(d);
@@ -236,10 +235,9 @@ Examples
 )");
     const auto none = py::none();
     chain
-        .def(py::init(&make_chain), py::arg("forward_time"), py::arg("backward_time"), py::arg("activation"),
-             py::arg("gradient"), py::arg("saved") = none, py::arg("forward_overhead") = none,
-             py::arg("transient_overhead") = none, py::arg("backward_overhead") = none, py::arg("names") = none,
-             py::arg("resident") = 0, py::arg("pieces") = none, py::arg("name") = none, py::arg("provenance") = none)
+        .def(py::init(&make_chain), "forward_time"_a, "backward_time"_a, "activation"_a, "gradient"_a, "saved"_a = none,
+             "forward_overhead"_a = none, "transient_overhead"_a = none, "backward_overhead"_a = none, "names"_a = none,
+             "resident"_a = 0, "pieces"_a = none, "name"_a = none, "provenance"_a = none)
         .def_property_readonly("n", &Chain::n, "Number of stages.")
         .def_property_readonly("names", [](const Chain& c) { return py::tuple(py::cast(c.columns().names)); })
         .def_property_readonly(
@@ -295,8 +293,8 @@ InvalidInputError
     Naming the op or tensor at fault.
 )");
     graph
-        .def(py::init(&make_graph), py::arg("tensors"), py::arg("ops"), py::kw_only(), py::arg("name") = "graph",
-             py::arg("batch") = 1, py::arg("resident") = 0)
+        .def(py::init(&make_graph), "tensors"_a, "ops"_a, py::kw_only(), "name"_a = "graph", "batch"_a = 1,
+             "resident"_a = 0)
         .def_property_readonly("name", &Graph::name)
         .def_property_readonly("batch", &Graph::batch)
         .def_property_readonly("resident", &Graph::resident, "Bytes that never move.")
@@ -315,7 +313,7 @@ InvalidInputError
             const py::gil_scoped_release free;
             return to_graph(c, cut);
         },
-        py::arg("chain"), py::arg("chunk") = none, R"(The graph on which every plan of a chain is simulated and checked.
+        "chain"_a, "chunk"_a = none, R"(The graph on which every plan of a chain is simulated and checked.
 
 Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out where
 that is nothing) and d0 .. dn.
@@ -332,8 +330,8 @@ Examples
 >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
 ['F1', 'loss', 'B1']
 )");
-    module.def("graph_min_memory", &min_memory, py::arg("graph"), py::call_guard<py::gil_scoped_release>());
-    module.def("graph_peak_memory", &peak_memory, py::arg("graph"), py::call_guard<py::gil_scoped_release>());
+    module.def("graph_min_memory", &min_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
+    module.def("graph_peak_memory", &peak_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
 }
 
 } // namespace memsched::bindings

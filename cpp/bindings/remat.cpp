@@ -82,7 +82,6 @@ std::optional<RematPlan> pofo_plan(RematTable& self, const PofoOptions& options,
 // Plans that fit although they do not in slots.
 RematPlan least_plan(const Chain& chain, Bytes capacity, bool linked, const py::object& progress) {
     const PythonProgress ticker(std::nullopt, progress);
-    const py::gil_scoped_release free;
     const RematChain remat(chain);
     const LeastMemory least(remat, ticker.progress());
     return linked ? plan_of(remat, MergedChain(remat, remat.layers), least.pofo_plan(capacity))
@@ -105,18 +104,10 @@ std::vector<Run> runs_of(const Graph& graph, const Column<OpId>& ops, const Colu
 
 void bind_plan(py::module_& module) {
     py::class_<RematPlan>(module, "RematPlan", "Runs of a plan on the chain's graph, and its offloaded inputs.")
-        .def_property_readonly(
-            "ops", [](const py::object& self) { return view(self.cast<const RematPlan&>().ops, self); },
-            "Op ids in the order of the runs.")
-        .def_property_readonly(
-            "skips", [](const py::object& self) { return view(self.cast<const RematPlan&>().skips, self); },
-            "1 where a run skips its tape.")
-        .def_property_readonly(
-            "offloaded", [](const py::object& self) { return view(self.cast<const RematPlan&>().offloaded, self); },
-            "k of each a^k that travels ..")
-        .def_property_readonly(
-            "saved", [](const py::object& self) { return view(self.cast<const RematPlan&>().saved, self); },
-            ".. and 1 where tape^k goes with it.")
+        .def_property_readonly("ops", view_of(&RematPlan::ops), "Op ids in the order of the runs.")
+        .def_property_readonly("skips", view_of(&RematPlan::skips), "1 where a run skips its tape.")
+        .def_property_readonly("offloaded", view_of(&RematPlan::offloaded), "k of each a^k that travels ..")
+        .def_property_readonly("saved", view_of(&RematPlan::saved), ".. and 1 where tape^k goes with it.")
         .def_readonly("time", &RematPlan::time, "Seconds in the fluid link model.")
         .def_readonly("states", &RematPlan::states);
 }
@@ -130,12 +121,10 @@ void bind_remat(py::module_& module) {
         .def(py::init([](const Chain& chain, Bytes capacity, int slots, int threads, int layers,
                          std::optional<double> time_limit, const py::object& progress) {
                  const PythonProgress ticker(time_limit, progress);
-                 const py::gil_scoped_release free;
                  return std::make_unique<RematTable>(chain, capacity, slots, threads, layers, ticker.progress());
              }),
-             py::arg("chain"), py::arg("capacity"), py::arg("slots"), py::arg("threads"),
-             py::arg("layers") = most_table_layers, py::arg("time_limit") = py::none(),
-             py::arg("progress") = py::none())
+             "chain"_a, "capacity"_a, "slots"_a, "threads"_a, "layers"_a = most_table_layers,
+             "time_limit"_a = py::none(), "progress"_a = py::none())
         .def_property_readonly(
             "complete", [](const RematTable& self) { return self.table.complete(); },
             "Whether the table is complete; otherwise it has no plans.")
@@ -155,32 +144,28 @@ void bind_remat(py::module_& module) {
                 return self.seconds(self.merged.chain.ideal(first, last) +
                                     static_cast<double>(self.table.extra(first, last, free)));
             },
-            py::arg("first"), py::arg("last"), py::arg("free"), "One cell, in seconds; for tests.")
-        .def("rotor", &rotor_plan, py::call_guard<py::gil_scoped_release>(), py::arg("capacity"))
+            "first"_a, "last"_a, "free"_a, "One cell, in seconds; for tests.")
+        .def("rotor", &rotor_plan, py::call_guard<py::gil_scoped_release>(), "capacity"_a)
         .def(
             "pofo",
             [](RematTable& self, Bytes capacity, const Device& device, bool exact, int beam,
                std::optional<double> time_limit, const py::object& progress) {
                 const PythonProgress ticker(time_limit, progress);
-                const py::gil_scoped_release free;
                 const PofoOptions options{
                     capacity, self.speed(device.d2h), self.speed(device.h2d), device.host_memory, exact, beam};
                 return pofo_plan(self, options, ticker.progress());
             },
-            py::arg("capacity"), py::arg("device"), py::arg("exact"), py::arg("beam"),
-            py::arg("time_limit") = py::none(), py::arg("progress") = py::none());
+            "capacity"_a, "device"_a, "exact"_a, "beam"_a, "time_limit"_a = py::none(), "progress"_a = py::none());
     module.def(
         "least_memory",
         [](const Chain& chain) {
-            const PythonProgress ticker(std::nullopt, py::none());
-            const py::gil_scoped_release free;
+            const PythonProgress ticker;
             const RematChain remat(chain);
             const LeastMemory least(remat, ticker.progress());
             return std::pair(least.rotor(), least.pofo());
         },
-        py::arg("chain"), "(rotor, pofo on a device with a link) in bytes, resident excluded.");
-    module.def("least_memory_plan", &least_plan, py::arg("chain"), py::arg("capacity"), py::arg("linked"),
-               py::arg("progress") = py::none(),
+        "chain"_a, "(rotor, pofo on a device with a link) in bytes, resident excluded.");
+    module.def("least_memory_plan", &least_plan, "chain"_a, "capacity"_a, "linked"_a, "progress"_a = py::none(),
                "A plan that fits any capacity from the least on; its time is not optimised.");
     module.def(
         "peak_of_runs",
@@ -189,26 +174,24 @@ void bind_remat(py::module_& module) {
             const py::gil_scoped_release free;
             return peak_of_runs(graph, runs);
         },
-        py::arg("graph"), py::arg("ops"), py::arg("skips"),
-        "Bytes, resident included, that these runs need without offloading.");
+        "graph"_a, "ops"_a, "skips"_a, "Bytes, resident included, that these runs need without offloading.");
     py::class_<Unrolled>(module, "Unrolled", "A graph in which recomputation is explicit, one op per run.")
         .def(py::init([](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
                  const auto runs = runs_of(graph, ops, skips);
                  const py::gil_scoped_release free;
                  return unroll(graph, runs);
              }),
-             py::arg("graph"), py::arg("ops"), py::arg("skips"))
+             "graph"_a, "ops"_a, "skips"_a)
         .def_readonly("graph", &Unrolled::graph)
-        .def_property_readonly(
-            "tensors", [](const py::object& self) { return view(self.cast<const Unrolled&>().tensors, self); },
-            "By tensor of the unrolled graph: the tensor of the original.")
+        .def_property_readonly("tensors", view_of(&Unrolled::tensors),
+                               "By tensor of the unrolled graph: the tensor of the original.")
         .def(
             "rolled",
             [](const Unrolled& self, const Graph& graph, Schedule schedule) {
                 schedule.steps = name_steps(graph, rolled(self, resolve(self.graph, schedule)));
                 return schedule;
             },
-            py::call_guard<py::gil_scoped_release>(), py::arg("graph"), py::arg("schedule"),
+            py::call_guard<py::gil_scoped_release>(), "graph"_a, "schedule"_a,
             "Translates a schedule of the unrolled graph to the original.");
 }
 

@@ -181,9 +181,8 @@ ScheduleError
     With the index of the step to blame in `.step`.
 )");
     schedule
-        .def(py::init(&make_schedule), py::arg("steps"), py::kw_only(), py::arg("budget"), py::arg("graph") = "",
-             py::arg("planner") = py::none(), py::arg("chunk") = py::none(), py::arg("rounds") = py::none(),
-             py::arg("memory") = "fluid")
+        .def(py::init(&make_schedule), "steps"_a, py::kw_only(), "budget"_a, "graph"_a = "", "planner"_a = py::none(),
+             "chunk"_a = py::none(), "rounds"_a = py::none(), "memory"_a = "fluid")
         .def_property_readonly("planner", [](const Schedule& s) { return load_json(s.planner); })
         .def_readonly("graph", &Schedule::graph)
         .def_readonly("budget", &Schedule::budget, "Bytes, resident included.")
@@ -220,19 +219,19 @@ ScheduleError
             [](const Schedule& s, const py::object& budget) {
                 return changed(s, [&](Schedule& other) { other.budget = to_bytes(budget, "budget"); });
             },
-            py::arg("budget"), "The same steps with another budget (bytes, resident included).")
+            "budget"_a, "The same steps with another budget (bytes, resident included).")
         .def(
             "with_rounds",
             [](const Schedule& s, const py::object& rounds) {
                 return changed(s, [&](Schedule& other) { other.rounds = to_rounds(rounds); });
             },
-            py::arg("rounds"), "The same steps with other rounds, a list of [batch, times].")
+            "rounds"_a, "The same steps with other rounds, a list of [batch, times].")
         .def(
             "with_steps",
             [](const Schedule& s, const py::object& steps) {
                 return changed(s, [&](Schedule& other) { other.steps = to_steps(steps); });
             },
-            py::arg("steps"), "Other steps, as dicts, for the same graph, budget and rounds.")
+            "steps"_a, "Other steps, as dicts, for the same graph, budget and rounds.")
         .def("__len__", [](const Schedule& s) { return s.steps.size(); })
         .def("__repr__", [](const Schedule& s) {
             return "Schedule(graph='" + s.graph + "', planner=" + s.planner +
@@ -260,11 +259,8 @@ bytes_out, bytes_in : int
 idle, recompute_time : float
     Seconds that the compute stream waits, and that it spends on repeated runs, all rounds together.
 )");
-    const auto times = [](auto member) {
-        return [member](const py::object& self) { return view(self.cast<const Timeline&>().*member, self); };
-    };
-    timeline.def_property_readonly("start", times(&Timeline::start), "Seconds, one entry per step.")
-        .def_property_readonly("end", times(&Timeline::end), "Seconds, one entry per step.")
+    timeline.def_property_readonly("start", view_of(&Timeline::start), "Seconds, one entry per step.")
+        .def_property_readonly("end", view_of(&Timeline::end), "Seconds, one entry per step.")
         .def_property_readonly(
             "memory",
             [](const py::object& self) {
@@ -291,12 +287,11 @@ idle, recompute_time : float
         .def(
             "to_json",
             [](const Timeline& t) {
-                return py::dict(py::arg("start") = t.start, py::arg("end") = t.end, py::arg("makespan") = t.makespan,
-                                py::arg("peak_memory") = t.peak_memory,
-                                py::arg("memory") =
-                                    py::dict(py::arg("times") = t.memory_times, py::arg("bytes") = t.memory_bytes),
-                                py::arg("bytes_out") = t.bytes_out, py::arg("bytes_in") = t.bytes_in,
-                                py::arg("idle") = t.idle, py::arg("recompute_time") = t.recompute_time);
+                return py::dict("start"_a = t.start, "end"_a = t.end, "makespan"_a = t.makespan,
+                                "peak_memory"_a = t.peak_memory,
+                                "memory"_a = py::dict("times"_a = t.memory_times, "bytes"_a = t.memory_bytes),
+                                "bytes_out"_a = t.bytes_out, "bytes_in"_a = t.bytes_in, "idle"_a = t.idle,
+                                "recompute_time"_a = t.recompute_time);
             },
             "The timeline in its form within a memsched-result.")
         .def_static(
@@ -325,7 +320,7 @@ idle, recompute_time : float
                 check_timeline(t);
                 return t;
             },
-            py::arg("document"), "Reads what to_json wrote.")
+            "document"_a, "Reads what to_json wrote.")
         .def(py::pickle(
             [](const py::object& self) { return py::dict(self.attr("to_json")()); },
             [](const py::dict& state) { return py::type::of<Timeline>().attr("from_json")(state).cast<Timeline>(); }));
@@ -333,9 +328,9 @@ idle, recompute_time : float
 
     module.def(
         "simulate_graph", [](const Graph& g, const Schedule& s, const Device& d) { return simulate(g, s, d); },
-        py::arg("graph"), py::arg("schedule"), py::arg("device"), py::call_guard<py::gil_scoped_release>());
-    module.def("simulate_rounds", &simulate_rounds, py::arg("graphs"), py::arg("batch"), py::arg("schedule"),
-               py::arg("device"), py::call_guard<py::gil_scoped_release>(), "graphs: of each batch among the rounds.");
+        "graph"_a, "schedule"_a, "device"_a, py::call_guard<py::gil_scoped_release>());
+    module.def("simulate_rounds", &simulate_rounds, "graphs"_a, "batch"_a, "schedule"_a, "device"_a,
+               py::call_guard<py::gil_scoped_release>(), "graphs: of each batch among the rounds.");
 }
 
 } // namespace memsched::bindings

@@ -239,7 +239,7 @@ std::string dump_json(const py::object& value, const std::string& field) {
         refuse(field, value, "a dict");
     }
     try {
-        return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, py::arg("allow_nan") = false));
+        return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, "allow_nan"_a = false));
     } catch (py::error_already_set& error) {
         if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError) &&
             !error.matches(PyExc_RecursionError)) {
@@ -258,6 +258,7 @@ PythonProgress::PythonProgress(std::optional<double> time_limit, py::object call
     }
     hear_interrupts();
     progress_.on_tick = [this](double fraction) { return tick(fraction); };
+    without_gil_.emplace();
 }
 
 bool PythonProgress::tick(double fraction) {

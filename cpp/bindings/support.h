@@ -18,6 +18,7 @@
 namespace memsched::bindings {
 
 namespace py = pybind11;
+using namespace pybind11::literals; // "name"_a: an argument
 
 // An array from numpy, converted if needed.
 template <class T> using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
@@ -59,16 +60,21 @@ py::object load_json(const std::string& text);
 // A read-only numpy view that keeps `owner` alive.
 template <class T> py::array view(const std::vector<T>& column, const py::object& owner) {
     py::array_t<T> array(static_cast<py::ssize_t>(column.size()), column.data(), owner);
-    array.attr("setflags")(py::arg("write") = false);
+    array.attr("setflags")("write"_a = false);
     return array;
 }
 
-// A time limit, Ctrl-C and a progress callback in one. Create it before releasing the GIL, so that it is destroyed with
-// the GIL held.
+// The getter of a column as such a view.
+template <class Owner, class T> auto view_of(std::vector<T> Owner::* column) {
+    return [column](const py::object& self) { return view(self.cast<const Owner&>().*column, self); };
+}
+
+// Work of the core: it releases the GIL, keeps a time limit, listens to Ctrl-C and reports progress. Python's objects
+// may be used before and after, not meanwhile.
 class PythonProgress {
   public:
     // time_limit: seconds, or none. callback(fraction), or none, is called about ten times a second.
-    PythonProgress(std::optional<double> time_limit, py::object callback);
+    explicit PythonProgress(std::optional<double> time_limit = std::nullopt, py::object callback = py::none());
     const Progress& progress() const { return progress_; }
 
   private:
@@ -79,6 +85,7 @@ class PythonProgress {
     std::optional<double> time_limit_;
     py::object callback_;
     Progress progress_;
+    std::optional<py::gil_scoped_release> without_gil_; // the last member: the others need the GIL when they end
 };
 
 void register_errors(py::module_& module);
