@@ -55,8 +55,8 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
     std::vector<Bytes> read_later(n + 1, 0); // per op: changes of the bytes written before and read from there on
     for (std::size_t t = 0; t < lifetimes.birth.size(); ++t) {
         if (lifetimes.last_use[t] >= 0) {
-            read_later[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += graph.tensors()[t].bytes;
-            read_later[static_cast<std::size_t>(lifetimes.last_use[t]) + 1] -= graph.tensors()[t].bytes;
+            read_later[at(lifetimes.birth[t] + 1)] += graph.tensors()[t].bytes;
+            read_later[at(lifetimes.last_use[t]) + 1] -= graph.tensors()[t].bytes;
         }
     }
     Bytes held = 0;
@@ -66,7 +66,7 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
         held += read_later[j];
         Bytes beside = held; // bytes of the other tensors
         for (const TensorId t : graph.ops()[j].reads) {
-            const auto id = static_cast<std::size_t>(t);
+            const auto id = at(t);
             beside -= graph.tensor(t).bytes;
             if (static_cast<OpId>(j) > previous[id] + 1) {
                 arrival[id] = static_cast<OpId>(j);
@@ -80,8 +80,8 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
     for (std::size_t t = 0; t < arrival.size(); ++t) {
         if (arrival[t] >= 0) { // other tensors are never away while an op runs
             const auto bytes = static_cast<double>(graph.tensors()[t].bytes);
-            work.written[static_cast<std::size_t>(lifetimes.birth[t] + 1)] += bytes;
-            work.wanted[static_cast<std::size_t>(arrival[t])] += bytes;
+            work.written[at(lifetimes.birth[t] + 1)] += bytes;
+            work.wanted[at(arrival[t])] += bytes;
         }
     }
     return work;

@@ -19,32 +19,27 @@ template <class Each> void each_bit(std::uint64_t word, const Each& each) {
 Instants::Instants(const Graph& graph)
     : graph_(graph), before_(graph.ops().size()), after_(before_.size()), self_(before_.size()),
       beside_(graph.tensors().size()), again_(before_.size()), piece_(before_.size()), pieces_(before_.size()) {
-    std::vector<std::size_t> count(graph.tensors().size() + 1, 0);
+    std::vector<std::vector<OpId>> writers;
     for (const Op& op : graph.ops()) {
         time_.push_back(fastest(op).time);
         total_ += time_.back();
-        const std::size_t first = writers_.items.size();
+        std::vector<OpId>& own = writers.emplace_back();
         for (const TensorId t : op.reads) {
-            ++count[static_cast<std::size_t>(t) + 1];
             if (graph.writer(t) >= 0) {
-                writers_.items.push_back(static_cast<std::uint32_t>(graph.writer(t)));
+                own.push_back(graph.writer(t));
             }
         }
-        const auto begin = writers_.items.begin() + static_cast<std::ptrdiff_t>(first);
-        std::sort(begin, writers_.items.end());
-        writers_.items.erase(std::unique(begin, writers_.items.end()), writers_.items.end());
-        writers_.ends.push_back(writers_.items.size());
+        std::sort(own.begin(), own.end());
+        own.erase(std::unique(own.begin(), own.end()), own.end());
     }
-    for (std::size_t t = 1; t < count.size(); ++t) {
-        count[t] += count[t - 1];
-    }
-    readers_.ends = count;
-    readers_.items.resize(count.back());
-    for (std::size_t q = 0; q < graph.ops().size(); ++q) {
-        for (const TensorId t : graph.ops()[q].reads) {
-            readers_.items[count[static_cast<std::size_t>(t)]++] = static_cast<std::uint32_t>(q);
+    writers_ = IdLists(writers);
+    readers_ = IdLists(graph.tensors().size(), [&](const auto& put) {
+        for (std::size_t q = 0; q < graph.ops().size(); ++q) {
+            for (const TensorId t : graph.ops()[q].reads) {
+                put(at(t), static_cast<OpId>(q));
+            }
         }
-    }
+    });
 }
 
 std::size_t Instants::scan(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace) {
@@ -82,7 +77,7 @@ std::int64_t Instants::group(const std::vector<std::size_t>& ops, std::size_t fi
         found_[first + k].beside = bytes_;
         found_[first + k].changes = changes_.size();
     }
-    return steps + static_cast<std::int64_t>(2 * writers_.items.size() + readers_.items.size() + beside_.size());
+    return steps + static_cast<std::int64_t>(2 * writers_.total() + readers_.total() + beside_.size());
 }
 
 // The listed order is topological, so one scan in each direction suffices. The instants are from op first to last.
@@ -91,11 +86,15 @@ void Instants::relate(std::size_t first, std::size_t last) {
     std::fill(after_.begin(), after_.end(), Word{0});
     for (std::size_t q = last + 1; q-- > 0;) {
         if (const Word later = before_[q] | self_[q]; later != 0) {
-            writers_.each(q, [&](std::size_t writer) { before_[writer] |= later; });
+            for (const OpId writer : writers_[q]) {
+                before_[at(writer)] |= later;
+            }
         }
     }
     for (std::size_t q = first + 1; q < after_.size(); ++q) {
-        writers_.each(q, [&](std::size_t writer) { after_[q] |= after_[writer] | self_[writer]; });
+        for (const OpId writer : writers_[q]) {
+            after_[q] |= after_[at(writer)] | self_[at(writer)];
+        }
     }
 }
 
@@ -125,12 +124,12 @@ std::int64_t Instants::find_flips(std::size_t count) {
     std::int64_t flips = 0;
     for (std::size_t t = 0; t < beside_.size(); ++t) {
         Word later = 0, touched = 0;
-        readers_.each(t, [&](std::size_t q) {
-            later |= after_[q];
-            touched |= self_[q];
-        });
+        for (const OpId q : readers_[t]) {
+            later |= after_[at(q)];
+            touched |= self_[at(q)];
+        }
         const OpId writer = graph_.writer(static_cast<TensorId>(t));
-        const Word written = writer < 0 ? all : before_[static_cast<std::size_t>(writer)];
+        const Word written = writer < 0 ? all : before_[at(writer)];
         const Word beside = written & later & ~touched;
         each_bit((beside ^ (beside << 1 | beside_[t])) & all, [&](std::size_t k) {
             flips_[k].push_back(static_cast<std::uint32_t>(t));
@@ -149,8 +148,8 @@ std::int64_t Instants::flip(const std::vector<std::uint32_t>& tensors) {
         bytes_ += bytes;
         const OpId writer = graph_.writer(static_cast<TensorId>(t));
         if (writer >= 0 && !graph_.op(writer).once) {
-            again_[static_cast<std::size_t>(writer)] += bytes;
-            touched_.push_back(static_cast<std::size_t>(writer));
+            again_[at(writer)] += bytes;
+            touched_.push_back(at(writer));
         }
     }
     std::int64_t steps = 0;

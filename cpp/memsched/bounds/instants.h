@@ -2,6 +2,7 @@
 #pragma once
 
 #include "memsched/model/graph.h"
+#include "memsched/support/id_lists.h"
 #include "memsched/support/progress.h"
 
 #include <array>
@@ -42,17 +43,6 @@ class Instants {
     using Word = std::uint64_t; // one bit per instant of a group
     static constexpr std::size_t most = 64, none = static_cast<std::size_t>(-1);
 
-    // Lists of numbers, concatenated.
-    struct Lists {
-        std::vector<std::uint32_t> items;
-        std::vector<std::size_t> ends{0};
-
-        template <class Each> void each(std::size_t list, const Each& each) const {
-            for (std::size_t k = ends[list]; k < ends[list + 1]; ++k) {
-                each(items[k]);
-            }
-        }
-    };
     std::int64_t group(const std::vector<std::size_t>& ops, std::size_t first, std::size_t count);
     void relate(std::size_t first, std::size_t last);
     std::int64_t sum_times(Instant* found, std::size_t count) const;
@@ -63,7 +53,7 @@ class Instants {
     const Graph& graph_;
     std::vector<Seconds> time_; // by op
     Seconds total_ = 0;
-    Lists writers_, readers_; // of the ops' reads; of the tensors
+    IdLists writers_, readers_; // by op: of what it reads; by tensor
 
     std::vector<Word> before_, after_, self_;            // by op: the instants at which this holds
     std::vector<std::uint8_t> beside_;                   // by tensor, now

@@ -79,8 +79,8 @@ class ClassBuilder {
     bool done_with(TensorId tensor); // no later backward op reads it, and it may be dropped
     OpId next_use(TensorId tensor);
 
-    Fact& fact(TensorId tensor) { return facts_[static_cast<std::size_t>(tensor)]; }
-    State& state(TensorId tensor) { return state_[static_cast<std::size_t>(tensor)]; }
+    Fact& fact(TensorId tensor) { return facts_[at(tensor)]; }
+    State& state(TensorId tensor) { return state_[at(tensor)]; }
 
     const Graph& graph_;
     std::function<bool()> hopeless_;

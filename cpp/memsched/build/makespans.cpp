@@ -14,7 +14,7 @@ bool forward_without_stall(const Graph& graph, const StepList& list, std::span<c
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
         const Step& step = list.steps[k];
         if (step.verb == Verb::run && graph.op(step.id).phase == Phase::forward) {
-            busy += graph.op(step.id).choices[static_cast<std::size_t>(step.choice)].time;
+            busy += graph.op(step.id).choices[at(step.choice)].time;
             last = ends[k];
         }
     }

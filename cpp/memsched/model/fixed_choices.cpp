@@ -5,7 +5,7 @@ namespace memsched {
 std::int32_t fastest_within(const Op& op, Bytes limit) {
     std::int32_t best = 0;
     for (std::size_t k = 1; k < op.choices.size(); ++k) {
-        const Choice &one = op.choices[k], &other = op.choices[static_cast<std::size_t>(best)];
+        const Choice &one = op.choices[k], &other = op.choices[at(best)];
         if (one.workspace <= limit && (one.time < other.time || other.workspace > limit)) {
             best = static_cast<std::int32_t>(k);
         }
@@ -18,7 +18,7 @@ FixedChoices fix_choices(const Graph& graph, Bytes limit) {
     std::vector<std::int32_t> choice;
     for (Op& op : data.ops) {
         choice.push_back(fastest_within(op, limit));
-        op.choices = {op.choices[static_cast<std::size_t>(choice.back())]};
+        op.choices = {op.choices[at(choice.back())]};
     }
     return {Graph(std::move(data)), std::move(choice)};
 }
@@ -26,7 +26,7 @@ FixedChoices fix_choices(const Graph& graph, Bytes limit) {
 StepList FixedChoices::on_original(StepList list) const {
     for (Step& step : list.steps) {
         if (step.verb == Verb::run) {
-            step.choice = choice[static_cast<std::size_t>(step.id)];
+            step.choice = choice[at(step.id)];
         }
     }
     return list;

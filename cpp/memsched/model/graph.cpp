@@ -63,32 +63,31 @@ void check_choices(const Op& op, Bytes total) {
 
 // Op i reads a tensor that no earlier op writes. Its writer is missing, later, or itself waits for op i.
 [[noreturn]] void refuse_late_write(const GraphData& g, std::size_t i, TensorId tensor) {
-    const std::string what =
-        "op '" + g.ops[i].name + "' reads '" + g.tensors[static_cast<std::size_t>(tensor)].name + "', which ";
+    const std::string what = "op '" + g.ops[i].name + "' reads '" + g.tensors[at(tensor)].name + "', which ";
     std::vector<OpId> writer(g.tensors.size(), -1);
     for (std::size_t k = 0; k < g.ops.size(); ++k) {
         for (const TensorId t : g.ops[k].writes) {
-            if (t >= 0 && static_cast<std::size_t>(t) < writer.size()) {
-                writer[static_cast<std::size_t>(t)] = static_cast<OpId>(k);
+            if (t >= 0 && at(t) < writer.size()) {
+                writer[at(t)] = static_cast<OpId>(k);
             }
         }
     }
-    const OpId later = writer[static_cast<std::size_t>(tensor)];
+    const OpId later = writer[at(tensor)];
     if (later < 0) {
         fail(what + "no op writes; add its writer, or give it the role input");
     }
     std::vector<std::uint8_t> seen(g.ops.size(), 0);
     std::vector<OpId> stack{later};
     while (!stack.empty()) { // the ops that the writer waits for
-        const auto k = static_cast<std::size_t>(stack.back());
+        const auto k = at(stack.back());
         stack.pop_back();
         if (k == i) {
-            fail(what + "'" + g.ops[static_cast<std::size_t>(later)].name +
+            fail(what + "'" + g.ops[at(later)].name +
                  "' writes only after it: the ops form a cycle; a graph must have none");
         }
         for (const TensorId t : seen[k] ? std::vector<TensorId>{} : g.ops[k].reads) {
-            if (t >= 0 && static_cast<std::size_t>(t) < writer.size() && writer[static_cast<std::size_t>(t)] >= 0) {
-                stack.push_back(writer[static_cast<std::size_t>(t)]);
+            if (t >= 0 && at(t) < writer.size() && writer[at(t)] >= 0) {
+                stack.push_back(writer[at(t)]);
             }
         }
         seen[k] = 1;
@@ -101,7 +100,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
     std::vector<OpId> writer(g.tensors.size(), -1);
     std::vector<OpId> reader(g.tensors.size(), -1); // the last op seen reading a tensor
     std::unordered_set<std::string_view> seen;
-    const auto known = [&](TensorId t) { return t >= 0 && static_cast<std::size_t>(t) < g.tensors.size(); };
+    const auto known = [&](TensorId t) { return t >= 0 && at(t) < g.tensors.size(); };
     for (std::size_t i = 0; i < g.ops.size(); ++i) {
         const Op& op = g.ops[i];
         if (op.name.empty() || !seen.insert(op.name).second) {
@@ -121,31 +120,31 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
             if (!known(t)) {
                 fail("op '" + op.name + "' reads an unknown tensor");
             }
-            const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
-            if (!tensor.source() && writer[static_cast<std::size_t>(t)] < 0) {
+            const Tensor& tensor = g.tensors[at(t)];
+            if (!tensor.source() && writer[at(t)] < 0) {
                 refuse_late_write(g, i, t);
             }
-            if (reader[static_cast<std::size_t>(t)] == static_cast<OpId>(i)) {
+            if (reader[at(t)] == static_cast<OpId>(i)) {
                 fail("op '" + op.name + "' reads '" + tensor.name + "' twice; list each tensor once");
             }
-            reader[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
+            reader[at(t)] = static_cast<OpId>(i);
         }
         for (const TensorId t : op.writes) {
             if (!known(t)) {
                 fail("op '" + op.name + "' writes an unknown tensor");
             }
-            const Tensor& tensor = g.tensors[static_cast<std::size_t>(t)];
+            const Tensor& tensor = g.tensors[at(t)];
             if (tensor.source()) {
                 fail("op '" + op.name + "' writes '" + tensor.name + "', an input; inputs have no writer");
             }
-            if (writer[static_cast<std::size_t>(t)] >= 0) {
+            if (writer[at(t)] >= 0) {
                 fail("op '" + op.name + "' writes '" + tensor.name + "', which an earlier op or entry writes already");
             }
-            writer[static_cast<std::size_t>(t)] = static_cast<OpId>(i);
+            writer[at(t)] = static_cast<OpId>(i);
         }
         std::unordered_set<TensorId> tape;
         for (const TensorId t : op.tape) {
-            if (!known(t) || writer[static_cast<std::size_t>(t)] != static_cast<OpId>(i) || !tape.insert(t).second) {
+            if (!known(t) || writer[at(t)] != static_cast<OpId>(i) || !tape.insert(t).second) {
                 fail("op '" + op.name + "' has a tape entry that it does not write, or has it twice");
             }
         }
@@ -176,16 +175,16 @@ Graph::Graph(GraphData data) : data_(std::move(data)) {
     read_ = taped_;
     for (const Op& op : data_.ops) {
         for (const TensorId t : op.tape) {
-            taped_[static_cast<std::size_t>(t)] = 1;
+            taped_[at(t)] = 1;
         }
         for (const TensorId t : op.reads) {
-            read_[static_cast<std::size_t>(t)] = 1;
+            read_[at(t)] = 1;
         }
     }
 }
 
 Bytes workspace(const Op& op, int choice, bool skip) {
-    return skip && op.skip_workspace ? *op.skip_workspace : op.choices[static_cast<std::size_t>(choice)].workspace;
+    return skip && op.skip_workspace ? *op.skip_workspace : op.choices[at(choice)].workspace;
 }
 
 std::int32_t baseline(const Op& op) {
@@ -197,9 +196,7 @@ std::int32_t baseline(const Op& op) {
 LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep) {
     const std::int32_t choice = baseline(op);
     LeastRun least{false, written_bytes(graph, op) + workspace(op, choice, false)};
-    const auto wanted = [&](TensorId t) {
-        return graph.read(t) || (!keep.empty() && keep[static_cast<std::size_t>(t)]);
-    };
+    const auto wanted = [&](TensorId t) { return graph.read(t) || (!keep.empty() && keep[at(t)]); };
     if (!op.tape.empty() && std::none_of(op.tape.begin(), op.tape.end(), wanted)) {
         Bytes kept = written_bytes(graph, op);
         for (const TensorId t : op.tape) {

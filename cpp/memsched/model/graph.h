@@ -68,12 +68,12 @@ class Graph {
     Bytes resident() const { return data_.resident; }
     const std::vector<Tensor>& tensors() const { return data_.tensors; }
     const std::vector<Op>& ops() const { return data_.ops; }
-    OpId writer(TensorId tensor) const { return writer_[static_cast<std::size_t>(tensor)]; }    // -1: input or weight
-    bool taped(TensorId tensor) const { return taped_[static_cast<std::size_t>(tensor)] != 0; } // in its writer's tape
-    bool read(TensorId tensor) const { return read_[static_cast<std::size_t>(tensor)] != 0; }   // by some op
+    OpId writer(TensorId tensor) const { return writer_[at(tensor)]; }    // -1: input or weight
+    bool taped(TensorId tensor) const { return taped_[at(tensor)] != 0; } // in its writer's tape
+    bool read(TensorId tensor) const { return read_[at(tensor)] != 0; }   // by some op
 
-    const Tensor& tensor(TensorId id) const { return data_.tensors[static_cast<std::size_t>(id)]; }
-    const Op& op(OpId id) const { return data_.ops[static_cast<std::size_t>(id)]; }
+    const Tensor& tensor(TensorId id) const { return data_.tensors[at(id)]; }
+    const Op& op(OpId id) const { return data_.ops[at(id)]; }
 
     bool operator==(const Graph& other) const { return data_ == other.data_; }
 

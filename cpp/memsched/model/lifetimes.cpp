@@ -19,12 +19,12 @@ Lifetimes::Lifetimes(const Graph& graph)
         const bool forward = ops[i].phase == Phase::forward;
         turn = forward ? turn : std::min(turn, op);
         for (const TensorId t : ops[i].writes) {
-            const auto id = static_cast<std::size_t>(t);
+            const auto id = at(t);
             birth[id] = op;
             last_forward[id] = forward ? op : last_forward[id];
         }
         for (const TensorId t : ops[i].reads) {
-            const auto id = static_cast<std::size_t>(t);
+            const auto id = at(t);
             last_use[id] = op;
             if (forward) {
                 last_forward[id] = op;
@@ -42,8 +42,8 @@ Lifetimes::Lifetimes(const Graph& graph)
     std::vector<Bytes> change(ops.size() + 1, 0);
     for (std::size_t t = 0; t < birth.size(); ++t) {
         const Bytes bytes = graph.tensors()[t].bytes;
-        change[static_cast<std::size_t>(std::max(birth[t], 0))] += bytes;
-        change[last_use[t] < 0 ? ops.size() : static_cast<std::size_t>(last_use[t]) + 1] -= bytes;
+        change[at(std::max(birth[t], 0))] += bytes;
+        change[last_use[t] < 0 ? ops.size() : at(last_use[t]) + 1] -= bytes;
     }
     Bytes held = 0;
     for (std::size_t i = 0; i < ops.size(); ++i) {

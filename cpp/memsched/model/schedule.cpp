@@ -109,7 +109,7 @@ void check_schedule(const Schedule& schedule) {
             fail(k, "an address ('at') in a fluid plan; make the plan contiguous or leave addresses out");
         }
         for (const StepId earlier : step.after) {
-            if (earlier < 0 || static_cast<std::size_t>(earlier) >= k) {
+            if (earlier < 0 || at(earlier) >= k) {
                 fail(k, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
             }
         }
@@ -190,7 +190,7 @@ std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
             const Op& op = graph.op(step.id);
             out.name = op.name;
             if (op.choices.size() > 1) {
-                out.alg = op.choices[static_cast<std::size_t>(step.choice)].alg;
+                out.alg = op.choices[at(step.choice)].alg;
             }
             if (step.skip) {
                 for (const TensorId t : op.tape) {
@@ -201,7 +201,7 @@ std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
             out.name = graph.tensor(step.id).name;
         }
         if (step.after >= 0) {
-            out.after = list.after[static_cast<std::size_t>(step.after)];
+            out.after = list.after[at(step.after)];
         }
         if (list.contiguous()) {
             const std::vector<TensorId> tensors = brought(graph, step);

@@ -14,7 +14,7 @@ class GraphWriter {
     GraphData build() {
         data_.name = columns_.name;
         data_.resident = columns_.resident;
-        const auto n = static_cast<std::size_t>(n_);
+        const auto n = at(n_);
         std::vector<std::vector<TensorId>> a(n + 1), tape(n + 1), d(n + 1);
         a[0] = cut("a0", columns_.activation[0], Role::input);
         for (std::size_t k = 1; k <= n; ++k) {

@@ -17,8 +17,6 @@ void set(std::uint64_t* bits, OpId op) { bits[at(op) / 64] |= std::uint64_t{1} <
 // The cost of a row of bits, in steps.
 std::int64_t steps(std::size_t words) { return static_cast<std::int64_t>(words / 4) + 1; }
 
-bool has(const std::uint64_t* bits, OpId op) { return (bits[at(op) / 64] >> (at(op) % 64) & 1) != 0; }
-
 } // namespace
 
 Reach::Reach(const Problem& problem, Pace& pace) : ops_(problem.ops()), words_((problem.ops() + 63) / 64) {
@@ -99,8 +97,7 @@ HeldCut::HeldCut(const Problem& problem, const Reach& reach, OpId op, Pace& pace
     std::int32_t nodes = 2;
     for (std::size_t v = 0; v < problem.ops(); ++v) {
         const auto other = static_cast<OpId>(v);
-        const bool before = has(reach.ancestors(op), other), after = other == op || has(reach.descendants(op), other);
-        node_[v] = before ? source : after ? sink : nodes++;
+        node_[v] = reach.is_before(other, op) ? source : other == op || reach.is_before(op, other) ? sink : nodes++;
     }
     std::vector<std::pair<NetId, std::pair<bool, bool>>> open; // nets, and whether they touch source and sink
     for (std::size_t e = 0; e < problem.bytes.size(); ++e) {

@@ -69,11 +69,7 @@ class Cases {
             }
             order = greedy_order(turned, limit_, rule, pace_);
             if (peak_of(turned, order) <= limit_) {
-                std::reverse(order.begin(), order.end());
-                for (OpId& op : order) {
-                    op = static_cast<OpId>(problem.ops()) - 1 - op;
-                }
-                return order;
+                return reversed(std::move(order));
             }
         }
         return {};

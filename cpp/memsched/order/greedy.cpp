@@ -1,10 +1,11 @@
 #include "memsched/order/greedy.h"
 
+#include "memsched/order/bound.h"
 #include "memsched/support/mix.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
-#include <utility>
 
 namespace memsched::order {
 namespace {
@@ -60,26 +61,20 @@ std::vector<OpId> greedy_order(const Problem& problem, Bytes limit, Greedy rule,
 }
 
 std::vector<OpId> small_first_order(const Problem& problem, Pace& pace) {
-    std::vector<std::pair<Bytes, OpId>> touched;
-    for (std::size_t v = 0; v < problem.ops(); ++v) {
-        Bytes bytes = problem.scratch[v];
-        for (const NetId e : problem.nets[v]) {
-            bytes += problem.bytes[at(e)];
-        }
-        touched.emplace_back(bytes, static_cast<OpId>(v));
-    }
-    std::vector<std::pair<Bytes, OpId>> ranked = touched;
-    std::sort(ranked.begin(), ranked.end());
+    const std::vector<Bytes> touched = touched_at_least(problem);
+    std::vector<OpId> ranked(problem.ops());
+    std::iota(ranked.begin(), ranked.end(), 0);
+    std::stable_sort(ranked.begin(), ranked.end(), [&](OpId a, OpId b) { return touched[at(a)] < touched[at(b)]; });
     std::vector<OpId> order, stack;
     std::vector<std::uint8_t> ran(problem.ops(), 0);
-    for (const auto& [bytes, op] : ranked) {
+    for (const OpId op : ranked) {
         stack.push_back(op);
         while (!stack.empty()) {
             const OpId top = stack.back();
             OpId next = -1;
             pace.spend(2 * static_cast<std::int64_t>(problem.before[at(top)].size()) + 8);
             for (const OpId before : problem.before[at(top)]) {
-                if (!ran[at(before)] && (next < 0 || touched[at(before)] < touched[at(next)])) {
+                if (!ran[at(before)] && (next < 0 || touched[at(before)] < touched[at(next)])) { // the first of equals
                     next = before;
                 }
             }

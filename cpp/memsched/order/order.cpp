@@ -125,13 +125,7 @@ class PartSolver {
         }
     }
 
-    void offer_turned(std::vector<OpId> order) {
-        std::reverse(order.begin(), order.end());
-        for (OpId& op : order) {
-            op = static_cast<OpId>(part_.problem.ops()) - 1 - op;
-        }
-        offer(std::move(order));
-    }
+    void offer_turned(std::vector<OpId> order) { offer(reversed(std::move(order))); }
 
     // At several limits: a tight one constrains the order, a loose one settles more ops at once.
     void greedy_orders(Effort effort, Pace& pace) {

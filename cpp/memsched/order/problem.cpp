@@ -22,21 +22,19 @@ void sort_each(Lists& lists) {
 void connect(Problem& problem, Lists members, Lists before) {
     sort_each(members);
     sort_each(before);
-    Lists nets(problem.ops()), after(problem.ops());
-    for (std::size_t e = 0; e < members.size(); ++e) {
-        for (const OpId op : members[e]) {
-            nets[at(op)].push_back(static_cast<NetId>(e));
-        }
-    }
-    for (std::size_t v = 0; v < before.size(); ++v) {
-        for (const OpId op : before[v]) {
-            after[at(op)].push_back(static_cast<OpId>(v));
-        }
-    }
+    const auto turned = [&](const Lists& lists) {
+        return IdLists(problem.ops(), [&](const auto& put) {
+            for (std::size_t k = 0; k < lists.size(); ++k) {
+                for (const OpId op : lists[k]) {
+                    put(at(op), static_cast<std::int32_t>(k));
+                }
+            }
+        });
+    };
     problem.members = IdLists(members);
-    problem.nets = IdLists(nets);
+    problem.nets = turned(members);
     problem.before = IdLists(before);
-    problem.after = IdLists(after);
+    problem.after = turned(before);
 }
 
 Lists lists_of(const IdLists& ids) {
@@ -66,13 +64,6 @@ void add_net(Problem& problem, Lists& members, std::vector<OpId> ops, Bytes byte
 }
 
 } // namespace
-
-IdLists::IdLists(const Lists& lists) {
-    for (const auto& list : lists) {
-        ids_.insert(ids_.end(), list.begin(), list.end());
-        first_.push_back(ids_.size());
-    }
-}
 
 Problem order_problem(const Graph& graph, const std::vector<std::uint8_t>& keep) {
     const auto& ops = graph.ops();
@@ -123,6 +114,14 @@ Problem reversed(const Problem& problem) {
     }
     connect(turned, std::move(members), std::move(before));
     return turned;
+}
+
+std::vector<OpId> reversed(std::vector<OpId> order) {
+    std::reverse(order.begin(), order.end());
+    for (OpId& op : order) {
+        op = static_cast<OpId>(order.size()) - 1 - op;
+    }
+    return order;
 }
 
 Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran) {

@@ -3,30 +3,14 @@
 #pragma once
 
 #include "memsched/model/graph.h"
+#include "memsched/support/id_lists.h"
 
-#include <span>
 #include <utility>
 #include <vector>
 
 namespace memsched::order {
 
 using NetId = std::int32_t;
-
-// Lists of ids, concatenated.
-class IdLists {
-  public:
-    IdLists() = default;
-    explicit IdLists(const std::vector<std::vector<std::int32_t>>& lists);
-
-    std::span<const std::int32_t> operator[](std::size_t k) const {
-        return {ids_.data() + first_[k], ids_.data() + first_[k + 1]};
-    }
-    std::size_t size() const { return first_.size() - 1; }
-
-  private:
-    std::vector<std::size_t> first_{0};
-    std::vector<std::int32_t> ids_;
-};
 
 // Ops are numbered in a topological order. One entry per net: bytes, and whether it is held from before the first op
 // (from_start) or until after the last (to_end). One entry per op: scratch, the bytes that it holds only while it runs.
@@ -51,12 +35,15 @@ Problem order_problem(const Graph& graph, const std::vector<std::uint8_t>& keep)
 
 // The same in reversed time; op k becomes op n - 1 - k.
 Problem reversed(const Problem& problem);
+// An order of one as an order of the other.
+std::vector<OpId> reversed(std::vector<OpId> order);
 
 // The problem between a fixed prefix and suffix. ops: the remaining ops, ascending; of all others, those in `ran` have
 // run already, and the rest run afterwards.
 Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std::vector<std::uint8_t>& ran);
 
 // The parts of a problem in which no op waits for one of a later part, and all orders agree on what has run when a part
+// begins. begins: the first op of each part, ascending.
 std::vector<Problem> split(const Problem& problem, const std::vector<OpId>& begins);
 
 // The same ops, renumbered: op k becomes the one that was ops[k]. Edges (in new numbers, from lower to higher) are

@@ -56,19 +56,6 @@ void check_sums(std::span<const Buffer> buffers) {
     add(sum, top);
 }
 
-// Ends come before starts of the same tick.
-std::vector<std::pair<std::int64_t, BufferId>> events(std::span<const Buffer> buffers) {
-    std::vector<std::pair<std::int64_t, BufferId>> found;
-    for (std::size_t id = 0; id < buffers.size(); ++id) {
-        if (occupies(buffers[id])) {
-            found.emplace_back(buffers[id].start, static_cast<BufferId>(id));
-            found.emplace_back(buffers[id].end, ~static_cast<BufferId>(id));
-        }
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-}
-
 void check_collisions(std::span<const Buffer> buffers) {
     std::map<Bytes, BufferId> alive; // fixed ones by offset
     for (const auto& [tick, event] : events(buffers)) {
@@ -99,6 +86,18 @@ void check_buffers(std::span<const Buffer> buffers) {
     check_fields(buffers);
     check_sums(buffers);
     check_collisions(buffers);
+}
+
+std::vector<std::pair<std::int64_t, BufferId>> events(std::span<const Buffer> buffers) {
+    std::vector<std::pair<std::int64_t, BufferId>> found;
+    for (std::size_t id = 0; id < buffers.size(); ++id) {
+        if (occupies(buffers[id])) {
+            found.emplace_back(buffers[id].start, static_cast<BufferId>(id));
+            found.emplace_back(buffers[id].end, ~static_cast<BufferId>(id));
+        }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
 }
 
 Bytes load(std::span<const Buffer> buffers) {

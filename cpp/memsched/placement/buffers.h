@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace memsched::placement {
@@ -35,6 +35,10 @@ inline Bytes align_up(Bytes offset, Bytes alignment) {
 // Throws std::invalid_argument for an invalid buffer, for two fixed ones that collide, and if all sizes with their
 // padding on top of the highest fixed buffer exceed 62 bits. Everything else here relies on this check.
 void check_buffers(std::span<const Buffer> buffers);
+
+// The starts (tick, id) and the ends (tick, ~id) of all that occupies something, in order of time; ends come before
+// starts of the same tick.
+std::vector<std::pair<std::int64_t, BufferId>> events(std::span<const Buffer> buffers);
 
 // The largest sum of sizes alive at once: no placement is lower.
 Bytes load(std::span<const Buffer> buffers);

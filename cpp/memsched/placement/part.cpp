@@ -12,22 +12,14 @@ struct Interval {
     SectionId first, last;
 };
 
-// Sections of a stretch of time, and the stretch ends where nothing is alive.
+// Stretches of time in which something is alive throughout; each counts its sections from 0.
 std::vector<std::vector<Interval>> stretches_of(std::span<const Buffer> buffers) {
-    std::vector<std::pair<std::int64_t, BufferId>> events;
-    for (std::size_t id = 0; id < buffers.size(); ++id) {
-        if (occupies(buffers[id])) {
-            events.emplace_back(buffers[id].start, static_cast<BufferId>(id));
-            events.emplace_back(buffers[id].end, ~static_cast<BufferId>(id));
-        }
-    }
-    std::sort(events.begin(), events.end());
     std::vector<std::vector<Interval>> found;
     std::vector<std::size_t> place(buffers.size());
     std::size_t alive = 0;
     SectionId section = 0;
     bool open = false; // someone has started since the last section was closed
-    for (const auto& [tick, event] : events) {
+    for (const auto& [tick, event] : events(buffers)) {
         if (event >= 0) {
             if (alive == 0) {
                 found.emplace_back();
@@ -151,40 +143,25 @@ std::int64_t count_members(const Part& part) {
     return count;
 }
 
-Lists members_of(const Part& part) {
-    Lists lists;
-    lists.begin.assign(part.sections() + 1, 0);
-    for (std::size_t b = 0; b < part.size(); ++b) {
-        for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
-            ++lists.begin[at(s) + 1];
+IdLists members_of(const Part& part) {
+    return IdLists(part.sections(), [&](const auto& put) {
+        for (std::size_t b = 0; b < part.size(); ++b) {
+            for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
+                put(at(s), static_cast<BufferId>(b));
+            }
         }
-    }
-    std::partial_sum(lists.begin.begin(), lists.begin.end(), lists.begin.begin());
-    lists.entry.resize(at(lists.begin.back()));
-    std::vector<std::int32_t> next(lists.begin.begin(), lists.begin.end() - 1);
-    for (std::size_t b = 0; b < part.size(); ++b) {
-        for (SectionId s = part.first[b]; s < part.last[b]; ++s) {
-            lists.entry[at(next[at(s)]++)] = static_cast<BufferId>(b);
-        }
-    }
-    return lists;
+    });
 }
 
-Lists overlaps_of(const Part& part) {
-    Lists lists;
-    std::vector<std::vector<BufferId>> overlaps(part.size());
-    for (std::size_t a = 0; a < part.size(); ++a) { // by first section, so what begins before a ends is one range
-        for (std::size_t b = a + 1; b < part.size() && part.first[b] < part.last[a]; ++b) {
-            overlaps[a].push_back(static_cast<BufferId>(b));
-            overlaps[b].push_back(static_cast<BufferId>(a));
+IdLists overlaps_of(const Part& part) {
+    return IdLists(part.size(), [&](const auto& put) {
+        for (std::size_t a = 0; a < part.size(); ++a) { // by first section, so what begins before a ends is one range
+            for (std::size_t b = a + 1; b < part.size() && part.first[b] < part.last[a]; ++b) {
+                put(a, static_cast<BufferId>(b));
+                put(b, static_cast<BufferId>(a));
+            }
         }
-    }
-    lists.begin.push_back(0);
-    for (const std::vector<BufferId>& of : overlaps) {
-        lists.entry.insert(lists.entry.end(), of.begin(), of.end());
-        lists.begin.push_back(static_cast<std::int32_t>(lists.entry.size()));
-    }
-    return lists;
+    });
 }
 
 Bytes lowest_offset(const Part& part, BufferId b, Bytes floor) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "memsched/placement/buffers.h"
+#include "memsched/support/id_lists.h"
 
 #include <cstdint>
 #include <span>
@@ -43,20 +44,12 @@ struct Part {
 // Buffers that occupy nothing belong to no part.
 std::vector<Part> parts_of(std::span<const Buffer> buffers);
 
-// Lists of int32 by index, concatenated.
-struct Lists {
-    std::vector<std::int32_t> begin, entry;
-    std::span<const std::int32_t> operator[](std::int32_t k) const {
-        return {entry.data() + begin[at(k)], entry.data() + begin[at(k) + 1]};
-    }
-};
-
 // By section: the largest value (one per buffer) of the buffers alive in it, at least 0. In one scan.
 std::vector<Bytes> most_by_section(const Part& part, const std::vector<Bytes>& values);
 
 std::int64_t count_members(const Part& part); // buffers, summed over the sections
-Lists members_of(const Part& part);           // by section: its buffers
-Lists overlaps_of(const Part& part);          // by buffer: those that it shares a section with
+IdLists members_of(const Part& part);         // by section: its buffers
+IdLists overlaps_of(const Part& part);        // by buffer: those that it shares a section with
 
 // The least offset >= floor that is aligned for the free buffer b and clear of the fixed buffers that it shares a
 // section with.

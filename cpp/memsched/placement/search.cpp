@@ -65,7 +65,7 @@ void Search::reset(Bytes capacity) {
     left_.resize(sections);
     for (std::size_t s = 0; s < sections; ++s) {
         left_[s] = part_.room[s] - part_.slack[s];
-        for (const BufferId b : members_[static_cast<SectionId>(s)]) {
+        for (const BufferId b : members_[s]) {
             if (lowest_[at(b)] < floor_[s]) {
                 floor_[s] = lowest_[at(b)];
                 witness_[s] = b;
@@ -166,7 +166,7 @@ Search::Outcome Search::search(const Range& range, Position after) {
 bool Search::skip(const Candidate& candidate) {
     const BufferId b = candidate.b;
     Bytes least = gone;
-    for (const BufferId other : overlaps_[b]) {
+    for (const BufferId other : overlaps_[at(b)]) {
         least = std::min(least, placed_[at(other)] ? gone : lowest_[at(other)] + part_.extent[at(other)]);
     }
     if (least == gone || part_.fixed[at(b)] != free_offset) {
@@ -240,8 +240,8 @@ void Search::undo(const Mark& mark) {
 }
 
 bool Search::lift_overlapping(BufferId b, Bytes top) {
-    work_ += static_cast<std::int64_t>(overlaps_[b].size() * (1 + part_.obstacles.size() / 4));
-    for (const BufferId other : overlaps_[b]) {
+    work_ += static_cast<std::int64_t>(overlaps_[at(b)].size() * (1 + part_.obstacles.size() / 4));
+    for (const BufferId other : overlaps_[at(b)]) {
         if (rest_[at(other)] >= top) { // also placed ones
             continue;
         }
@@ -282,10 +282,10 @@ bool Search::lift_floor(SectionId s, Bytes offset) {
     if (lowest_[at(witness_[at(s)])] == old) {
         return old == gone || fits(std::max(old, offset) + left_[at(s)]);
     }
-    work_ += static_cast<std::int64_t>(members_[s].size());
+    work_ += static_cast<std::int64_t>(members_[at(s)].size());
     Bytes least = gone;
     BufferId witness = witness_[at(s)];
-    for (const BufferId b : members_[s]) {
+    for (const BufferId b : members_[at(s)]) {
         if (lowest_[at(b)] < least) {
             least = lowest_[at(b)];
             witness = b;

@@ -83,7 +83,7 @@ class Search {
     void undo(const Mark& mark);
 
     const Part& part_;
-    Lists members_, overlaps_;
+    IdLists members_, overlaps_;
     Order rule_;
     const Progress* progress_ = nullptr;
     SectionId hot_ = 0; // the section that failed last is checked first

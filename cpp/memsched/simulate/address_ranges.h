@@ -3,6 +3,7 @@
 
 #include "memsched/support/units.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -14,15 +15,44 @@ class AddressRanges {
   public:
     using Range = std::pair<Bytes, Bytes>; // [low, high)
 
-    void clear();
+    void clear() {
+        held_.clear();
+        leaving_.clear();
+    }
+
     // A held range that overlaps [low, high), if there is one.
-    std::optional<Range> taken(Bytes low, Bytes high) const;
+    std::optional<Range> taken(Bytes low, Bytes high) const {
+        const auto behind = held_.lower_bound(low);
+        if (behind != held_.end() && behind->first < high) {
+            return *behind;
+        }
+        if (behind != held_.begin() && std::prev(behind)->second > low) {
+            return *std::prev(behind);
+        }
+        return std::nullopt;
+    }
+
     // Holds a free range. Moves start to when its previous holders have actually released it (E7).
-    void take(Bytes low, Bytes high, Seconds& start);
+    void take(Bytes low, Bytes high, Seconds& start) {
+        for (const Leaving& old : leaving_) {
+            if (old.low < high && low < old.high) {
+                start = std::max(start, old.done);
+            }
+        }
+        held_.emplace(low, high);
+    }
+
     // Frees the range that begins here, in list order; in time its bytes are released at `done`.
-    void leave(Bytes low, Seconds done);
+    void leave(Bytes low, Seconds done) {
+        const auto range = held_.find(low);
+        leaving_.push_back({low, range->second, done});
+        held_.erase(range);
+    }
+
     // No later step starts before this moment.
-    void forget_before(Seconds issue);
+    void forget_before(Seconds issue) {
+        std::erase_if(leaving_, [issue](const Leaving& old) { return old.done <= issue; });
+    }
 
   private:
     struct Leaving {

@@ -3,7 +3,8 @@
 
 #include "memsched/support/units.h"
 
-#include <cstddef>
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -11,12 +12,44 @@ namespace memsched {
 // Successive queries are usually similar, so each search starts at the previous answer.
 class AwaitedBytes {
   public:
-    void clear();
-    void add(Seconds done, Bytes bytes);
+    void clear() {
+        all_.clear();
+        head_ = passed_ = 0;
+        bytes_ = passed_bytes_ = 0;
+    }
+
+    void add(Seconds done, Bytes bytes) {
+        bytes_ += bytes;
+        all_.push_back({done, bytes});
+        std::size_t place = all_.size() - 1;
+        for (; place > head_ && all_[place - 1].done > done; --place) {
+            std::swap(all_[place - 1], all_[place]);
+        }
+        if (place < passed_) {
+            ++passed_;
+            passed_bytes_ += bytes;
+        }
+    }
+
     // The time from which at most `most` (>= 0) bytes are awaited; 0 if that is the case now.
-    Seconds when_left(Bytes most);
+    Seconds when_left(Bytes most) {
+        while (passed_ > head_ && bytes_ - passed_bytes_ + all_[passed_ - 1].bytes <= most) {
+            passed_bytes_ -= all_[--passed_].bytes;
+        }
+        while (bytes_ - passed_bytes_ > most) {
+            passed_bytes_ += all_[passed_++].bytes;
+        }
+        return passed_ > head_ ? all_[passed_ - 1].done : 0;
+    }
+
     // Drops bytes that are released by then.
-    void forget_until(Seconds now);
+    void forget_until(Seconds now) {
+        for (; head_ < all_.size() && all_[head_].done <= now; ++head_) {
+            bytes_ -= all_[head_].bytes;
+            passed_bytes_ -= head_ < passed_ ? all_[head_].bytes : 0;
+        }
+        passed_ = std::max(passed_, head_);
+    }
 
   private:
     struct Awaited {

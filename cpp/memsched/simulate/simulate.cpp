@@ -102,20 +102,20 @@ void Simulator::give_back(Seconds done, Bytes bytes) {
 // Calls each(bytes, address, tensor) for every buffer of the step that has bytes or an address; tensor is -1 for a
 // workspace.
 template <class Each> bool Simulator::each_placed(const Step& step, const Each& each) const {
-    const std::vector<Bytes>& at = list_->at[static_cast<std::size_t>(current_)];
+    const std::vector<Bytes>& places = list_->at[at(current_)];
     const auto call = [&](Bytes bytes, Bytes low, TensorId tensor) {
         return (bytes == 0 && low == StepList::no_address) || each(bytes, low, tensor);
     };
     if (step.verb == Verb::prefetch) {
-        return call(graph_.tensor(step.id).bytes, at[0], step.id);
+        return call(graph_.tensor(step.id).bytes, places[0], step.id);
     }
     const Op& op = graph_.op(step.id);
     for (std::size_t i = 0; i < op.writes.size(); ++i) {
-        if (!skips(step, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, at[i], op.writes[i])) {
+        if (!skips(step, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, places[i], op.writes[i])) {
             return false;
         }
     }
-    return call(workspace(op, step.choice, step.skip), at.back(), TensorId{-1});
+    return call(workspace(op, step.choice, step.skip), places.back(), TensorId{-1});
 }
 
 bool Simulator::place(const Step& step, Seconds& start) {
@@ -141,7 +141,7 @@ bool Simulator::place(const Step& step, Seconds& start) {
         }
         ranges_.take(low, low + bytes, start);
         if (tensor >= 0) {
-            tensors_[static_cast<std::size_t>(tensor)].low = low;
+            tensors_[at(tensor)].low = low;
         }
         return true;
     });
@@ -151,7 +151,7 @@ bool Simulator::skips(const Step& step, TensorId tensor) const { return step.ski
 
 bool Simulator::await_reads(const Op& op, Seconds& start) {
     for (const TensorId t : op.reads) {
-        const TensorState& state = tensors_[static_cast<std::size_t>(t)];
+        const TensorState& state = tensors_[at(t)];
         if (!state.on_device) {
             return fail([&] {
                 return "run '" + op.name + "' reads '" + graph_.tensor(t).name +
@@ -168,7 +168,7 @@ bool Simulator::count_outputs(const Step& step, const Op& op, Bytes& outputs) {
         if (skips(step, t)) {
             continue;
         }
-        if (tensors_[static_cast<std::size_t>(t)].on_device) {
+        if (tensors_[at(t)].on_device) {
             return fail([&] {
                 return "run '" + op.name + "' writes '" + graph_.tensor(t).name +
                        "', which is on the device already; free it before";
@@ -181,7 +181,7 @@ bool Simulator::count_outputs(const Step& step, const Op& op, Bytes& outputs) {
 
 template <class Observer> bool Simulator::play_run(const Step& step, Observer& observer) {
     const Op& op = graph_.op(step.id);
-    const auto id = static_cast<std::size_t>(step.id);
+    const auto id = at(step.id);
     if (op.once && ran_[id]) {
         return fail([&] { return "op '" + op.name + "' may run only once; it ran before"; });
     }
@@ -192,15 +192,15 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
         !(list_->contiguous() ? place(step, start) : reserve(outputs + scratch, start))) {
         return false;
     }
-    const Seconds time = op.choices[static_cast<std::size_t>(step.choice)].time;
+    const Seconds time = op.choices[at(step.choice)].time;
     const Seconds end = start + time;
     for (const TensorId t : op.reads) {
-        Seconds& touch = tensors_[static_cast<std::size_t>(t)].touch;
+        Seconds& touch = tensors_[at(t)].touch;
         touch = std::max(touch, end);
     }
     for (const TensorId t : op.writes) {
         if (!skips(step, t)) {
-            TensorState& state = tensors_[static_cast<std::size_t>(t)];
+            TensorState& state = tensors_[at(t)];
             state.on_device = true;
             state.ready = state.touch = end;
         }
@@ -213,7 +213,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     if (list_->contiguous()) {
         ranges_.forget_before(issue_);
         if (scratch > 0) { // in list order it is freed right after the run (E6)
-            ranges_.leave(list_->at[static_cast<std::size_t>(current_)].back(), end);
+            ranges_.leave(list_->at[at(current_)].back(), end);
         }
     }
     give_back(end, scratch);
@@ -221,14 +221,14 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     observer.memory(end, current_, -scratch);
     observer.computed(time, ran_[id] != 0);
     observer.step(current_, start, end);
-    ends_[static_cast<std::size_t>(current_)] = end;
+    ends_[at(current_)] = end;
     ran_[id] = 1;
     return true;
 }
 
 template <class Observer> bool Simulator::play_transfer(const Step& step, Observer& observer) {
     const Tensor& tensor = graph_.tensor(step.id);
-    TensorState& state = tensors_[static_cast<std::size_t>(step.id)];
+    TensorState& state = tensors_[at(step.id)];
     const bool out = step.verb == Verb::offload;
     const Bandwidth bandwidth = out ? device_.d2h : device_.h2d;
     if (bandwidth == 0) {
@@ -270,13 +270,13 @@ template <class Observer> bool Simulator::play_transfer(const Step& step, Observ
     }
     observer.moved(step.verb, tensor.bytes);
     observer.step(current_, start, end);
-    ends_[static_cast<std::size_t>(current_)] = end;
+    ends_[at(current_)] = end;
     return true;
 }
 
 template <class Observer> bool Simulator::play_free(const Step& step, Observer& observer) {
     const Tensor& tensor = graph_.tensor(step.id);
-    TensorState& state = tensors_[static_cast<std::size_t>(step.id)];
+    TensorState& state = tensors_[at(step.id)];
     if (!state.on_device) {
         return fail([&] { return "free of '" + tensor.name + "', which is not on the device"; });
     }
@@ -289,7 +289,7 @@ template <class Observer> bool Simulator::play_free(const Step& step, Observer& 
     give_back(done, tensor.bytes);
     observer.memory(done, current_, -tensor.bytes);
     observer.step(current_, done, done);
-    ends_[static_cast<std::size_t>(current_)] = done;
+    ends_[at(current_)] = done;
     return true;
 }
 
@@ -304,8 +304,8 @@ template <class Observer> bool Simulator::play(const StepList& list, Observer& o
         current_ = static_cast<StepId>(k);
         earliest_ = issue_;
         if (step.after >= 0) {
-            for (const StepId earlier : list.after[static_cast<std::size_t>(step.after)]) {
-                earliest_ = std::max(earliest_, ends_[static_cast<std::size_t>(earlier)]);
+            for (const StepId earlier : list.after[at(step.after)]) {
+                earliest_ = std::max(earliest_, ends_[at(earlier)]);
             }
         }
         const bool legal = step.verb == Verb::run    ? play_run(step, observer)

@@ -16,10 +16,6 @@ std::string instance_name(const std::string& name, int count) {
                         static_cast<StepId>(step));
 }
 
-Bytes workspace_of(const Op& op, bool skips) {
-    return skips && op.skip_workspace ? *op.skip_workspace : op.choices[at(baseline(op))].workspace;
-}
-
 } // namespace
 
 Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
@@ -28,7 +24,7 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
     std::vector<TensorId> current(graph.tensors().size(), -1); // the current instance of each tensor
     std::vector<int> written(graph.tensors().size(), 0), run(graph.ops().size(), 0);
     const auto instance = [&](TensorId t) {
-        const auto id = static_cast<std::size_t>(t);
+        const auto id = at(t);
         current[id] = static_cast<TensorId>(data.tensors.size());
         data.tensors.push_back(graph.tensor(t));
         data.tensors.back().name = instance_name(graph.tensor(t).name, ++written[id]);
@@ -46,9 +42,9 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
         const bool skips = step.skip && !op.tape.empty();
         backward |= op.phase == Phase::backward;
         op.phase = backward ? Phase::backward : Phase::forward;
-        op.name = instance_name(op.name, ++run[static_cast<std::size_t>(step.op)]);
+        op.name = instance_name(op.name, ++run[at(step.op)]);
         for (TensorId& t : op.reads) {
-            const TensorId found = current[static_cast<std::size_t>(t)];
+            const TensorId found = current[at(t)];
             if (found < 0) {
                 refuse(graph, op.name, t, data.ops.size());
             }
@@ -91,7 +87,7 @@ Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
     for (std::size_t k = 0; k < runs.size(); ++k) {
         const Op& op = graph.op(runs[k].op);
         for (const TensorId t : op.reads) {
-            Instance& stay = stays[static_cast<std::size_t>(t)];
+            Instance& stay = stays[at(t)];
             if (stay.birth == none) {
                 refuse(graph, op.name, t, k);
             }
@@ -99,7 +95,7 @@ Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
         }
         const bool skips = runs[k].skip && !op.tape.empty();
         for (const TensorId t : op.writes) {
-            const auto id = static_cast<std::size_t>(t);
+            const auto id = at(t);
             if (skips && graph.taped(t)) {
                 continue;
             }
@@ -116,16 +112,16 @@ Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {
     }
     Bytes held = 0, peak = 0;
     for (std::size_t k = 0; k < runs.size(); ++k) {
+        const Op& op = graph.op(runs[k].op);
         held += change[k];
-        peak = std::max(peak,
-                        held + workspace_of(graph.op(runs[k].op), runs[k].skip && !graph.op(runs[k].op).tape.empty()));
+        peak = std::max(peak, held + workspace(op, baseline(op), runs[k].skip && !op.tape.empty()));
     }
     return graph.resident() + peak;
 }
 
 StepList rolled(const Unrolled& unrolled, StepList list) {
     for (Step& step : list.steps) {
-        const auto id = static_cast<std::size_t>(step.id);
+        const auto id = at(step.id);
         if (step.verb == Verb::run) {
             step.id = unrolled.runs[id].op;
             step.skip = unrolled.runs[id].skip;

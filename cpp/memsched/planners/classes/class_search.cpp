@@ -17,7 +17,7 @@ Device without_limit(Device device) {
 ClassSearch::ClassSearch(const Graph& graph, const Device& device, Bytes budget, Workers& workers,
                          const Progress& progress)
     : capacity_(std::min(budget, device.memory) - graph.resident()), workers_(workers), progress_(progress),
-      lists_(static_cast<std::size_t>(workers.threads())) {
+      lists_(at(workers.threads())) {
     for (int worker = 0; worker < workers.threads(); ++worker) {
         plans_.push_back(std::make_unique<ClassBuilder>(graph));
         simulators_.emplace_back(graph, without_limit(device), budget);
@@ -43,7 +43,7 @@ bool ClassSearch::stopped(double fraction) {
 }
 
 Seconds ClassSearch::makespan(const std::vector<MapClass>& classes, const FetchRule& rule, Bytes more, int worker) {
-    const auto id = static_cast<std::size_t>(worker);
+    const auto id = at(worker);
     ++evaluations_;
     if (!plans_[id]->build(classes, capacity_ + more, rule, lists_[id])) {
         return Simulator::illegal;
@@ -65,8 +65,8 @@ std::vector<Seconds> ClassSearch::makespans(std::size_t number,
         workers_.each(
             static_cast<int>(count),
             [&](int k, int worker) {
-                const ClassQuestion one = question(begin + static_cast<std::size_t>(k));
-                found[begin + static_cast<std::size_t>(k)] = makespan(one.classes, {}, one.more, worker);
+                const ClassQuestion one = question(begin + at(k));
+                found[begin + at(k)] = makespan(one.classes, {}, one.more, worker);
             },
             [this] { stopped(fraction_); });
     }

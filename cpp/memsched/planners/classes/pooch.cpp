@@ -32,7 +32,7 @@ Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, C
     }
     std::vector<std::size_t> map_of(graph.tensors().size());
     for (std::size_t m = 0; m < search.maps().size(); ++m) {
-        map_of[static_cast<std::size_t>(search.maps()[m])] = m;
+        map_of[at(search.maps()[m])] = m;
     }
     Stalling found{std::vector<std::uint8_t>(search.maps().size(), 0), {}};
     found.in = found.out;
@@ -49,7 +49,7 @@ Stalling stalling_maps(const Graph& graph, const Device& device, Bytes budget, C
             met += std::min(end, gap->second) - std::max(start, gap->first);
         }
         if (met > 1e-3 * (end - start)) {
-            (step.verb == Verb::offload ? found.out : found.in)[map_of[static_cast<std::size_t>(step.id)]] = 1;
+            (step.verb == Verb::offload ? found.out : found.in)[map_of[at(step.id)]] = 1;
         }
     }
     return found;
@@ -121,7 +121,7 @@ class KeepSearch {
 
     ClassSolution best(const ClassSolution& start) {
         const Classes& base = start.classes;
-        if (levels_.size() <= static_cast<std::size_t>(options_.tree)) {
+        if (levels_.size() <= at(options_.tree)) {
             grow(base, 0);
         } else {
             walk(base);
@@ -178,7 +178,7 @@ class KeepSearch {
             }
             std::stable_sort(states.begin(), states.end(),
                              [](const auto& a, const auto& b) { return a.first < b.first; });
-            states.resize(std::min(states.size(), static_cast<std::size_t>(options_.beam)));
+            states.resize(std::min(states.size(), at(options_.beam)));
         }
         for (auto& [makespan, classes] : states) {
             leaves_.push_back(std::move(classes));

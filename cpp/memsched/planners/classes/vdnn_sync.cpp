@@ -54,13 +54,13 @@ std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
         const Op& op = graph.op(id);
         if (convolutions ? op.kind == "conv" : op.kind != "fc") {
             for (const TensorId t : op.reads) {
-                read[static_cast<std::size_t>(t)] = 1;
+                read[at(t)] = 1;
             }
         }
     }
     std::vector<MapClass> classes;
     for (const TensorId t : feature_maps(graph, lifetimes)) {
-        classes.push_back(read[static_cast<std::size_t>(t)] ? MapClass::swap : MapClass::keep);
+        classes.push_back(read[at(t)] ? MapClass::swap : MapClass::keep);
     }
     return classes;
 }

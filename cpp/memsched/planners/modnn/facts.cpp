@@ -7,12 +7,17 @@
 namespace memsched {
 namespace {
 
-Bytes need(const Graph& graph, const Op& op, Bytes workspace) {
-    Bytes sum = workspace + written_bytes(graph, op);
-    for (const TensorId t : op.reads) {
-        sum += graph.tensor(t).bytes;
+// The largest of reads, writes and workspace over the ops, each with the algorithm that `choose` names.
+template <class Choose> Bytes largest_need(const Graph& graph, const Choose& choose) {
+    Bytes most = 0;
+    for (const Op& op : graph.ops()) {
+        Bytes need = choose(op).workspace + written_bytes(graph, op);
+        for (const TensorId t : op.reads) {
+            need += graph.tensor(t).bytes;
+        }
+        most = std::max(most, need);
     }
-    return sum;
+    return most;
 }
 
 } // namespace
@@ -52,19 +57,10 @@ Tensors ModnnFacts::by_size(Tensors tensors) const {
 }
 
 Bytes modnn_min_memory(const Graph& graph) {
-    Bytes most = source_bytes(graph);
-    for (const Op& op : graph.ops()) {
-        most = std::max(most, need(graph, op, op.choices[at(baseline(op))].workspace));
-    }
-    return graph.resident() + most;
+    const auto least = [](const Op& op) -> const Choice& { return op.choices[at(baseline(op))]; };
+    return graph.resident() + std::max(source_bytes(graph), largest_need(graph, least));
 }
 
-Bytes need_of_fastest(const Graph& graph) {
-    Bytes most = 0;
-    for (const Op& op : graph.ops()) {
-        most = std::max(most, need(graph, op, fastest(op).workspace));
-    }
-    return most;
-}
+Bytes need_of_fastest(const Graph& graph) { return largest_need(graph, fastest); }
 
 } // namespace memsched

@@ -1,10 +1,10 @@
 #include "memsched/planners/modnn/modnn.h"
 
-#include "memsched/planners/modnn/foresight.h"
 #include "memsched/planners/modnn/state.h"
 #include "memsched/support/errors.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -12,6 +12,110 @@ namespace memsched {
 namespace {
 
 using Scheme = ModnnState::Scheme;
+
+// Line 16: whether a prefetch leaves room for the ops until its use.
+class Foresight {
+  public:
+    // Keeps a reference to facts.
+    explicit Foresight(const ModnnFacts& facts) : facts_(facts) {}
+
+    // Whether ops i + 1 .. s find room once i has run with `layout`, which includes the tensor to prefetch. They use
+    // their least workspaces and first fit; if nothing fits, windows of the fewest bytes are cleared.
+    bool fits(OpId i, OpId s, ModnnLayout layout) const {
+        finish(i, layout);
+        for (OpId u = i + 1; u <= s; ++u) {
+            if (!prepare(u, layout)) {
+                return false;
+            }
+            finish(u, layout);
+        }
+        return true;
+    }
+
+  private:
+    // Its inputs, outputs and workspace.
+    bool prepare(OpId u, ModnnLayout& layout) const {
+        Flags protects(layout.here.size(), 0);
+        Tensors absent;
+        for (const TensorId t : facts_.graph.op(u).reads) {
+            protects[at(t)] = 1;
+            if (!layout.here[at(t)]) {
+                absent.push_back(t);
+            }
+        }
+        for (const TensorId t : facts_.graph.op(u).writes) {
+            protects[at(t)] = 1;
+        }
+        for (const TensorId t : facts_.by_size(absent)) {
+            if (!take(t, facts_.bytes(t), protects, layout)) {
+                return false;
+            }
+            layout.here[at(t)] = 1;
+        }
+        for (const TensorId t : facts_.by_size(facts_.graph.op(u).writes)) {
+            if (!take(t, facts_.bytes(t), protects, layout)) {
+                return false;
+            }
+        }
+        const Bytes scratch = facts_.base_workspace(u);
+        return scratch == 0 || take(Segment::workspace, scratch, protects, layout);
+    }
+
+    bool take(TensorId owner, Bytes bytes, const Flags& protects, ModnnLayout& layout) const {
+        const bool top = facts_.goes_to_top(owner);
+        auto low = layout.memory.first_fit(bytes, top);
+        if (!low) {
+            const auto may_go = [&](TensorId t) { return t >= 0 && !protects[at(t)] && layout.used[at(t)]; };
+            const std::vector<Segment> segments = layout.memory.segments();
+            Bytes fewest = std::numeric_limits<Bytes>::max();
+            std::optional<Window> best;
+            for (const Window& window : windows(layout.memory, bytes, may_go)) {
+                Bytes evicted = 0;
+                for (std::size_t k = window.first; k <= window.last; ++k) {
+                    evicted += segments[k].owner == Segment::free ? 0 : segments[k].bytes();
+                }
+                if (evicted < fewest) {
+                    fewest = evicted;
+                    best = window;
+                }
+            }
+            if (!best) {
+                return false;
+            }
+            for (std::size_t k = best->first; k <= best->last; ++k) {
+                if (const TensorId t = segments[k].owner; t != Segment::free) {
+                    layout.memory.remove(t);
+                    layout.here[at(t)] = 0;
+                }
+            }
+            low = top ? segments[best->last].high - bytes : segments[best->first].low;
+        }
+        layout.memory.place(owner, *low, bytes);
+        if (owner >= 0) {
+            layout.used[at(owner)] = 0;
+        }
+        return true;
+    }
+
+    void finish(OpId op, ModnnLayout& layout) const {
+        layout.memory.remove(Segment::workspace);
+        for (const TensorId t : facts_.graph.op(op).reads) {
+            layout.used[at(t)] = 1;
+        }
+        for (const TensorId t : facts_.graph.op(op).writes) {
+            layout.used[at(t)] = 0;
+            layout.here[at(t)] = 1;
+        }
+        for (const TensorId t : facts_.over[at(op)]) {
+            if (layout.here[at(t)]) {
+                layout.here[at(t)] = 0;
+                layout.memory.remove(t);
+            }
+        }
+    }
+
+    const ModnnFacts& facts_;
+};
 
 // The decisions of Algorithm 1, op by op.
 class Algorithm1 {
@@ -260,7 +364,7 @@ class Algorithm1 {
     }
 
     ModnnFacts facts_;
-    ModnnForesight foresight_;
+    Foresight foresight_;
     ModnnOptions options_;
     ModnnState state_;
     OpId ops_;

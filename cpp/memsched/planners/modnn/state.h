@@ -63,8 +63,8 @@ class ModnnState {
         Seconds time;
     };
 
-    const TensorState& tensor(TensorId t) const { return tensors_[static_cast<std::size_t>(t)]; }
-    TensorState& tensor(TensorId t) { return tensors_[static_cast<std::size_t>(t)]; }
+    const TensorState& tensor(TensorId t) const { return tensors_[at(t)]; }
+    TensorState& tensor(TensorId t) { return tensors_[at(t)]; }
     void sort_by_age(Tensors& tensors) const;
     std::ptrdiff_t append(const Step& step, std::vector<Bytes> addresses = {});
     std::ptrdiff_t position(std::ptrdiff_t node) const;

@@ -148,7 +148,7 @@ class Search {
     // for want of room, or infinity when there were none.
     double pass(std::size_t width) {
         const int stages = model_.stages();
-        origins_.assign(static_cast<std::size_t>(stages), {});
+        origins_.assign(at(stages), {});
         current_.assign(model_.initial());
         std::size_t kept_states = 0;
         double dropped = infinity;
@@ -162,7 +162,7 @@ class Search {
                 return std::min({dropped, least_bound(), best_.makespan});
             }
             dropped = std::min(dropped, narrow(width));
-            dropped = std::min(dropped, filter(i, origins_[static_cast<std::size_t>(i)]));
+            dropped = std::min(dropped, filter(i, origins_[at(i)]));
             kept_states += current_.size();
             if (stopped_) {
                 return std::min(dropped, best_.makespan);
@@ -288,11 +288,7 @@ class Search {
         if (winner == current_.size()) {
             return;
         }
-        best_.offloaded.assign(origins_.size(), 0);
-        for (std::size_t i = origins_.size(); i-- > 0;) {
-            best_.offloaded[i] = origins_[i][winner] & 1U;
-            winner = origins_[i][winner] >> 1U;
-        }
+        best_.offloaded = offloaded_on_way(origins_, winner);
     }
 
     const FluidChain& chain_;
@@ -310,7 +306,7 @@ class Search {
     std::vector<std::uint32_t> chosen_; // of the nodes, and then in the order of their ranks
     std::vector<std::uint32_t> place_;  // of a child among the nodes
     RankList ranks_[2];
-    std::vector<std::vector<std::uint32_t>> origins_; // per stage, of the kept states
+    StateOrigins origins_; // of the kept states
     DominanceFilter filter_;
 };
 
@@ -318,13 +314,26 @@ class Search {
 
 DynprogSolution dynprog(const FluidChain& chain, const DynprogOptions& options, const Progress& progress) {
     check_fluid_chain(chain);
-    const double least = fluid_min_capacity(chain);
-    if (chain.capacity < least) {
-        throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " +
-                                  show(least),
-                              static_cast<Bytes>(std::ceil(least)));
+    if (chain.capacity < fluid_min_capacity(chain)) {
+        refuse_capacity(chain);
     }
     return Search(chain, options, progress).run();
+}
+
+void refuse_capacity(const FluidChain& chain) {
+    const double least = fluid_min_capacity(chain);
+    throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " +
+                              show(least),
+                          static_cast<Bytes>(std::ceil(least)));
+}
+
+std::vector<std::uint8_t> offloaded_on_way(const StateOrigins& origins, std::size_t winner) {
+    std::vector<std::uint8_t> offloaded(origins.size(), 0);
+    for (std::size_t i = origins.size(); i-- > 0;) {
+        offloaded[i] = origins[i][winner] & 1U;
+        winner = origins[i][winner] >> 1U;
+    }
+    return offloaded;
 }
 
 } // namespace memsched

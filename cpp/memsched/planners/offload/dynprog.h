@@ -33,4 +33,9 @@ DynprogSolution dynprog(const FluidChain& chain, const DynprogOptions& options, 
 // std::length_error when the tables outgrow max_states.
 DynprogSolution dynprog_hash(const FluidChain& chain, const DynprogOptions& options, const Progress& progress);
 
+// Both: the error of a chain that does not fit, and the way back from a state of the last stage.
+[[noreturn]] void refuse_capacity(const FluidChain& chain);
+using StateOrigins = std::vector<std::vector<std::uint32_t>>; // by stage and state: parent << 1 | offloaded
+std::vector<std::uint8_t> offloaded_on_way(const StateOrigins& origins, std::size_t winner);
+
 } // namespace memsched

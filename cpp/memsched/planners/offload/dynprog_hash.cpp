@@ -1,9 +1,7 @@
 // Algorithm 1 of Euro-Par 2020 with the corrections of docs/errata.md, kept as plain as the paper prints it.
 #include "memsched/planners/offload/dynprog.h"
-#include "memsched/support/errors.h"
 
 #include <bit>
-#include <cmath>
 #include <stdexcept>
 
 namespace memsched {
@@ -70,7 +68,7 @@ class IdleTable {
 DynprogSolution dynprog_hash(const FluidChain& chain, const DynprogOptions& options, const Progress& progress) {
     check_fluid_chain(chain);
     const FluidModel model(chain);
-    std::vector<std::vector<std::uint32_t>> origins;
+    StateOrigins origins;
     std::vector<FluidState> current{model.initial()};
     DynprogSolution best;
     for (int i = 0; i < model.stages(); ++i) {
@@ -104,16 +102,9 @@ DynprogSolution dynprog_hash(const FluidChain& chain, const DynprogOptions& opti
         }
     }
     if (best.makespan == infinity) {
-        const double least = fluid_min_capacity(chain);
-        throw InfeasibleError("capacity " + show(chain.capacity) + " is below the largest need of one stage, " +
-                                  show(least),
-                              static_cast<Bytes>(std::ceil(least)));
+        refuse_capacity(chain);
     }
-    best.offloaded.assign(origins.size(), 0);
-    for (std::size_t i = origins.size(); i-- > 0;) {
-        best.offloaded[i] = origins[i][winner] & 1U;
-        winner = origins[i][winner] >> 1U;
-    }
+    best.offloaded = offloaded_on_way(origins, winner);
     best.lower_bound = best.makespan;
     best.optimal = true;
     return best;

@@ -133,7 +133,7 @@ double fluid_makespan(const FluidChain& chain, const std::vector<std::uint8_t>& 
         if (!model.stage(i).advance(state, kept, gone)) {
             return infinity;
         }
-        state = offloaded[static_cast<std::size_t>(i)] ? gone : kept;
+        state = offloaded[at(i)] ? gone : kept;
     }
     return model.makespan(state);
 }

@@ -90,10 +90,8 @@ class FluidModel {
     int stages() const { return static_cast<int>(stages_.size()); }
     double compute() const { return compute_; }
     FluidState initial() const { return {chain_.activation[0], 0, 0, 0, 0}; }
-    const FluidStage& stage(int i) const { return stages_[static_cast<std::size_t>(i)]; }
-    const FluidBound& bound(int i) const {
-        return bounds_[static_cast<std::size_t>(i)];
-    } // i stages decided, i < stages
+    const FluidStage& stage(int i) const { return stages_[at(i)]; }
+    const FluidBound& bound(int i) const { return bounds_[at(i)]; } // i stages decided, i < stages
 
     // Of all stages decided: eG, idle between the forward and the backward phase, and the makespan.
     double turn_idle(const FluidState& last) const;

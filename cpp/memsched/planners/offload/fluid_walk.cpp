@@ -7,7 +7,7 @@
 namespace memsched {
 
 FluidWalk::FluidWalk(const FluidModel& model)
-    : model_(model), stages_(static_cast<std::size_t>(model.stages())), states_(stages_.size() + 1, model.initial()) {
+    : model_(model), stages_(at(model.stages())), states_(stages_.size() + 1, model.initial()) {
     std::iota(stages_.begin(), stages_.end(), std::size_t{0});
 }
 

@@ -20,10 +20,10 @@ LinkedSegments::LinkedSegments(const SegmentTable& table, Bandwidth bandwidth, s
     for (int i = 1; i <= chain_.layers; ++i) {
         backward_.push_back(in_slots(chain_.need_backward(i)));
         double need = in_slots(chain_.need_first(i));
-        auto& row = forwards_[RematChain::at(i)];
+        auto& row = forwards_[at(i)];
         row.push_back(need);
         for (int k = i + 1; k <= chain_.layers; ++k) {
-            const Seconds time = chain_.forward[RematChain::at(k)];
+            const Seconds time = chain_.forward[at(k)];
             need = std::max(time > 0 ? need - speed_ * time : need, in_slots(chain_.need_next(k)));
             row.push_back(need);
         }
@@ -48,11 +48,11 @@ std::uint64_t LinkedSegments::key(int first, int last, int free, Bytes owed) con
 
 LinkedSegments::Entry* LinkedSegments::slot(std::uint64_t key) {
     const std::size_t mask = entries_.size() - 1;
-    std::size_t at = static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 20) & mask;
-    while (entries_[at].key != 0 && entries_[at].key != key) {
-        at = (at + 1) & mask;
+    std::size_t place = static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 20) & mask;
+    while (entries_[place].key != 0 && entries_[place].key != key) {
+        place = (place + 1) & mask;
     }
-    return &entries_[at];
+    return &entries_[place];
 }
 
 void LinkedSegments::grow() {
@@ -92,10 +92,9 @@ Seconds LinkedSegments::time(int first, int last, int free, Bytes owed) {
 
 // F_all, the rest, B: the backward waits for what is owed, then the rest, then the forward.
 Seconds LinkedSegments::saving(int first, int last, int free, Bytes owed) {
-    const auto i = RematChain::at(first);
+    const auto i = at(first);
     const double width = static_cast<double>(table_.width());
-    const Bytes all = chain_.need_all(first) + chain_.gradient[RematChain::at(last)],
-                back = chain_.need_backward(first);
+    const Bytes all = chain_.need_all(first) + chain_.gradient[at(last)], back = chain_.need_backward(first);
     if (std::max(table_.covering(all), table_.covering(back)) > free) {
         return never;
     }
@@ -124,7 +123,7 @@ Seconds LinkedSegments::saving(int first, int last, int free, Bytes owed) {
 
 // Forwards to `split`, the upper part, then the lower part.
 Seconds LinkedSegments::checkpoint(int first, int split, int last, int free, Bytes owed) {
-    const Bytes shift = table_.covering(chain_.activation[RematChain::at(split)]);
+    const Bytes shift = table_.covering(chain_.activation[at(split)]);
     if (std::max(shift, table_.forwards_need(first, split, last)) > free) {
         return never;
     }
@@ -138,9 +137,8 @@ Seconds LinkedSegments::checkpoint(int first, int split, int last, int free, Byt
         return never;
     }
     const Bytes before_upper = owed_before(before_lower, upper);
-    const double need =
-        forwards_[RematChain::at(first)][RematChain::at(split - first)] +
-        static_cast<double>(chain_.gradient[RematChain::at(last)]) / static_cast<double>(table_.width());
+    const double need = forwards_[at(first)][at(split - first)] +
+                        static_cast<double>(chain_.gradient[at(last)]) / static_cast<double>(table_.width());
     return chain_.forward_sum(first, split) + wait(need, free, static_cast<double>(before_upper)) + upper + lower;
 }
 
@@ -153,7 +151,7 @@ LinkedSegments::Best LinkedSegments::best(int first, int last, int free, Bytes o
     const Seconds ideal = chain_.ideal(first, last);
     const std::size_t begin = candidates_.size();
     for (int k = first; k < last; ++k) {
-        const Bytes shift = table_.covering(chain_.activation[RematChain::at(k)]);
+        const Bytes shift = table_.covering(chain_.activation[at(k)]);
         const Seconds cost = chain_.forward_sum(first, k);
         if (ideal + cost >= best.time) {
             break;
@@ -187,7 +185,7 @@ Seconds LinkedSegments::append(int first, int last, int free, Bytes owed, std::v
     const Best found = best(first, last, free, owed);
     assert(found.time < never);
     if (found.begin.all) {
-        const auto i = RematChain::at(first);
+        const auto i = at(first);
         sequence.push_back({first, true, true});
         if (first < last) {
             const double width = static_cast<double>(table_.width());
@@ -203,7 +201,7 @@ Seconds LinkedSegments::append(int first, int last, int free, Bytes owed, std::v
     for (int k = first; k <= split; ++k) {
         sequence.push_back({k, true, false});
     }
-    const auto shift = static_cast<int>(table_.covering(chain_.activation[RematChain::at(split)]));
+    const auto shift = static_cast<int>(table_.covering(chain_.activation[at(split)]));
     const Bytes before_lower = owed_before(owed, time(first, split, free, owed));
     append(split + 1, last, free - shift, before_lower, sequence);
     append(first, split, free, owed, sequence);

@@ -27,7 +27,7 @@ class LinkedSegments {
     // operation, the backward of `first`, at whose end everything owed has arrived.
     Seconds least(int first, int last, int free, Bytes owed) const {
         return chain_.ideal(first, last) + static_cast<Seconds>(table_.extra(first, last, free)) +
-               wait(backward_[RematChain::at(first)], free, static_cast<double>(owed));
+               wait(backward_[at(first)], free, static_cast<double>(owed));
     }
 
     // Slots that are still owed before something of this duration, if `owed` are at its end.

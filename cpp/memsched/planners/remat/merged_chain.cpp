@@ -19,13 +19,12 @@ std::vector<int> group_ends(const RematChain& chain, int most) {
         const int latest = stages - (groups - group); // a stage is left for each group to come
         int best = 0;
         for (; k < latest; ++k) {
-            const double next =
-                share + 0.5 * static_cast<double>(chain.saved[RematChain::at(k + 1)]) / bytes + 0.5 / stages;
+            const double next = share + 0.5 * static_cast<double>(chain.saved[at(k + 1)]) / bytes + 0.5 / stages;
             if (best > 0 && next * groups > group + 0.25) {
                 break;
             }
             if (best == 0 || share * groups < group - 0.25 ||
-                chain.activation[RematChain::at(k + 1)] < chain.activation[RematChain::at(best)]) {
+                chain.activation[at(k + 1)] < chain.activation[at(best)]) {
                 best = k + 1;
             }
             share = next;
@@ -42,15 +41,15 @@ void append_group(const RematChain& from, int first, int last, RematChain& to) {
     Bytes saved = 0, saving = 0, backward = 0, transient = from.need_first(first);
     Seconds forward_time = 0, backward_time = 0;
     for (int k = first; k <= last; ++k) {
-        const auto at = RematChain::at(k);
-        saved += from.saved[at];
-        saving = std::max(saving, saved + from.saving_scratch[at]);
-        backward = std::max(backward, saved + from.gradient[at] + from.gradient[at - 1] + from.backward_scratch[at]);
+        const std::size_t l = at(k);
+        saved += from.saved[l];
+        saving = std::max(saving, saved + from.saving_scratch[l]);
+        backward = std::max(backward, saved + from.gradient[l] + from.gradient[l - 1] + from.backward_scratch[l]);
         transient = k == first ? transient : std::max(transient, from.need_next(k));
-        forward_time += from.forward[at];
-        backward_time += from.backward[at];
+        forward_time += from.forward[l];
+        backward_time += from.backward[l];
     }
-    const auto end = RematChain::at(last);
+    const auto end = at(last);
     to.forward.push_back(forward_time);
     to.backward.push_back(backward_time);
     to.activation.push_back(from.activation[end]);
@@ -59,7 +58,7 @@ void append_group(const RematChain& from, int first, int last, RematChain& to) {
     to.saving_scratch.push_back(saving - saved);
     to.transient_scratch.push_back(transient - from.activation[end]);
     to.backward_scratch.push_back(
-        std::max<Bytes>(0, backward - saved - from.gradient[end] - from.gradient[RematChain::at(first - 1)]));
+        std::max<Bytes>(0, backward - saved - from.gradient[end] - from.gradient[at(first - 1)]));
 }
 
 RematChain merged(const RematChain& source, const std::vector<int>& ends) {
@@ -78,8 +77,8 @@ RematChain merged(const RematChain& source, const std::vector<int>& ends) {
     to.step_until.assign(1, 0);
     for (const int end : ends) {
         if (end > 0) {
-            to.forward_until.push_back(source.forward_until[RematChain::at(end)]);
-            to.step_until.push_back(source.step_until[RematChain::at(end)]);
+            to.forward_until.push_back(source.forward_until[at(end)]);
+            to.step_until.push_back(source.step_until[at(end)]);
         }
     }
     return to;
@@ -104,7 +103,7 @@ MergedChain::MergedChain(const RematChain& source, int most)
 std::vector<RematOp> MergedChain::layers(const std::vector<RematOp>& sequence) const {
     std::vector<RematOp> found;
     for (const RematOp& op : sequence) {
-        const int first = ends[RematChain::at(op.layer - 1)] + 1, last = ends[RematChain::at(op.layer)];
+        const int first = ends[at(op.layer - 1)] + 1, last = ends[at(op.layer)];
         for (int k = first; k <= last; ++k) {
             found.push_back({op.forward ? k : first + last - k, op.forward, op.saves});
         }

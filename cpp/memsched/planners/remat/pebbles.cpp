@@ -1,5 +1,7 @@
 #include "memsched/planners/remat/pebbles.h"
 
+#include "memsched/support/mix.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -30,13 +32,7 @@ struct State {
 };
 
 struct StateHash {
-    std::size_t operator()(const State& state) const {
-        Mask mixed = state.ran;
-        for (const Mask next : {state.device, state.host}) {
-            mixed = (mixed ^ (mixed >> 29)) * 0xbf58476d1ce4e5b9ULL + next;
-        }
-        return static_cast<std::size_t>((mixed ^ (mixed >> 32)) * 0x94d049bb133111ebULL);
-    }
+    std::size_t operator()(const State& state) const { return mix(mix(mix(state.ran) + state.device) + state.host); }
 };
 
 // One way to run an op.

@@ -89,7 +89,7 @@ class Expansion {
             without_input = j == i ? 0 : std::max(without_input, own);
             const Seconds before = chain_.forward_sum(i, j - 1);
             if ((j == i && own > free_) || without_input > free_ + input_ ||
-                label.cost + chain_.ideal(i, chain_.layers) + before + chain_.forward[RematChain::at(j)] >= limit_) {
+                label.cost + chain_.ideal(i, chain_.layers) + before + chain_.forward[at(j)] >= limit_) {
                 break; // the block's forwards run again
             }
             need = std::max(need, static_cast<double>(own) - (before > 0 ? options_.d2h * before : 0.0));
@@ -152,8 +152,8 @@ class Expansion {
 
     std::pair<Seconds, Seconds> saving(int i) const {
         const auto all = static_cast<double>(chain_.need_all(i)), back = static_cast<double>(chain_.need_backward(i));
-        return {chain_.forward[RematChain::at(i)] + wait(all + taken_ + label_->state.leaving, options_.d2h),
-                chain_.backward[RematChain::at(i)] + wait(back + taken_ + label_->state.arriving, options_.h2d)};
+        return {chain_.forward[at(i)] + wait(all + taken_ + label_->state.leaving, options_.d2h),
+                chain_.backward[at(i)] + wait(back + taken_ + label_->state.arriving, options_.h2d)};
     }
 
     double rounded(double bytes) const {
@@ -251,18 +251,17 @@ class ForwardPhase {
     bool expand(int i, bool all, const std::vector<std::int32_t>& ids, Seconds limit) {
         constexpr std::size_t share = 16;
         const std::size_t parts = (ids.size() + share - 1) / share;
-        const auto round = static_cast<std::size_t>(4 * workers_.threads()); // progress is checked between rounds
+        const auto round = at(4 * workers_.threads()); // progress is checked between rounds
         std::vector<std::vector<PofoLabel>> next(round);
         for (std::size_t from = 0; from < parts; from += round) {
             if (progress_.tick(static_cast<double>(i) / chain_.layers)) {
                 return false;
             }
             const auto states = [&](int part, int worker) {
-                const auto into = static_cast<std::size_t>(part);
+                const auto into = at(part);
                 const std::size_t begin = (from + into) * share;
-                for (std::size_t at = begin; at < std::min(begin + share, ids.size()); ++at) {
-                    expansions_[static_cast<std::size_t>(worker)].run(i, all, ids[at], front_.label(ids[at]), limit,
-                                                                      next[into]);
+                for (std::size_t k = begin; k < std::min(begin + share, ids.size()); ++k) {
+                    expansions_[at(worker)].run(i, all, ids[k], front_.label(ids[k]), limit, next[into]);
                 }
             };
             workers_.each(static_cast<int>(std::min(round, parts - from)), states, [&] { halt_.hear(); });

@@ -24,12 +24,12 @@ MEMSCHED_CLONES void relax(float* __restrict out, const float* __restrict extra,
 } // namespace
 
 PofoBound::PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress)
-    : table_(table), chain_(table.chain()), options_(options), stride_(static_cast<std::size_t>(table.slots()) + 1) {
-    values_.assign(static_cast<std::size_t>(pairs) * 2 * static_cast<std::size_t>(chain_.layers + 2) * stride_, no_fit);
+    : table_(table), chain_(table.chain()), options_(options), stride_(at(table.slots()) + 1) {
+    values_.assign(at(pairs) * 2 * at(chain_.layers + 2) * stride_, no_fit);
     for (int pair = 0; pair < pairs; ++pair) {
         const double out = forward_weight(pair), in = backward_weight(pair);
-        weights_[static_cast<std::size_t>(pair)] = {1 - out, options.linked() ? out / options.d2h : 0,
-                                                    options.linked() ? in / options.h2d : 0};
+        weights_[at(pair)] = {1 - out, options.linked() ? out / options.d2h : 0,
+                              options.linked() ? in / options.h2d : 0};
     }
     const int round = std::min(pairs, workers.threads()); // between rounds others are heard
     for (int from = 0; from < pairs; from += round) {
@@ -55,7 +55,7 @@ void PofoBound::fill(int pair) {
                    ? slots + 1
                    : table_.fitting(options_.capacity) - table_.fitting(options_.capacity - bytes);
     };
-    const Weights& w = weights_[static_cast<std::size_t>(pair)];
+    const Weights& w = weights_[at(pair)];
     std::vector<float> zero(stride_, 0.0F);
     for (int i = chain_.layers; i >= 1; --i) {
         for (const bool all : {false, true}) {
@@ -86,7 +86,7 @@ void PofoBound::fill(int pair) {
                           slots + 1 - lost);
                 }
             };
-            block(zero.data(), compute * chain_.backward[RematChain::at(i)], true, i + 1);
+            block(zero.data(), compute * chain_.backward[at(i)], true, i + 1);
             for (int j = i; j < chain_.layers; ++j) {
                 block(table_.row(i, j), compute * chain_.ideal(i, j), false, j + 1);
             }

@@ -53,16 +53,13 @@ class PofoBound {
     };
 
     Seconds by_pair(int pair, int layer, bool all, int slot, const PofoState& state) const {
-        const Weights& w = weights_[static_cast<std::size_t>(pair)];
+        const Weights& w = weights_[at(pair)];
         return w.compute * chain_.forward_sum(layer, chain_.layers) + w.leaving * state.leaving +
-               w.arriving * state.arriving +
-               static_cast<Seconds>(values_[index(pair, layer, all) + static_cast<std::size_t>(slot)]);
+               w.arriving * state.arriving + static_cast<Seconds>(values_[index(pair, layer, all) + at(slot)]);
     }
     void fill(int pair);
     std::size_t index(int pair, int layer, bool all) const {
-        return ((static_cast<std::size_t>(pair) * 2 + (all ? 1 : 0)) * static_cast<std::size_t>(chain_.layers + 2) +
-                static_cast<std::size_t>(layer)) *
-               stride_;
+        return ((at(pair) * 2 + (all ? 1 : 0)) * at(chain_.layers + 2) + at(layer)) * stride_;
     }
 
     const SegmentTable& table_;

@@ -7,8 +7,7 @@ namespace memsched {
 
 PofoFront::PofoFront(const SegmentTable& table, const PofoOptions& options, int beam)
     : width_(static_cast<double>(table.width())), d2h_(options.linked() ? options.d2h : 1),
-      h2d_(options.linked() ? options.h2d : 1), beam_(beam),
-      waiting_(2 * (static_cast<std::size_t>(table.chain().layers) + 2)) {}
+      h2d_(options.linked() ? options.h2d : 1), beam_(beam), waiting_(2 * (at(table.chain().layers) + 2)) {}
 
 bool PofoFront::dominates(const PofoLabel& a, const PofoLabel& b) const {
     return a.state.held <= b.state.held && a.cost + std::max(0.0, a.state.leaving - b.state.leaving) / d2h_ +

@@ -37,14 +37,14 @@ class PofoFront {
     // Ids of the labels to expand, best first; the others are forgotten.
     std::vector<std::int32_t> take(int layer, bool all, const PofoBound& bound, Seconds limit);
 
-    const PofoLabel& label(std::int32_t id) const { return kept_[static_cast<std::size_t>(id)]; }
+    const PofoLabel& label(std::int32_t id) const { return kept_[at(id)]; }
 
   private:
     struct Waiting {
         std::vector<PofoLabel> labels;
         std::size_t merge_from = 1024; // labels: at least half of them have been added since the last merge
     };
-    Waiting& waiting(int layer, bool all) { return waiting_[2 * static_cast<std::size_t>(layer) + (all ? 1 : 0)]; }
+    Waiting& waiting(int layer, bool all) { return waiting_[2 * at(layer) + (all ? 1 : 0)]; }
     bool dominates(const PofoLabel& a, const PofoLabel& b) const;
     void merge(Waiting& waiting) const;
     std::vector<std::int32_t> keep(std::vector<std::pair<Seconds, std::size_t>>& order,

@@ -67,7 +67,7 @@ PofoPhaseBound::PofoPhaseBound(const SegmentTable& table, const PofoOptions& opt
                                const Progress& progress)
     : table_(table), chain_(table.chain()), options_(options), slots_(table.fitting(options.capacity)), stride_(0) {
     stride_ = index(Phase::forward, 0, false, slots_ + 1);
-    values_.assign(4 * (RematChain::at(chain_.layers) + 1) * stride_, no_fit);
+    values_.assign(4 * (at(chain_.layers) + 1) * stride_, no_fit);
     for (int i = chain_.layers; i >= 1; --i) {
         int last = i; // the forwards of a block run again
         while (last + 1 < chain_.layers && chain_.ideal(1, chain_.layers) + chain_.forward_sum(i, last + 1) < limit) {
@@ -111,7 +111,7 @@ void PofoPhaseBound::fill_row(Phase phase, const Node& node, int free) {
         return;
     }
     const auto all = static_cast<double>(chain_.need_all(i)), back = static_cast<double>(chain_.need_backward(i));
-    const Seconds backward = chain_.backward[RematChain::at(i)];
+    const Seconds backward = chain_.backward[at(i)];
     if (std::max(all, back) <= static_cast<double>(room)) {
         if (i == chain_.layers) { // takes no time: all that is in transfer is waited for
             float* out = values_.data() + index(phase, i, node.all, free);
@@ -120,7 +120,7 @@ void PofoPhaseBound::fill_row(Phase phase, const Node& node, int free) {
             }
             return;
         }
-        const Seconds time = forward ? chain_.forward[RematChain::at(i)] : backward;
+        const Seconds time = forward ? chain_.forward[at(i)] : backward;
         const double beside = in_slots(static_cast<double>(room) - (forward ? all : back));
         follow(phase, node, free, {i, true, time, forward ? backward : 0, beside, end, end, true});
     }

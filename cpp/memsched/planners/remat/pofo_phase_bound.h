@@ -49,9 +49,9 @@ class PofoPhaseBound {
     // Rows have two cells more than what is free, for what is held and what is in transfer are both rounded up.
     static int cells(int free) { return free + 3; }
     std::size_t index(Phase phase, int layer, bool all, int free) const {
-        const auto table = static_cast<std::size_t>(static_cast<int>(phase) * 2 + (all ? 1 : 0));
-        const auto row = static_cast<std::size_t>(free);
-        return (table * (RematChain::at(chain_.layers) + 1) + RematChain::at(layer)) * stride_ + row * (row + 5) / 2;
+        const auto table = at(static_cast<int>(phase) * 2 + (all ? 1 : 0));
+        const auto row = at(free);
+        return (table * (at(chain_.layers) + 1) + at(layer)) * stride_ + row * (row + 5) / 2;
     }
 
     const SegmentTable& table_;

@@ -66,7 +66,7 @@ std::vector<GraphRun> graph_runs(const RematChain& chain, const std::vector<Rema
         if (!op.forward) {
             runs.push_back({2 * n + 1 - op.layer, false}); // the loss is op n, B_k is op n + 1 + n - k
         } else if (op.layer <= n) {
-            const auto k = RematChain::at(op.layer);
+            const auto k = at(op.layer);
             runs.push_back({op.layer - 1, !op.saves && chain.saved[k] > chain.activation[k]});
         }
     }

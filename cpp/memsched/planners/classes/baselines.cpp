@@ -1,8 +1,19 @@
-#include "memsched/planners/classes/superneurons.h"
-
-#include "memsched/planners/classes/class_search.h"
+#include "memsched/planners/classes/baselines.h"
 
 namespace memsched {
+
+ClassSolution swap_all(const Graph& graph, const Device& device, Bytes budget, bool scheduled) {
+    Workers alone(1);
+    const Progress unheard;
+    ClassSearch search(graph, device, budget, alone, unheard);
+    const std::vector<MapClass> swapped(search.maps().size(), MapClass::swap);
+    if (scheduled) {
+        return search.with_best_rule(swapped);
+    }
+    ClassSolution all{swapped, {FetchRule::Kind::layers}, 0};
+    all.makespan = search.makespan(all.classes, all.rule);
+    return all;
+}
 
 ClassSolution superneurons(const Graph& graph, const Device& device, Bytes budget, const Progress& progress) {
     Workers alone(1);

@@ -1,0 +1,41 @@
+// Lists of ids, concatenated.
+#pragma once
+
+#include "memsched/support/units.h"
+
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace memsched {
+
+class IdLists {
+  public:
+    using Ids = std::span<const std::int32_t>;
+
+    IdLists() = default;
+    explicit IdLists(const std::vector<std::vector<std::int32_t>>& lists) {
+        for (const auto& list : lists) {
+            ids_.insert(ids_.end(), list.begin(), list.end());
+            first_.push_back(ids_.size());
+        }
+    }
+    // each(put) calls put(list, id) for all entries, those of a list in its order; it is called twice.
+    template <class Each> IdLists(std::size_t lists, const Each& each) : first_(lists + 1, 0) {
+        each([this](std::size_t list, std::int32_t) { ++first_[list + 1]; });
+        std::partial_sum(first_.begin(), first_.end(), first_.begin());
+        ids_.resize(first_.back());
+        std::vector<std::size_t> next(first_);
+        each([&](std::size_t list, std::int32_t id) { ids_[next[list]++] = id; });
+    }
+
+    std::size_t size() const { return first_.size() - 1; }
+    std::size_t total() const { return ids_.size(); }
+    Ids operator[](std::size_t k) const { return {ids_.data() + first_[k], ids_.data() + first_[k + 1]}; }
+
+  private:
+    std::vector<std::size_t> first_{0};
+    std::vector<std::int32_t> ids_;
+};
+
+} // namespace memsched
