@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memsched.errors import ScheduleError
-from memsched.validation.plan import _check_intervals, _checked, _execute, _Replay, check_plan, validate
+from memsched.validation.execution import check_intervals, execute
+from memsched.validation.plan import check_plan, checked, validate
+from memsched.validation.replay import Replay
 from plans import device, graph, instances, op, plan, tensor
 
 Json = dict[str, Any]
@@ -302,25 +304,25 @@ def test_bad_heads(head: Json) -> None:
     ],
 )
 def test_sweep_refuses_wrong_intervals(step: int, begin: float, finish: float) -> None:
-    replay = _Replay(CHAIN, plan(SWAP, 100), device())
-    start, end = _execute(replay)
-    assert max(held for _, held in _check_intervals(replay, start, end)) == 11
+    replay = Replay(CHAIN, plan(SWAP, 100), device())
+    start, end = execute(replay)
+    assert max(held for _, held in check_intervals(replay, start, end)) == 11
     start[step], end[step] = begin, finish
     with pytest.raises(ScheduleError) as caught:
-        _check_intervals(replay, start, end)
+        check_intervals(replay, start, end)
     assert caught.value.step is not None
 
 
 def test_sweep_counts_bytes_and_addresses_in_time() -> None:
     small = copy.deepcopy(CHAIN)
     small["tensors"][-1]["size"] = 1
-    plenty = _execute(_Replay(small, plan(SWAP, 100), device()))
+    plenty = execute(Replay(small, plan(SWAP, 100), device()))
     with pytest.raises(ScheduleError, match="10 bytes are held, 9 are there"):
-        _check_intervals(_Replay(small, plan(SWAP, 19), device()), *plenty)
+        check_intervals(Replay(small, plan(SWAP, 19), device()), *plenty)
     steps = [*ADDRESSED[:6], {"prefetch": "a1", "at": 5}, ADDRESSED[7]]
-    fluid = _execute(_Replay(CHAIN, plan(SWAP, 100), device()))
+    fluid = execute(Replay(CHAIN, plan(SWAP, 100), device()))
     with pytest.raises(ScheduleError, match="taken") as caught:  # too early for these addresses
-        _check_intervals(_Replay(CHAIN, plan(steps, 24, memory="contiguous"), device()), *fluid)
+        check_intervals(Replay(CHAIN, plan(steps, 24, memory="contiguous"), device()), *fluid)
     assert caught.value.step == 6
 
 
@@ -335,7 +337,7 @@ def test_validate_a_result() -> None:
             "device": as_object(device()),
             "schedule": as_object(plan(SWAP, 100), chunk=None),
         }
-        played, held = _checked(CHAIN, plan(SWAP, 100), device())
+        played, held = checked(CHAIN, plan(SWAP, 100), device())
         keys = ("makespan", "peak_memory", "recompute_time", "bytes_out", "bytes_in", "start", "end")
         timeline = {"idle": played.makespan - played.compute_time, **{key: getattr(played, key) for key in keys}}
         timeline["memory"] = tuple(zip(*held.memory, strict=True))
