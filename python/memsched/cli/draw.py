@@ -23,7 +23,7 @@ from memsched.cli.show import print_json, print_rich
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses as draw_addresses
 from memsched.show.plots.classes import plot_classes as draw_classes
-from memsched.show.plots.plan import check_suffix
+from memsched.show.plots.figure import check_suffix
 from memsched.show.plots.plan import plot as draw
 from memsched.show.trace import trace as make_trace
 from memsched.study.sources import PROBLEMS, named_problem, problem_from

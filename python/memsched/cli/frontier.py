@@ -17,8 +17,8 @@ from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on, min_memory, planner_named
 from memsched.problems.problem import ChunkLike, name_of, peak_memory
 from memsched.result import Result
+from memsched.show.plots.figure import check_suffix
 from memsched.show.plots.frontier import plot_frontier
-from memsched.show.plots.plan import check_suffix
 from memsched.study.frontier import Frontier
 from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.units import format_bytes, format_percent, format_seconds

@@ -17,7 +17,7 @@ from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses
-from memsched.show.plots.plan import check_suffix
+from memsched.show.plots.figure import check_suffix
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
 from memsched.support.documents import read_document, write_document

@@ -19,7 +19,7 @@ from rich.table import Table
 from memsched.cli.inputs import check_writable, json_option
 from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
-from memsched.show.plots.plan import check_suffix
+from memsched.show.plots.figure import check_suffix
 from memsched.show.plots.sweep import MOST_PANELS
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep

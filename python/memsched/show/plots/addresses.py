@@ -16,7 +16,7 @@ from memsched.arena.residency import placement_of
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
-from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
+from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.addresses import place
 from memsched.support import checks
 from memsched.support.docstrings import documented
@@ -192,9 +192,7 @@ def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float
     facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
     axes.set_title(f"{arena.title}\n{facts}", loc="left", fontsize=9.5, color="0.25", parse_math=False)
     axes.set_xlabel(arena.axis)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    clear(axes, None)
 
 
 def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
@@ -211,15 +209,7 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
         said = format_bytes(known[0]) if len(known) == 1 else "of each"
         off = " (off the scale)" if known[0] > top else ""
         handles.append(Line2D([], [], label=f"capacity {said}{off}", **_CAPACITY))
-    figure.legend(
-        handles=handles,
-        loc="lower center",
-        ncols=len(handles),
-        frameon=False,
-        fontsize=9.5,
-        handlelength=1.5,
-        columnspacing=1.6,
-    )
+    legend(figure, handles)
 
 
 @documented
@@ -240,8 +230,6 @@ def plot_addresses(
 
     Raises
     ------
-    InvalidInputError
-        No arenas or too many, or the path has another suffix or cannot be written.
     MemschedError
         matplotlib is not installed.
 
@@ -264,7 +252,7 @@ def plot_addresses(
     near = [panel.capacity for panel in panels if panel.capacity is not None and panel.capacity <= _FAR * height]
     top = 1.04 * max(height, *near, 1)
     _draw_grid(figure, panels, top)
-    figure.text(0.012, 1 - 0.38 / figure.get_figheight(), _heading(given), fontsize=13, weight="bold", parse_math=False)
+    heading(figure, _heading(given))
     _legend(figure, panels, top)
     save(figure, path)
     return figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
-from memsched.show.plots.plan import byte_unit, new_figure, save
+from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support import checks
 from memsched.support.docstrings import documented
@@ -42,10 +42,7 @@ def _draw_row(axes: Axes, result: Result, scale: int, unit: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color="0.25", parse_math=False)
     axes.set_ylabel(unit)
     axes.set_xlim(-0.5, max(len(classes), 1) - 0.5)
-    axes.grid(axis="y", color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    clear(axes, "y")
 
 
 def _legend(figure: Figure) -> None:
@@ -68,8 +65,6 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
 
     Raises
     ------
-    InvalidInputError
-        No results or too many, or the path has another suffix or cannot be written.
     MemschedError
         matplotlib is not installed.
 
@@ -97,8 +92,7 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     for axes, row in zip(grid[:, 0], rows, strict=True):
         _draw_row(axes, row, scale, unit)
     grid[-1, 0].set_xlabel("feature maps, in the order in which the forward writes them", loc="left")
-    name = name_of(rows[0].problem)
-    figure.text(0.012, 1 - 0.38 * inch, f"feature maps of {name}", fontsize=13, weight="bold", parse_math=False)
+    heading(figure, f"feature maps of {name_of(rows[0].problem)}")
     _legend(figure)
     save(figure, path)
     return figure

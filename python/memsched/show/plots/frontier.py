@@ -12,7 +12,7 @@ from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.problem import make_device, name_of, peak_memory
-from memsched.show.plots.plan import byte_unit, new_figure, save, time_unit
+from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
 from memsched.support.docstrings import documented
 from memsched.support.units import format_bandwidth, format_bytes, format_seconds
@@ -177,15 +177,7 @@ def _draw_legend(figure: Figure, lines: list[Line2D], marked: bool) -> int:
         triangle: dict[str, Any] = {"marker": (3, 0, 0), "markersize": 8.0, "color": "0.45", "linestyle": "none"}
         lines = [*lines, Line2D([], [], label="least memory of a planner", **triangle)]
     rows = -(-len(lines) // _COLUMNS)
-    figure.legend(
-        handles=lines,
-        loc="lower center",
-        ncols=-(-len(lines) // rows),
-        frameon=False,
-        fontsize=9.5,
-        handlelength=2.4,
-        columnspacing=1.8,
-    )
+    legend(figure, lines, -(-len(lines) // rows), handlelength=2.4, columnspacing=1.8)
     return rows
 
 
@@ -214,8 +206,7 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     Raises
     ------
     InvalidInputError
-        There is no frontier, they are of different problems or links, or the path has another suffix or cannot be
-        written.
+        Also for frontiers of different problems or links.
     MemschedError
         matplotlib is not installed.
 
@@ -254,15 +245,10 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     rows = _draw_legend(figure, lines, bool(marks))
     axes.set_xlabel(f"memory ({size})")
     axes.set_ylabel(f"makespan ({unit})")
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    clear(axes)
     if first.ideal > 0:
         _second_axis(axes, factor * first.ideal)
     figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
-    name = name_of(first.problem)
-    figure.text(0.012, 0.945, f"makespan against memory, {name}", fontsize=13, weight="bold", parse_math=False)
-    figure.text(0.012, 0.89, _subtitle(first), fontsize=10.5, color="0.25")
+    heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first))
     save(figure, path)
     return figure

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
+from memsched.show.plots.figure import SIZE, byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
 from memsched.support.docstrings import documented
-from memsched.support.files import path_of, write_bytes
-from memsched.support.interrupt import Interrupts
 from memsched.support.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUFFIXES = (".png", ".svg", ".pdf")
 
 # Okabe and Ito's palette, distinguishable by colour-blind readers; the lightness differs too.
 _COLOURS = {
@@ -38,24 +32,7 @@ _COLOURS = {
 _MEMORY = "#0072b2"
 _RESIDENT = "#999999"
 _BUDGET_LINE: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1}
-SIZE = (10.0, 5.2)  # inches
 _LABEL_POINTS = 8.0
-
-
-def time_unit(makespan: float) -> tuple[float, str]:
-    """Units per second, and the name of the unit."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if makespan * factor >= 1:
-            return factor, unit
-    return (1.0, "s") if makespan == 0 else (1e9, "ns")
-
-
-def byte_unit(most: int) -> tuple[int, str]:
-    """Bytes per unit, and the name of the unit."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if most >= 1024**power:
-            return 1024**power, unit
-    return 1, "bytes"
 
 
 def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: float) -> None:
@@ -98,9 +75,8 @@ def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -
     axes.set_ylim(len(LANES) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0, labelbottom=False)
-    axes.grid(axis="x", color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left", "bottom"):
+    clear(axes, "x")
+    for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
 
 
@@ -141,10 +117,7 @@ def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> Non
         axes.axhline(budget / scale, **_BUDGET_LINE)
     axes.set_ylim(0, 1.08 * most / scale or 1.0)
     axes.set_ylabel(f"memory ({unit})")
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    clear(axes)
 
 
 def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
@@ -160,15 +133,7 @@ def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
     budget = format_bytes(min(result.schedule.budget, result.device.memory))
     where = " (off the scale)" if _is_far(result) else ""
     handles.append(Line2D([], [], label=f"budget {budget}{where}", **_BUDGET_LINE))
-    figure.legend(
-        handles=handles,
-        loc="lower center",
-        ncols=len(handles),
-        frameon=False,
-        fontsize=9.5,
-        handlelength=1.5,
-        columnspacing=1.6,
-    )
+    legend(figure, handles)
 
 
 def _title(result: Result) -> str:
@@ -191,8 +156,6 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
 
     Raises
     ------
-    InvalidInputError
-        The path has another suffix or cannot be written, or the timeline does not belong to the schedule.
     MemschedError
         matplotlib is not installed.
 
@@ -216,44 +179,7 @@ def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     _draw_memory(memory, result, factor, until)
     memory.set_xlim(0, 1.005 * factor * until or 1.0)
     memory.set_xlabel(f"time ({unit})")
-    name = name_of(result.problem)
-    figure.text(0.012, 0.945, f"{result.planner} on {name}", fontsize=13, weight="bold", parse_math=False)
-    figure.text(0.012, 0.89, _title(result), fontsize=10.5, color="0.25")
+    heading(figure, f"{result.planner} on {name_of(result.problem)}", _title(result))
     _legend(figure, result, {bar.kind for bar in bars})
     save(figure, path)
     return figure
-
-
-def new_figure(path: str | os.PathLike[str] | None) -> Figure:
-    """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
-    if path is not None:
-        check_suffix(path)
-    try:
-        with Interrupts():  # a package that is imported by half cannot be imported again
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MemschedError("plots need matplotlib; install memsched[cli]") from error
-    figure = Figure(figsize=SIZE, dpi=150)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
-    """Write a figure in the format given by the suffix; the output is reproducible byte for byte."""
-    if path is None:
-        return
-    kind = check_suffix(path)
-    content = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
-    figure.savefig(content, format=kind, metadata=metadata)
-    write_bytes(path, content.getvalue())
-
-
-def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The picture format given by the suffix of a path; InvalidInputError unless it is .png, .svg or .pdf."""
-    name = path_of(path)
-    suffix = Path(name).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InvalidInputError(f"'{name}' ends in {suffix!r}; a picture ends in {', '.join(SUFFIXES)}")
-    return suffix[1:]

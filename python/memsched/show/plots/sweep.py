@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError
+from memsched.show.plots.figure import byte_unit, clear, new_figure, save
 from memsched.show.plots.frontier import COLOURS, MARKERS
-from memsched.show.plots.plan import byte_unit, new_figure, save
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
 from memsched.support.docstrings import documented
@@ -67,10 +67,8 @@ def _draw(axes: Axes, rows: list[Row], names: list[str]) -> None:
     axes.axhline(1.0, color="0.72", linewidth=1.2, zorder=1)
     axes.set_xlabel(f"memory ({unit})", fontsize=9)
     axes.grid(color="0.92", linewidth=0.6)
-    axes.set_axisbelow(True)
+    clear(axes, None)
     axes.tick_params(labelsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
@@ -98,7 +96,7 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     Raises
     ------
     InvalidInputError
-        Nothing is planned, there are more than 60 panels, or the path has another suffix or cannot be written.
+        Also if nothing is planned, or there are more than 60 panels.
     MemschedError
         matplotlib is not installed.
 

@@ -13,8 +13,8 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.problem import make_device, peak_memory
 from memsched.result import Result
+from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import lower_bounds
-from memsched.show.plots.plan import byte_unit, time_unit
 from memsched.show.report.figures import budget_of
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table

@@ -10,7 +10,8 @@ import numpy as np
 from memsched.arena.residency import placement_of
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
-from memsched.show.plots.plan import byte_unit, memory_curve, time_unit
+from memsched.show.plots.figure import byte_unit, time_unit
+from memsched.show.plots.plan import memory_curve
 from memsched.show.report.tensors import TensorUse, round_end
 from memsched.show.trace import LANES, intervals
 

@@ -1,0 +1,94 @@
+"""What all pictures share: units, the empty figure, axes, legends, headings, and the file."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.support.files import path_of, write_bytes
+from memsched.support.interrupt import Interrupts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+SIZE = (10.0, 5.2)  # inches
+
+
+def time_unit(makespan: float) -> tuple[float, str]:
+    """Units per second, and the name of the unit."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if makespan * factor >= 1:
+            return factor, unit
+    return (1.0, "s") if makespan == 0 else (1e9, "ns")
+
+
+def byte_unit(most: int) -> tuple[int, str]:
+    """Bytes per unit, and the name of the unit."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if most >= 1024**power:
+            return 1024**power, unit
+    return 1, "bytes"
+
+
+def clear(axes: Axes, grid: Literal["both", "x", "y"] | None = "both") -> None:
+    """Put a light grid behind what is drawn, and take the frame away but at the axes."""
+    if grid:
+        axes.grid(axis=grid, color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def legend(figure: Figure, handles: Sequence[Any], columns: int | None = None, **style: Any) -> None:
+    """A legend below the axes, on one line unless there are fewer columns."""
+    style = {"fontsize": 9.5, "handlelength": 1.5, "columnspacing": 1.6, **style}
+    figure.legend(handles=handles, loc="lower center", ncols=columns or len(handles), frameon=False, **style)
+
+
+def heading(figure: Figure, title: str, subtitle: str = "") -> None:
+    """A bold line at the top left, and a smaller one below."""
+    inch = 1 / figure.get_figheight()
+    figure.text(0.012, 1 - (0.286 if subtitle else 0.38) * inch, title, fontsize=13, weight="bold", parse_math=False)
+    if subtitle:
+        figure.text(0.012, 1 - 0.572 * inch, subtitle, fontsize=10.5, color="0.25")
+
+
+def new_figure(path: str | os.PathLike[str] | None) -> Figure:
+    """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
+    if path is not None:
+        check_suffix(path)
+    try:
+        with Interrupts():  # a package that is imported by half cannot be imported again
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MemschedError("plots need matplotlib; install memsched[cli]") from error
+    figure = Figure(figsize=SIZE, dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
+    """Write a figure in the format given by the suffix; the output is reproducible byte for byte."""
+    if path is None:
+        return
+    kind = check_suffix(path)
+    content = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    figure.savefig(content, format=kind, metadata=metadata)
+    write_bytes(path, content.getvalue())
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The picture format given by the suffix of a path; InvalidInputError unless it is .png, .svg or .pdf."""
+    name = path_of(path)
+    suffix = Path(name).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidInputError(f"'{name}' ends in {suffix!r}; a picture ends in {', '.join(SUFFIXES)}")
+    return suffix[1:]
