@@ -130,6 +130,9 @@ def test_training_steps_are_planned(name: str) -> None:
     result = ms.plan(graph, memory, 12e9, planner="pooch", time_limit=0.2)
     assert ms.validate(result).peak_memory <= memory
     assert result.lower_bound <= result.makespan
+    sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    assert all(sizes[name] for name in ms.feature_map_classes(result))  # what only keeps the order never travels
+    assert all(sizes[step["offload"]] for step in result.schedule.steps if "offload" in step)
 
 
 @pytest.mark.parametrize("name", ["resnet50-224-b32", "gpt2-1024-b8", *STEPS])

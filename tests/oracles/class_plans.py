@@ -19,11 +19,11 @@ class DoesNotFitError(Exception):
 
 
 def feature_maps(graph: Json) -> list[str]:
-    """Activations that a backward op reads, in the order in which they are made."""
+    """Activations with bytes that a backward op reads, in the order in which they are made."""
     wanted = {name for op in graph["ops"] if op["phase"] == "bwd" for name in op["reads"]}
-    roles = {tensor["name"]: tensor["role"] for tensor in graph["tensors"]}
+    activations = {tensor["name"] for tensor in graph["tensors"] if tensor["role"] == "activation" and tensor["size"]}
     made = [name for op in graph["ops"] for name in op["writes"]]
-    return [name for name in made if name in wanted and roles[name] == "activation"]
+    return [name for name in made if name in wanted and name in activations]
 
 
 def fixed_choices(graph: Json, limit: float) -> dict[str, int]:

@@ -56,7 +56,8 @@ std::vector<TensorId> feature_maps(const Graph& graph, const Lifetimes& lifetime
     std::vector<TensorId> maps;
     for (OpId op = 0; op < lifetimes.turn; ++op) {
         for (const TensorId t : graph.op(op).writes) {
-            if (graph.tensor(t).role == Role::activation && lifetimes.last_use[at(t)] >= lifetimes.turn) {
+            const bool activation = graph.tensor(t).role == Role::activation && !lifetimes.empty[at(t)];
+            if (activation && lifetimes.last_use[at(t)] >= lifetimes.turn) {
                 maps.push_back(t);
             }
         }

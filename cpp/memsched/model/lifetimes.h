@@ -35,8 +35,8 @@ struct Lifetimes {
     }
 };
 
-// The feature maps: activations written before the turn and read at the turn or later, in the order in which they are
-// written.
+// The feature maps: activations with bytes that are written before the turn and read at the turn or later, in the order
+// in which they are written.
 std::vector<TensorId> feature_maps(const Graph& graph, const Lifetimes& lifetimes);
 
 // The least memory of any plan, resident included: the larger of the largest need of an op (eq. 2 of moDNN) and the
