@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import importlib
 import json
 import os
@@ -91,7 +92,7 @@ def test_a_bare_installation_works() -> None:
     assert found["extension"]["version"] == ms.__version__
     assert Path(found["extension"]["file"]).is_file()
     assert found["profiles"]["chains"] == len(profiles.names())
-    assert found["profiles"]["graphs"] > 0
+    assert found["profiles"]["graphs"] == len(profiles.graph_names())
     assert found["cores"]["usable"] <= found["cores"]["all"]
     assert found["torch"] is None
     assert found["self_test"]["passed"]
@@ -180,6 +181,13 @@ def test_the_optimum_of_the_self_test_is_proven() -> None:
 
 def test_missing_profiles_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.profiles, "names", lambda: ())
+    assert "the shipped profiles cannot be read" in run(status=1).stderr
+
+
+@pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: packed[:12] + b"!!!!" + packed[16:]])
+def test_a_damaged_graph_is_a_problem(monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]) -> None:
+    packed = damage(gzip.compress(bytes(range(256)) * 9))
+    monkeypatch.setattr(doctor.profiles, "load_graph", lambda name: gzip.decompress(packed))
     assert "the shipped profiles cannot be read" in run(status=1).stderr
 
 

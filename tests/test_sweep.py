@@ -131,6 +131,11 @@ def test_families_and_graphs_by_name() -> None:
     assert table.count("failed") == 0
 
 
+def test_a_training_step_by_its_name() -> None:
+    (row,) = ms.sweep("vit-224-b64-f32", ["swap_all"], memory=["95%"], beta=["12GB/s"])
+    assert (row["status"], row["problem"]) == ("planned", "vit-224-b64-f32")
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(chains(max_stages=5), min_size=1, max_size=3), st.sampled_from([0.0, 1.0, math.inf]))
 def test_any_chains_end_in_one_row_a_point(problems: list[ms.Chain], beta: float) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -150,11 +151,10 @@ def _profiles() -> dict[str, Any]:
     try:
         names = profiles.names()
         found["chains"] = len(names)
-        found["graphs"] = sum(
-            entry.name.endswith(".json.gz") for entry in (resources.files("memsched.problems") / "graphs").iterdir()
-        )
+        found["graphs"] = len(profiles.graph_names())
         profiles.load(names[0])
-    except _FAULTS as error:
+        profiles.load_graph(names[0])
+    except (*_FAULTS, EOFError, zlib.error) as error:
         found["problem"] = f"{type(error).__name__}: {error}"
     return found
 
@@ -244,7 +244,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("memsched", f"{found['memsched']['version']} in {found['memsched']['folder']}"),
         ("installed", found["memsched"]["installed"] or "not as a package: it is imported from its folder"),
         ("extension", f"{found['extension']['version'] or 'unknown'}, {Path(found['extension']['file']).name}"),
-        ("profiles", f"{shipped['chains']} chains and {shipped['graphs']} networks' graphs, {shipped['folder']}"),
+        ("profiles", f"{shipped['chains']} chains and {shipped['graphs']} graphs, {shipped['folder']}"),
         *((f"[{name}]", _packages(extra)) for name, extra in found["extras"].items()),
     ]
     if found["torch"] is not None:
