@@ -17,7 +17,7 @@ from memsched.cli.inputs import (
     open_result,
     read_text,
 )
-from memsched.cli.show import describe_link, exact_bytes, facts, print_json, print_rich, report
+from memsched.cli.show import answer, describe_link, exact_bytes, facts, report
 from memsched.result import Result
 from memsched.support.documents import read_document
 from memsched.support.units import format_bytes, format_seconds
@@ -47,21 +47,16 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     """
     document = read_document(read_text(file), *RESULTS, PLAN)
     result, origin = open_result(document, problem, machine)
-    if not as_json:
-        print_rich(report(result, origin))
-        return
-    print_json(
-        {
-            "planner": result.planner,
-            "problem": result.problem.name,
-            "device": result.device.to_json(),
-            "bandwidth_from": origin,
-            "lower_bound": result.lower_bound,
-            "bound_on": result.bound_on,
-            "gap": result.gap,
-            **result.timeline.to_json(),
-        }
-    )
+    document = {
+        "planner": result.planner,
+        "problem": result.problem.name,
+        "device": result.device.to_json(),
+        "bandwidth_from": origin,
+        "lower_bound": result.lower_bound,
+        "bound_on": result.bound_on,
+        "gap": result.gap,
+    }
+    answer(as_json, lambda: document | result.timeline.to_json(), report(result, origin))
 
 
 @_file_command
@@ -90,23 +85,12 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         loaded, schedule, device, origin = open_plan(document, problem, machine)
         known = check_plan(loaded, schedule, device)
     budget = min(schedule.budget, device.memory)
-    if as_json:
-        names = (
-            *("makespan", "peak_memory", "logical_peak", "compute_time", "recompute_time", "bytes_out", "bytes_in"),
-            *("lower_bound", "bound_on", "claimed_lower_bound", "proven", "optimal"),
-        )
-        figures = {name: getattr(known, name) for name in names}
-        recomputed = list(known.recomputed)
-        print_json(
-            {
-                "valid": True,
-                "steps": len(schedule.steps),
-                "budget": budget,
-                **figures,
-                "recomputed": recomputed,
-            }
-        )
-        return
+    names = (
+        *("makespan", "peak_memory", "logical_peak", "compute_time", "recompute_time", "bytes_out", "bytes_in"),
+        *("lower_bound", "bound_on", "claimed_lower_bound", "proven", "optimal", "recomputed"),
+    )
+    document = {"valid": True, "steps": len(schedule.steps), "budget": budget}
+    document |= {name: getattr(known, name) for name in names}
     rows = [
         ("link", describe_link(device, origin)),
         ("makespan", format_seconds(known.makespan)),
@@ -116,7 +100,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     ]
     if saved is not None:
         rows.append(("not checked", _claims(saved)))
-    print_rich(facts(rows, f"valid: {len(schedule.steps)} steps"))
+    answer(as_json, lambda: document, facts(rows, f"valid: {len(schedule.steps)} steps"))
 
 
 def _bound(known: ValidationReport) -> str:

@@ -15,7 +15,6 @@ from memsched.cli.show import (
     describe_link,
     exact_bytes,
     facts,
-    finite,
     new_table,
     print_json,
     print_rich,
@@ -29,7 +28,7 @@ from memsched.problems.budget import memory_percent
 from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
 from memsched.result import Result
 from memsched.study.compare import compare as run_planners
-from memsched.support.documents import write_document
+from memsched.support.documents import plain, write_document
 from memsched.support.units import format_bytes, format_seconds
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
@@ -76,15 +75,8 @@ def _row(name: str, outcome: Result | MemschedError, best: float) -> tuple[list[
 
 
 def _table(outcomes: Outcomes) -> Table:
-    table = new_table(
-        ("planner", "left"),
-        ("makespan", "right"),
-        ("/ bound", "right"),
-        ("peak", "right"),
-        ("moved", "right"),
-        ("solved in", "right"),
-        ("optimal", "left"),
-    )
+    table = new_table("planner", "makespan", "/ bound", "peak", "moved", "solved in")
+    table.add_column("optimal")
     best = min((found.makespan for found in outcomes.values() if isinstance(found, Result)), default=0.0)
     for name, outcome in outcomes.items():
         cells, style = _row(name, outcome, best)
@@ -126,20 +118,18 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
 
 def _comparison(problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes) -> dict[str, Any]:
     results = {name: found for name, found in outcomes.items() if isinstance(found, Result)}
-    return finite(
-        {
-            "problem": problem.name,
-            "memory": device.memory,
-            "memory_percent": memory_percent(device.memory, problem),
-            "min_memory": min_memory(problem),
-            "peak_memory": peak_memory(problem),
-            "device": device.to_json(),
-            "bandwidth_from": origin,
-            "bounds": {name: getattr(known, name) for name in BOUNDS},
-            "best": min(results, key=lambda name: results[name].makespan, default=None),
-            "planners": {name: _outcome_json(outcome) for name, outcome in outcomes.items()},
-        }
-    )
+    return {
+        "problem": problem.name,
+        "memory": device.memory,
+        "memory_percent": memory_percent(device.memory, problem),
+        "min_memory": min_memory(problem),
+        "peak_memory": peak_memory(problem),
+        "device": device.to_json(),
+        "bandwidth_from": origin,
+        "bounds": {name: getattr(known, name) for name in BOUNDS},
+        "best": min(results, key=lambda name: results[name].makespan, default=None),
+        "planners": {name: _outcome_json(outcome) for name, outcome in outcomes.items()},
+    }
 
 
 def _least(outcomes: Outcomes) -> MemschedError:
@@ -198,7 +188,7 @@ def compare(
         known = bounds(loaded, device=device, time_limit=0.0)
     document = _comparison(loaded, device, origin, known, outcomes)
     if output is not None:
-        write_document(output, document)
+        write_document(output, plain(document))
     if as_json:
         print_json(document)
     else:

@@ -20,7 +20,7 @@ import click
 import memsched
 from memsched import _core, profiles
 from memsched.cli.inputs import json_option
-from memsched.cli.show import facts, print_json, print_rich
+from memsched.cli.show import answer, facts
 from memsched.errors import MemschedError
 from memsched.planners.chain.dynprog import dynprog
 from memsched.problems.problem import simulate
@@ -268,9 +268,6 @@ def doctor(as_json: bool) -> None:
     Paste the output into a bug report. The exit status is 1 if the core does not work; a missing extra is no error.
     """
     found = examine()
-    if as_json:
-        print_json(found)
-    else:
-        print_rich(facts(_rows(found), f"memsched {memsched.__version__}"))
+    answer(as_json, lambda: found, facts(_rows(found), f"memsched {memsched.__version__}"))
     if found["problems"]:
         raise MemschedError("; ".join(found["problems"]))

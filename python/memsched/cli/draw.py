@@ -12,6 +12,7 @@ from memsched.cli.inputs import (
     PLAN,
     RESULTS,
     Machine,
+    check_picture,
     check_writable,
     json_option,
     machine_options,
@@ -23,7 +24,6 @@ from memsched.cli.show import print_json, print_rich
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses as draw_addresses
 from memsched.show.plots.classes import plot_classes as draw_classes
-from memsched.show.plots.figure import check_suffix
 from memsched.show.plots.plan import plot as draw
 from memsched.show.trace import trace as make_trace
 from memsched.study.sources import PROBLEMS, named_problem, problem_from
@@ -96,8 +96,7 @@ def _plot(
     """
     if classes and addresses:
         raise click.UsageError("--classes and --addresses are two pictures; give one of them")
-    check_suffix(output)
-    check_writable(output)
+    check_picture(output)
     options.check()
     result = _result(target, problem, machine, options)
     draw_it = draw_classes if classes else draw_addresses if addresses else draw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import click
@@ -10,14 +11,13 @@ import numpy as np
 from rich.table import Table
 
 from memsched._core import Chain, Device
-from memsched.cli.inputs import Machine, check_writable, json_option, link_options, load_problem
+from memsched.cli.inputs import Machine, check_picture, json_option, link_options, load_problem
 from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
-from memsched.cli.show import describe_link, facts, new_table, print_json, print_rich, shown, working
+from memsched.cli.show import answer, describe_link, facts, new_table, shown, working
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on, min_memory, planner_named
 from memsched.problems.problem import ChunkLike, name_of, peak_memory
 from memsched.result import Result
-from memsched.show.plots.figure import check_suffix
 from memsched.show.plots.frontier import plot_frontier
 from memsched.study.frontier import Frontier
 from memsched.study.frontier import frontier as plan_frontier
@@ -64,14 +64,7 @@ def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
 
 
 def _table(curves: dict[str, Frontier]) -> Table:
-    table = new_table(
-        ("planner", "left"),
-        ("memory", "right"),
-        ("makespan  ", "right"),
-        ("over ideal", "right"),
-        ("lower bound", "right"),
-        ("gap", "right"),
-    )
+    table = new_table("planner", "memory", "makespan  ", "over ideal", "lower bound", "gap")
     best = np.min([one.makespan for one in curves.values()], axis=0)
     for at, (name, one) in enumerate(curves.items()):
         if at:
@@ -149,9 +142,7 @@ def frontier(
     The memories are spaced evenly from the least that any of the planners needs to the peak of the plain run, plus the
     least memory of each planner. --time-limit is per plan. The ideal is the time of computation alone.
     """
-    if output is not None:
-        check_suffix(output)
-        check_writable(output)
+    check_picture(output)
     names = list(dict.fromkeys(planners)) or list(DEFAULT)
     for name in names:
         planner_named(name)
@@ -178,15 +169,12 @@ def frontier(
             )
     if output is not None:
         plot_frontier(list(curves.values()), output)
-    if as_json:
-        print_json(_document(chain, device, origin, curves))
-        return
     ideal = next(iter(curves.values())).ideal
     again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
     notes = [
         "* least makespan for this memory",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not",
     ]
-    print_rich(_header(chain, device, origin, ideal), "", _table(curves), "", *notes)
-    if output is not None:
-        print_rich(f"saved in {output}")
+    head = _header(chain, device, origin, ideal)
+    document = partial(_document, chain, device, origin, curves)
+    answer(as_json, document, head, "", _table(curves), "", *notes, saved=[output])

@@ -19,6 +19,7 @@ from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import parse_memory
 from memsched.problems.problem import Problem, simulate
 from memsched.result import Result
+from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import read_stream
@@ -207,3 +208,10 @@ def check_writable(path: str | None) -> None:
         raise InvalidInputError(f"'{path}' cannot be written: '{target.parent}' is not a directory")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise InvalidInputError(f"'{path}' cannot be written: no permission in '{target.parent}'")
+
+
+def check_picture(path: str | None) -> None:
+    """The same for a picture, whose suffix must be known."""
+    if path is not None:
+        check_suffix(path)
+        check_writable(path)

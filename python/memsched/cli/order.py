@@ -10,7 +10,7 @@ from memsched import _core
 from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
 from memsched.cli.inputs import check_writable, json_option, load_problem
-from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
+from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import write_document
 from memsched.support.units import format_percent, format_seconds, parse_seconds
@@ -102,9 +102,5 @@ def order(problem: str, method: str, time_limit: str, keep: tuple[str, ...], out
         listed = found if method == "listed" else find_order(loaded, method="listed", keep=keep)
     if output is not None:
         write_document(output, _schedule(loaded, found, keep).to_json())
-    if as_json:
-        print_json(_document(loaded, listed, found))
-        return
-    print_rich(facts(_report(loaded, listed, found), f"order of {name_of(loaded)}"))
-    if output is not None:
-        print_rich(f"saved in {output}")
+    report = facts(_report(loaded, listed, found), f"order of {name_of(loaded)}")
+    answer(as_json, lambda: _document(loaded, listed, found), report, saved=[output])

@@ -11,13 +11,12 @@ import click
 
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.placement import Placement, place_buffers, write_placement
-from memsched.cli.inputs import RESULTS, check_writable, json_option, read_text
-from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
+from memsched.cli.inputs import RESULTS, check_picture, check_writable, json_option, read_text
+from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses
-from memsched.show.plots.figure import check_suffix
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
 from memsched.support.documents import read_document, write_document
@@ -154,9 +153,7 @@ def place(
     the placement is printed.
     """
     ending = _check_output(output)
-    if picture is not None:
-        check_suffix(picture)
-        check_writable(picture)
+    check_picture(picture)
     wish = _Options(
         capacity=None if capacity is None else parse_bytes(capacity, "the capacity"),
         time_limit=parse_seconds(time_limit, "the time limit"),
@@ -175,13 +172,7 @@ def place(
     if picture is not None:
         shown = after if before is None or after is not None else replace(before, placement=found)
         plot_addresses(found if shown is None else shown, picture)
-    if as_json:
-        print_json(found.to_json())
-        return
-    print_rich(_report(found, before, after, wish.capacity))
-    for path in (output, picture):
-        if path is not None:
-            print_rich(f"saved in {path}")
+    answer(as_json, found.to_json, _report(found, before, after, wish.capacity), saved=[output, picture])
 
 
 def _save(output: str, found: Placement, after: Result | None) -> None:

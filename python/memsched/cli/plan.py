@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
-from memsched.cli.show import print_json, print_rich, report, working
+from memsched.cli.show import answer, report, working
 from memsched.planners.registry import PLANNERS, check_planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
@@ -110,10 +110,4 @@ def plan(
         write_document(output, result.to_json())
     if plan_only is not None:
         write_document(plan_only, result.schedule.to_json())
-    if as_json:
-        print_json(result.to_json())
-        return
-    print_rich(report(result, origin))
-    for path in (output, plan_only):
-        if path is not None:
-            print_rich(f"saved in {path}")
+    answer(as_json, result.to_json, report(result, origin), saved=[output, plan_only])

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from memsched._core import Chain
 from memsched.cli.inputs import check_writable, json_option
-from memsched.cli.show import exact_bytes, facts, print_json, print_rich, working
+from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
@@ -60,12 +60,7 @@ def profile(
         chain = profile_spec(model, input, device=device, autocast=autocast, seed=seed)
     if output is not None:
         write_document(output, chain.to_json())
-    if as_json:
-        print_json(chain.to_json())
-        return
-    print_rich(_summary(chain))
-    if output is not None:
-        print_rich(f"saved in {output}")
+    answer(as_json, chain.to_json, _summary(chain), saved=[output])
 
 
 def _summary(chain: Chain) -> Table:

@@ -43,14 +43,7 @@ def _memory(problem: Chain | Graph) -> dict[str, int]:
 
 
 def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:
-    table = new_table(
-        (title, "left"),
-        (size, "right"),
-        ("min_memory", "right"),
-        ("peak_memory", "right"),
-        ("resident", "right"),
-        ("compute", "right"),
-    )
+    table = new_table(title, size, "min_memory", "peak_memory", "resident", "compute")
     for row in rows:
         sizes = (format_bytes(row[key]) for key in ("min_memory", "peak_memory", "resident"))
         cells = (row["name"], str(row[size]), *sizes, format_seconds(row["compute_time"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections import Counter
@@ -24,31 +23,15 @@ from memsched.problems.family import GraphFamily
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.study.feature_maps import CLASSES, feature_map_classes
+from memsched.support.documents import plain
 from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
 
 _UNFOLDED = 200  # columns, if stdout is not a terminal
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON can hold: "inf" for infinity, as in memsched-device/1."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value
-
-
-def finite(document: dict[str, Any]) -> dict[str, Any]:
-    """A document that JSON can hold."""
-    plain: dict[str, Any] = _plain(document)
-    return plain
-
-
 def print_json(document: Any) -> None:
     """One line of JSON on stdout."""
-    click.echo(json.dumps(_plain(document), allow_nan=False))
+    click.echo(json.dumps(plain(document), allow_nan=False))
 
 
 def shown(text: str, **more: Any) -> Text:
@@ -76,12 +59,21 @@ def complain(text: str) -> None:
     say(f"error: {' '.join(text.split())}")
 
 
-def new_table(*columns: tuple[str, str]) -> Table:
-    """A table of (title, justify) columns that are never cut short."""
+def new_table(name: str, *figures: str) -> Table:
+    """A table with a column of names at the left, and columns of figures, which are never cut short."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
-    for title, justify in columns:
-        table.add_column(shown(title), justify="right" if justify == "right" else "left", overflow="fold")
+    table.add_column(shown(name), overflow="fold")
+    for title in figures:
+        table.add_column(shown(title), justify="right", overflow="fold")
     return table
+
+
+def answer(as_json: bool, document: Callable[[], Any], *things: Table | str, saved: Sequence[str | None] = ()) -> None:
+    """Print the document as JSON and nothing else; or things to read, and where files were saved."""
+    if as_json:
+        print_json(document())
+    else:
+        print_rich(*things, *(f"saved in {path}" for path in saved if path is not None))
 
 
 def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:

@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from memsched.cli.inputs import check_writable, json_option
+from memsched.cli.inputs import check_picture, check_writable, json_option
 from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
-from memsched.show.plots.figure import check_suffix
 from memsched.show.plots.sweep import MOST_PANELS
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
@@ -132,15 +131,8 @@ def _place(row: dict[str, Any]) -> Any:
 
 
 def _summary(found: Sweep) -> Table:
-    table = new_table(
-        ("planner", "left"),
-        ("points", "right"),
-        ("planned", "right"),
-        ("best", "right"),
-        ("claimed gap" if found.claimed else "mean gap", "right"),
-        ("over ideal", "right"),
-        ("solved in", "right"),
-    )
+    gap = "claimed gap" if found.claimed else "mean gap"
+    table = new_table("planner", "points", "planned", "best", gap, "over ideal", "solved in")
     best: dict[Any, float] = {}
     by_planner: dict[str, list[dict[str, Any]]] = {}
     for row in found:
@@ -186,9 +178,7 @@ def _check_outputs(spec: str, store: str | None, output: str | None, picture: st
         if Path(output).suffix not in TABLES:
             raise InvalidInputError(f"the output is {output!r}; it must end in {' or '.join(TABLES)}")
         check_writable(output)
-    if picture is not None:
-        check_suffix(picture)
-        check_writable(picture)
+    check_picture(picture)
 
 
 @click.command()

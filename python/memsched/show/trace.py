@@ -72,18 +72,11 @@ def intervals(result: Result) -> list[Interval]:
 
 
 def _names() -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = [{"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "memsched"}}]
+    meta: dict[str, Any] = {"ph": "M", "pid": _PROCESS}
+    events = [meta | {"name": "process_name", "args": {"name": "memsched"}}]
     for thread, lane in enumerate(LANES, start=1):
-        events.append({"ph": "M", "pid": _PROCESS, "tid": thread, "name": "thread_name", "args": {"name": lane}})
-        events.append(
-            {
-                "ph": "M",
-                "pid": _PROCESS,
-                "tid": thread,
-                "name": "thread_sort_index",
-                "args": {"sort_index": thread},
-            }
-        )
+        events.append(meta | {"tid": thread, "name": "thread_name", "args": {"name": lane}})
+        events.append(meta | {"tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}})
     return events
 
 

@@ -108,6 +108,17 @@ def check_keys(document: Document, what: str, required: tuple[str, ...], optiona
             raise InvalidInputError(f"{what} has the unknown key {key!r}; remove it or fix its spelling")
 
 
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: "inf" for infinity, null for NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
 def check_plain(what: str, value: Any) -> None:
     """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting."""
     try:

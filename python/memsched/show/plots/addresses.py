@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from memsched.arena.residency import placement_of
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
+from memsched.show.arena import arena_of, round_end
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.addresses import place
 from memsched.support import checks
@@ -63,32 +63,20 @@ class _Arena:
     capacity: int | None  # bytes
 
 
-def _arena_of(placement: Placement, left: Numbers, right: Numbers, kinds: list[str], **rest: Any) -> _Arena:
-    sizes = np.array([buffer.size for buffer in placement.buffers], float)
-    low = np.array(placement.offsets, float)
-    shown = np.flatnonzero((sizes > 0) & (right > left))
-    return _Arena(
-        placement=placement,
-        left=left[shown],
-        right=right[shown],
-        low=low[shown],
-        high=(low + sizes)[shown],
-        kinds=[kinds[k] for k in shown],
-        names=[placement.buffers[k].name for k in shown],
-        **rest,
-    )
-
-
 def _of_placement(placement: Placement) -> _Arena:
-    left = np.array([buffer.start for buffer in placement.buffers], float)
-    right = np.array([buffer.end for buffer in placement.buffers], float)
-    return _arena_of(
-        placement,
-        left,
-        right,
-        ["buffer"] * len(left),
+    live = [k for k, buffer in enumerate(placement.buffers) if buffer.size > 0 and buffer.end > buffer.start]
+    buffers = [placement.buffers[k] for k in live]
+    low = np.array([placement.offsets[k] for k in live], float)
+    return _Arena(
         title=f"placed by {placement.method}",
-        until=float(right.max()) if len(right) else 0.0,
+        placement=placement,
+        left=np.array([buffer.start for buffer in buffers], float),
+        right=np.array([buffer.end for buffer in buffers], float),
+        low=low,
+        high=low + np.array([buffer.size for buffer in buffers], float),
+        kinds=["buffer"] * len(live),
+        names=[buffer.name for buffer in buffers],
+        until=float(max((buffer.end for buffer in placement.buffers), default=0.0)),
         axis="time, in the unit of the buffers",
         capacity=None,
     )
@@ -98,25 +86,24 @@ def _of_result(result: Result) -> _Arena:
     """In seconds if the schedule itself has addresses, since only then are they free in time; else by op."""
     graph = largest_graph(result.problem, result.schedule)
     placement = result.placement or placement_of(result.schedule, graph) or place(result)
-    ends = np.maximum.accumulate(result.timeline.end) if len(result.schedule) else np.zeros(0)
-    if result.schedule.memory == "contiguous" and ends[-1:].sum() > 0:
-        factor, unit = time_unit(float(ends[-1]))
-        begin = factor * np.append(result.timeline.start, ends[-1])
-        back = factor * np.append(0.0, np.asarray(result.timeline.end))
+    factor, axis, end = 1.0, "ops, in the order of the plan", round_end(result)
+    in_time = result.schedule.memory == "contiguous" and end > 0
+    if in_time:
+        factor, unit = time_unit(end)
         axis = f"time ({unit})"
-    else:
-        begin = back = np.array([*accumulate(("run" in step for step in result.schedule.steps), initial=0)], float)
-        axis = "ops, in the order of the plan"
-    last = len(begin) - 1
+    found, until = arena_of(result, placement, in_time=in_time)
     rounds = count_rounds(result.schedule.rounds)
-    roles = {tensor["name"]: tensor["role"] for tensor in graph.tensors}
-    return _arena_of(
-        placement,
-        begin[[min(int(buffer.start), last) for buffer in placement.buffers]],
-        back[[min(int(buffer.end), last) for buffer in placement.buffers]],
-        ["workspace" if buffer.name is None else roles.get(buffer.name, "buffer") for buffer in placement.buffers],
+    low = np.array(found["low"], float)
+    return _Arena(
         title=result.planner + (f", the first of {rounds} rounds" if rounds > 1 else ""),
-        until=float(max(begin[-1], back[-1])),
+        placement=placement,
+        left=factor * np.array(found["start"], float),
+        right=factor * np.array(found["end"], float),
+        low=low,
+        high=low + np.array(found["bytes"], float),
+        kinds=found["kind"],
+        names=found["name"],
+        until=factor * until,
         axis=axis,
         capacity=min(result.schedule.budget, result.device.memory) - graph.resident,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,10 @@ import numpy as np
 from memsched.arena.residency import placement_of
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
+from memsched.show.arena import arena_of, round_end
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.plan import memory_curve
-from memsched.show.report.tensors import TensorUse, round_end
+from memsched.show.report.tensors import TensorUse
 from memsched.show.trace import LANES, intervals
 
 Columns = dict[str, Any]
@@ -95,23 +95,10 @@ def addresses(result: Result) -> Columns | None:
     if placement is None:
         return None
     in_time = schedule.memory == "contiguous"
-    if in_time:
-        ends = [round_end(result)]
-        begin, back = result.timeline.start.tolist() + ends, [0.0, *result.timeline.end.tolist()]
-    else:
-        begin = back = [*accumulate(("run" in step for step in schedule.steps), initial=0)]
-    last = len(begin) - 1
-    roles = {tensor["name"]: tensor["role"] for tensor in graph.tensors}
-    found: Columns = {key: [] for key in ("name", "kind", "start", "end", "low", "bytes")}
-    for buffer, offset in zip(placement.buffers, placement.offsets, strict=True):
-        start, end = begin[min(int(buffer.start), last)], back[min(int(buffer.end), last)]
-        if buffer.size > 0 and end > start:
-            kind = "workspace" if buffer.name is None else roles.get(buffer.name, "buffer")
-            for key, value in zip(found, (buffer.name, kind, start, end, offset, buffer.size), strict=True):
-                found[key].append(value)
+    found, until = arena_of(result, placement, in_time=in_time)
     return found | {
         "in_time": in_time,
-        "until": max(begin[-1], back[-1]),
+        "until": until,
         "height": placement.height,
         "lower_bound": placement.lower_bound,
         "claimed": placement.claimed,

@@ -6,26 +6,15 @@ import base64
 import hashlib
 import importlib
 import json
-import math
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from memsched.errors import MemschedError
+from memsched.support.documents import plain
 from memsched.support.interrupt import Interrupts
 
 SCRIPTS = ("format.js", "tables.js", "plots.js", "plan.js", "curves.js", "page.js")
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON can hold: "inf" for infinity, null for NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return value
 
 
 def json_for_script(value: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched.result import Result
+from memsched.show.arena import round_end
 
 FATES = ("kept", "fetched", "recomputed", "offloaded", "freed early", "never written")
 PLACES = ("device", "fetched", "recomputed", "host")
@@ -13,17 +14,13 @@ PLACES = ("device", "fetched", "recomputed", "host")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """A span of time that a tensor spends in one place.
+    """A span of time, in seconds, that a tensor spends in one place.
 
-    Attributes
-    ----------
-        One of PLACES: on the device since it was first written (or since the start), since it was fetched, or since its
-        op ran again; or only on the host.
-    start, end : float
-        Seconds.
+    On the device since it was first written (or since the start), since it was fetched, or since its op ran again; or
+    only on the host.
     """
 
-    place: str
+    place: str  # one of PLACES
     start: float
     end: float
 
@@ -118,11 +115,6 @@ def _times(result: Result) -> tuple[list[float], list[float]]:
     return result.timeline.start.tolist(), result.timeline.end.tolist()
 
 
-def round_end(result: Result) -> float:
-    """The end of the last step of the round in the timeline, in seconds."""
-    return max(result.timeline.end.tolist(), default=0.0)
-
-
 def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
     """Insert the stays that are only on the host, where a copy exists from `first` on."""
     found: list[Stay] = []
@@ -137,17 +129,7 @@ def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
 
 
 def tensor_uses(result: Result) -> list[TensorUse]:
-    """What happens to each tensor of the graph; of a plan in rounds, in the first round.
-
-    Parameters
-    ----------
-    result : Result
-        From any planner, simulated.
-
-    Returns
-    -------
-    list of TensorUse
-        In the order of the graph's tensors.
+    """What happens to each tensor, in the order of the graph's tensors; of a plan in rounds, in the first round.
 
     Examples
     --------

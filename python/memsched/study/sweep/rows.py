@@ -54,26 +54,15 @@ _KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, *_OPTIONAL)
 def planned(result: Result) -> Row:
     """The figures of a plan."""
     timeline = result.timeline
-    return {
-        "status": "planned",
-        "makespan": timeline.makespan,
-        "lower_bound": result.lower_bound,
-        "gap": result.gap,
-        "optimal": result.optimal,
-        "peak_memory": timeline.peak_memory,
-        "estimate": result.estimate,
-        "bytes_out": timeline.bytes_out,
-        "bytes_in": timeline.bytes_in,
-        "idle": timeline.idle,
-        "recompute_time": timeline.recompute_time,
-        "offloaded": len(result.offloaded),
-        "recomputed": len(result.recomputed),
-        "runtime": result.runtime,
-    }
+    figures = (
+        *(timeline.makespan, result.lower_bound, timeline.peak_memory, result.estimate),
+        *(timeline.bytes_out, timeline.bytes_in, timeline.idle, len(result.offloaded), result.runtime),
+    )
+    return figured(figures) | {"recompute_time": timeline.recompute_time, "recomputed": len(result.recomputed)}
 
 
 def figured(figures: tuple[Any, ...]) -> Row:
-    """The same from figures alone, without a plan."""
+    """The same from figures alone, of a plan that recomputes nothing."""
     makespan, bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime = figures
     return {
         "status": "planned",
