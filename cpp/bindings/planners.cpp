@@ -1,5 +1,6 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
 #include "memsched/bounds/bounds.h"
+#include "memsched/bounds/cut_bound.h"
 #include "memsched/bounds/recompute_bound.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
@@ -129,6 +130,31 @@ void bind_planners(py::module_& module) {
         },
         py::call_guard<py::gil_scoped_release>(), "graph"_a, "device"_a, "budget"_a,
         "(compute, transfer, fractional) in seconds.");
+    module.def(
+        "cut_bound",
+        [](const Graph& graph, const Device& device, Bytes budget, std::optional<double> time_limit) {
+            const PythonProgress ticker(time_limit, py::none());
+            const py::gil_scoped_release free;
+            const CutBound found = cut_bound(graph, device, budget, ticker.progress());
+            return std::tuple(found.seconds, found.op, found.price);
+        },
+        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("time_limit") = py::none(),
+        "The bound, and the op and the price per byte that prove it; -1 and 0 where it is the sum of the times.");
+    module.def(
+        "cut_flows",
+        [](const Graph& graph, OpId op, Seconds price) {
+            const Progress progress;
+            Pace pace(progress);
+            Retention retention(graph, op);
+            const Seconds exact = retention.cheapest(price, pace).price;
+            std::vector<std::tuple<OpId, TensorId, Seconds>> flows;
+            for (const Retention::Flow& flow : retention.flows()) {
+                flows.emplace_back(flow.op, flow.tensor, flow.seconds);
+            }
+            return std::pair(exact, flows);
+        },
+        py::arg("graph"), py::arg("op"), py::arg("price"),
+        "The price, and the flows (op or -1, tensor, seconds) that prove the bound of this op and price.");
     module.def(
         "recompute_bound",
         [](const Graph& graph, const Device& device, Bytes budget) {

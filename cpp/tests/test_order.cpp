@@ -2,11 +2,11 @@
 #include "memsched/order/cases.h"
 #include "memsched/order/deduce.h"
 #include "memsched/order/greedy.h"
-#include "memsched/order/min_cut.h"
 #include "memsched/order/order.h"
 #include "memsched/order/search.h"
 #include "memsched/simulate/order_steps.h"
 #include "memsched/simulate/residency.h"
+#include "memsched/support/min_cut.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 // What every order holds at least while a given op runs.
 #pragma once
 
-#include "memsched/order/min_cut.h"
 #include "memsched/order/problem.h"
+#include "memsched/support/min_cut.h"
 
 #include <vector>
 

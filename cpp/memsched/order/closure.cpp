@@ -1,6 +1,6 @@
 #include "memsched/order/closure.h"
 
-#include "memsched/order/min_cut.h"
+#include "memsched/support/min_cut.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 #include "memsched/order/problem.h"
 
-#include "memsched/order/min_cut.h"
 #include "memsched/order/state.h"
+#include "memsched/support/min_cut.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -59,7 +59,8 @@ def graph_bound(graph: Graph, device: Device) -> float:
 
 def recompute_bound(graph: Graph, device: Device) -> float:
     """The largest bound on schedules that may also recompute, in seconds."""
-    return _core.recompute_bound(graph, device, device.memory)
+    cut, _, _ = _core.cut_bound(graph, device, device.memory)
+    return max(_core.recompute_bound(graph, device, device.memory), cut)
 
 
 def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:

@@ -20,6 +20,8 @@ class MinCut {
     // The capacity of the minimum cut, or `enough` once it is clear that it is no less. The flow is kept: another call,
     // also with other ends, returns the additional flow.
     Bytes solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& pace);
+    // Starts anew with other capacities, one per edge in the order of add_edge.
+    void reset(const std::vector<Bytes>& capacities);
     // keep() commits the flow; take_back() undoes the flow since then.
     void keep() { pushed_.clear(); }
     void take_back();
@@ -27,7 +29,8 @@ class MinCut {
     // such side), and those on the source's side of every one.
     std::vector<std::uint8_t> reaches(std::int32_t sink) const;
     std::vector<std::uint8_t> reached_from(std::int32_t source) const;
-    std::size_t bytes() const; // bytes that this object uses
+    Bytes flow(std::size_t edge) const { return edges_[2 * edge + 1].left; } // of an edge, if it has capacity one way
+    std::size_t bytes() const;                                               // bytes that this object uses
 
   private:
     struct Edge {

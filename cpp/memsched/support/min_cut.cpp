@@ -1,4 +1,4 @@
-#include "memsched/order/min_cut.h"
+#include "memsched/support/min_cut.h"
 
 #include <algorithm>
 
@@ -71,6 +71,14 @@ Bytes MinCut::solve(std::int32_t source, std::int32_t sink, Bytes enough, Pace& 
         }
     }
     return std::min(total, enough);
+}
+
+void MinCut::reset(const std::vector<Bytes>& capacities) {
+    for (std::size_t e = 0; e < capacities.size(); ++e) {
+        edges_[2 * e].left = capacities[e];
+        edges_[2 * e + 1].left = 0;
+    }
+    pushed_.clear();
 }
 
 void MinCut::take_back() {

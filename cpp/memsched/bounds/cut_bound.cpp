@@ -1,0 +1,211 @@
+#include "memsched/bounds/cut_bound.h"
+
+#include "memsched/model/lifetimes.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <memory>
+
+namespace memsched {
+namespace {
+
+constexpr int most_ticks = 4000;   // of work: about a second
+constexpr double rounding = 1e-15; // relative, of a few products and sums
+constexpr int between = 16;        // prices considered between two that were asked
+
+struct Linear { // at + slope * h
+    Seconds at = 0, slope = 0;
+};
+
+// The least value, over h from 0 to `most`, of the largest of these.
+template <std::size_t count> Seconds least_of_largest(const std::array<Linear, count>& lines, double most) {
+    const auto largest = [&](double h) {
+        Seconds value = 0;
+        for (const Linear& line : lines) {
+            value = std::max(value, line.at + line.slope * h);
+        }
+        return value;
+    };
+    Seconds least = std::min(largest(0), std::isfinite(most) ? largest(most) : never);
+    for (std::size_t a = 0; a < count; ++a) {
+        for (std::size_t b = 0; b < a; ++b) {
+            const double h = (lines[b].at - lines[a].at) / (lines[a].slope - lines[b].slope);
+            if (std::isfinite(h) && h > 0 && h < most) {
+                least = std::min(least, largest(h));
+            }
+        }
+    }
+    return least;
+}
+
+} // namespace
+
+Seconds time_of_line(const Retention& retention, const Retention::Point& line, Bytes capacity, const Device& device,
+                     Seconds total) {
+    const double room = static_cast<double>(capacity - retention.own());
+    const Seconds again = (line.least - line.price * room) - // if nothing is on the host
+                          rounding * (line.least + line.price * room);
+    if (again <= 0) {
+        return total;
+    }
+    const bool linked = device.d2h > 0 && device.h2d > 0;
+    const double host = linked && device.host_memory ? static_cast<double>(*device.host_memory) : linked ? never : 0.0;
+    const double away = (again - retention.most_again()) / line.price; // even if all that could run again did
+    if (away > host * (1 + 1e-9) + 0.5) {
+        return never;
+    }
+    if (!linked) {
+        return total + again;
+    }
+    const double out = 1 / device.d2h, in = 1 / device.h2d;
+    const std::array lines{Linear{total, 0},
+                           Linear{total + again, -line.price},
+                           Linear{retention.after() + again, out - line.price},
+                           Linear{retention.after(), out},
+                           Linear{retention.before(), in},
+                           Linear{0, out + in}};
+    return std::max(total, least_of_largest(lines, host));
+}
+
+RetentionCurve::RetentionCurve(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total)
+    : retention_(graph, p), device_(device), capacity_(capacity), total_(total) {
+    best_.seconds = total;
+}
+
+const CutBound& RetentionCurve::ask(Seconds price, Pace& pace) {
+    const Retention::Point point = retention_.cheapest(price, pace);
+    const Seconds seconds = time_of_line(retention_, point, capacity_, device_, total_);
+    if (seconds > best_.seconds) {
+        best_ = {seconds, retention_.op(), point.price};
+    }
+    const auto place = std::lower_bound(points_.begin(), points_.end(), point.price,
+                                        [](const Retention::Point& one, Seconds other) { return one.price < other; });
+    points_.insert(place, point);
+    return best_;
+}
+
+// As a function of the price the time of a line rises to its best value and falls again.
+const CutBound& RetentionCurve::refine(int most, Pace& pace) {
+    if (retention_.needed() + retention_.own() <= capacity_) {
+        return best_;
+    }
+    const double typical = (retention_.before() + retention_.after()) / static_cast<double>(retention_.needed());
+    for (const Seconds price : {typical * 1e-4, typical * 1e6}) {
+        ask(price, pace);
+        --most;
+    }
+    for (; most > 0; --most) {
+        std::size_t best = 0;
+        Seconds largest = -1;
+        for (std::size_t k = 0; k < points_.size(); ++k) {
+            const Seconds seconds = time_of_line(retention_, points_[k], capacity_, device_, total_);
+            if (seconds > largest) {
+                largest = seconds;
+                best = k;
+            }
+        }
+        // In the two gaps beside the best price, no line is above those of the two points that end the gap.
+        Seconds next = 0, promise = largest * (1 + 1e-7);
+        for (const std::size_t left : {best - 1, best}) {
+            if (left >= points_.size() || left + 1 >= points_.size()) {
+                continue;
+            }
+            const Retention::Point &one = points_[left], &other = points_[left + 1];
+            const auto promised = [&](Seconds price) {
+                const Seconds least = std::min(one.again + price * static_cast<double>(one.held),
+                                               other.again + price * static_cast<double>(other.held));
+                const Seconds seconds = time_of_line(retention_, {least, price, 0, 0}, capacity_, device_, total_);
+                if (seconds > promise && price > one.price * (1 + 1e-9) && price < other.price * (1 - 1e-9)) {
+                    next = price;
+                    promise = seconds;
+                }
+            };
+            if (one.held > other.held) {
+                promised((other.again - one.again) / static_cast<double>(one.held - other.held)); // where they meet
+            }
+            for (int k = 1; k < between; ++k) {
+                promised(one.price * std::pow(other.price / one.price, static_cast<double>(k) / between));
+            }
+        }
+        if (next == 0) {
+            break;
+        }
+        ask(next, pace);
+    }
+    return best_;
+}
+
+CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const Progress& progress) {
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const Lifetimes lifetimes(graph);
+    CutBound best;
+    for (const Op& op : graph.ops()) {
+        best.seconds += fastest(op).time;
+    }
+    if (capacity < lifetimes.least) {
+        best.seconds = never;
+        return best;
+    }
+    std::vector<OpId> full; // ops at which something must be away
+    for (std::size_t p = 0; p < graph.ops().size(); ++p) {
+        if (lifetimes.usage[p] > capacity) {
+            full.push_back(static_cast<OpId>(p));
+        }
+    }
+    if (full.empty()) {
+        return best;
+    }
+    const Seconds total = best.seconds;
+    int ticks = 0;
+    const Progress limited{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
+    Pace pace(limited);
+    std::map<std::size_t, CutBound> asked; // by index into full
+    const auto ask = [&](std::size_t k, int most) {
+        const auto [place, anew] = asked.try_emplace(k);
+        if (anew) {
+            place->second = RetentionCurve(graph, full[k], device, capacity, total).refine(most, pace);
+            best = place->second.seconds > best.seconds ? place->second : best;
+        }
+        return place->second.seconds;
+    };
+    try {
+        constexpr std::size_t coarse = 16;
+        std::size_t fullest = 0;
+        for (std::size_t k = 0; k < full.size(); ++k) {
+            fullest = lifetimes.usage[at(full[k])] > lifetimes.usage[at(full[fullest])] ? k : fullest;
+        }
+        ask(fullest, 40);
+        for (std::size_t k = 0; k <= coarse; ++k) {
+            ask(k * (full.size() - 1) / coarse, 12);
+        }
+        // Between the best one and its neighbours, in halves.
+        for (int round = 0; round < 24; ++round) {
+            auto top = asked.begin();
+            for (auto one = asked.begin(); one != asked.end(); ++one) {
+                top = one->second.seconds > top->second.seconds ? one : top;
+            }
+            const std::size_t left = top == asked.begin() ? top->first : std::prev(top)->first;
+            const std::size_t right = std::next(top) == asked.end() ? top->first : std::next(top)->first;
+            const std::size_t middle = top->first;
+            if (middle - left <= 1 && right - middle <= 1) {
+                break;
+            }
+            if (middle - left > 1) {
+                ask((left + middle) / 2, 12);
+            }
+            if (right - middle > 1) {
+                ask((right + middle) / 2, 12);
+            }
+        }
+        if (best.op >= 0) {
+            const CutBound more = RetentionCurve(graph, best.op, device, capacity, total).refine(60, pace);
+            best = more.seconds > best.seconds ? more : best;
+        }
+    } catch (const Stopped&) { // what it has is valid
+    }
+    return best;
+}
+
+} // namespace memsched

@@ -1,0 +1,53 @@
+// A lower bound on the makespan of every schedule of a graph, whatever is kept, travels or runs again, in any order.
+#pragma once
+
+#include "memsched/bounds/retention.h"
+#include "memsched/model/device.h"
+
+#include <vector>
+
+namespace memsched {
+
+// One line of a retention: every schedule runs ops again, after p has started, for at least `least - price * held`
+// seconds, where `held` are the bytes held then. It is found again from the op and the price alone.
+struct CutBound {
+    Seconds seconds = 0; // the bound, at least the sum of the fastest times; infinity: there is no schedule
+    OpId op = -1;        // p; -1: the bound is that sum
+    Seconds price = 0;   // per byte
+};
+
+// The least time T such that some number of bytes h may be on the host when p starts: T is at least the time of all
+// ops and of those that run again; h / d2h and then p, its descendants and those; the ancestors of p and then h / h2d;
+// h / d2h + h / h2d.
+Seconds time_of_line(const Retention& retention, const Retention::Point& line, Bytes capacity, const Device& device,
+                     Seconds total);
+
+// The trade of bytes held against time at one op, as points found so far.
+class RetentionCurve {
+  public:
+    // capacity: bytes, without resident.
+    RetentionCurve(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total);
+
+    // Asks for one price.
+    const CutBound& ask(Seconds price, Pace& pace);
+    // Asks for prices until the best is found, at most `most` of them.
+    const CutBound& refine(int most, Pace& pace);
+
+    const CutBound& best() const { return best_; }
+    const Retention& retention() const { return retention_; }
+
+  private:
+    Retention retention_;
+    Device device_;
+    Bytes capacity_;
+    Seconds total_;
+    std::vector<Retention::Point> points_; // by price
+    CutBound best_;
+};
+
+// The best line of some ops at which the plain run holds most. Ends with what it has after about a second of work, the
+// same on every machine, or when told to.
+// budget: bytes, resident included.
+CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const Progress& progress);
+
+} // namespace memsched

@@ -1,0 +1,181 @@
+#include "memsched/bounds/retention.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace memsched {
+namespace {
+
+constexpr double most_capacity = 0x1p58; // of all edges with a price together, so that flows are exact
+
+std::size_t count_nodes(const Graph& graph) { return 2 + graph.ops().size() + graph.tensors().size(); }
+
+} // namespace
+
+Retention::Retention(const Graph& graph, OpId p)
+    : graph_(graph), p_(p), node_of_op_(graph.ops().size(), -1), node_of_tensor_(graph.tensors().size(), -1),
+      cut_(count_nodes(graph)) {
+    const std::size_t ops = graph.ops().size();
+    std::vector<std::uint8_t> earlier(ops, 0), later(ops, 0), fixed(graph.tensors().size(), 0);
+    earlier[at(p)] = later[at(p)] = 1;
+    for (OpId op = p; op >= 0; --op) {
+        for (const TensorId t : earlier[at(op)] ? graph.op(op).reads : std::vector<TensorId>{}) {
+            if (graph.writer(t) >= 0) {
+                earlier[at(graph.writer(t))] = 1;
+            }
+        }
+        before_ += earlier[at(op)] && op != p ? fastest(graph.op(op)).time : 0;
+    }
+    for (std::size_t op = at(p); op < ops; ++op) {
+        for (const TensorId t : graph.ops()[op].reads) {
+            later[op] |= graph.writer(t) >= p && later[at(graph.writer(t))];
+        }
+        after_ += later[op] ? fastest(graph.ops()[op]).time : 0;
+    }
+    earlier[at(p)] = 0;
+    for (const TensorId t : graph.op(p).reads) {
+        reads_ += fixed[at(t)] ? 0 : graph.tensor(t).bytes;
+        fixed[at(t)] = 1;
+    }
+    needed_ = reads_;
+    find_own();
+
+    // Nodes: 0 the source, 1 the sink, one for each tensor (wanted on the source's side), and one for each op (it runs
+    // again on the source's side). Tensors that p reads are there, and cost nothing.
+    std::int32_t nodes = 2;
+    std::vector<TensorId> open;
+    const auto want = [&](TensorId t) {
+        if (!fixed[at(t)] && graph.tensor(t).bytes > 0 && node_of_tensor_[at(t)] < 0) {
+            node_of_tensor_[at(t)] = nodes++;
+            open.push_back(t);
+        }
+        return node_of_tensor_[at(t)];
+    };
+    for (std::size_t op = at(p) + 1; op < ops; ++op) {
+        for (const TensorId t : later[op] ? graph.ops()[op].reads : std::vector<TensorId>{}) {
+            const bool had = graph.writer(t) < 0 || earlier[at(graph.writer(t))];
+            if (had && node_of_tensor_[at(t)] < 0 && want(t) >= 0) {
+                add_edge(0, node_of_tensor_[at(t)], {0, 0, true, {}});
+                needed_ += graph.tensor(t).bytes;
+            }
+        }
+    }
+    while (!open.empty()) {
+        const TensorId t = open.back();
+        open.pop_back();
+        tensors_.push_back(t);
+        most_held_ += graph.tensor(t).bytes;
+        const OpId writer = graph.writer(t);
+        if (writer < 0 || graph.op(writer).once) {
+            add_edge(node_of_tensor_[at(t)], 1, {0, graph.tensor(t).bytes, false, {-1, t, 0}});
+            continue;
+        }
+        const bool first = node_of_op_[at(writer)] < 0;
+        if (first) {
+            node_of_op_[at(writer)] = nodes++;
+            ops_.push_back(writer);
+            most_again_ += fastest(graph.op(writer)).time;
+            add_edge(node_of_op_[at(writer)], 1, {fastest(graph.op(writer)).time, 0, false, {}});
+        }
+        add_edge(node_of_tensor_[at(t)], node_of_op_[at(writer)], {0, graph.tensor(t).bytes, false, {-1, t, 0}});
+        if (first) {
+            for (const TensorId read : graph.op(writer).reads) {
+                if (want(read) >= 0) {
+                    add_edge(node_of_op_[at(writer)], node_of_tensor_[at(read)], {0, 0, true, {writer, read, 0}});
+                }
+            }
+        }
+    }
+}
+
+void Retention::find_own() {
+    const Op& op = graph_.op(p_);
+    Bytes writes = 0, tape = 0;
+    bool wanted = false;
+    for (const TensorId t : op.writes) {
+        writes += graph_.tensor(t).bytes;
+    }
+    for (const TensorId t : op.tape) {
+        tape += graph_.tensor(t).bytes;
+        wanted = wanted || graph_.read(t);
+    }
+    own_ = writes + workspace(op, baseline(op), false);
+    if (!op.tape.empty() && !(wanted && op.once)) {
+        for (int choice = 0; choice < static_cast<int>(op.choices.size()); ++choice) {
+            own_ = std::min(own_, writes - tape + workspace(op, choice, true));
+        }
+    }
+}
+
+void Retention::add_edge(std::int32_t from, std::int32_t to, Edge edge) {
+    cut_.add_edge(from, to, 0);
+    edges_.push_back(edge);
+}
+
+// Capacities are whole numbers: bytes times one factor, and times by another, rounded down, so that the cut is never
+// above the true one. The ratio of the factors is the price.
+Retention::Point Retention::cheapest(Seconds price, Pace& pace) {
+    const double bytes = std::max(static_cast<double>(most_held_), 1.0);
+    double per_byte = std::floor(most_capacity / bytes);
+    double per_second = per_byte / price;
+    if (most_again_ * per_second > most_capacity) {
+        per_second = most_capacity / most_again_;
+        per_byte = std::floor(per_second * price);
+    }
+    capacities_.clear();
+    for (const Edge& edge : edges_) {
+        capacities_.push_back(edge.unlimited   ? MinCut::unlimited
+                              : edge.bytes > 0 ? edge.bytes * static_cast<Bytes>(per_byte)
+                                               : static_cast<Bytes>(edge.time * per_second));
+    }
+    per_second_ = per_second;
+    cut_.reset(capacities_);
+    const Bytes least = cut_.solve(0, 1, MinCut::unlimited, pace);
+    wanted_ = cut_.reached_from(0);
+    Point found;
+    found.price = per_byte / per_second;
+    found.held = reads_;
+    for (const TensorId t : held()) {
+        found.held += graph_.tensor(t).bytes;
+    }
+    for (const OpId op : again()) {
+        found.again += fastest(graph_.op(op)).time;
+    }
+    found.least = static_cast<double>(least) / per_second + found.price * static_cast<double>(reads_);
+    return found;
+}
+
+std::vector<Retention::Flow> Retention::flows() const {
+    std::vector<Flow> flows;
+    for (std::size_t e = 0; e < edges_.size(); ++e) {
+        if (edges_[e].ends.tensor >= 0 && cut_.flow(e) > 0) {
+            flows.push_back(edges_[e].ends);
+            flows.back().seconds = static_cast<double>(cut_.flow(e)) / per_second_;
+        }
+    }
+    return flows;
+}
+
+std::vector<OpId> Retention::again() const {
+    std::vector<OpId> again;
+    for (const OpId op : ops_) {
+        if (wanted_[at(node_of_op_[at(op)])]) {
+            again.push_back(op);
+        }
+    }
+    return again;
+}
+
+std::vector<TensorId> Retention::held() const {
+    std::vector<TensorId> held;
+    for (const TensorId t : tensors_) {
+        const OpId writer = graph_.writer(t);
+        const std::int32_t node = writer < 0 ? -1 : node_of_op_[at(writer)];
+        if (wanted_[at(node_of_tensor_[at(t)])] && (node < 0 || !wanted_[at(node)])) {
+            held.push_back(t);
+        }
+    }
+    return held;
+}
+
+} // namespace memsched

@@ -1,0 +1,79 @@
+// What must outlive the start of one op, and the cheapest way to have it: hold it, or run ops again.
+#pragma once
+
+#include "memsched/model/graph.h"
+#include "memsched/support/min_cut.h"
+#include "memsched/support/progress.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace memsched {
+
+// When op p first starts, its ancestors have run and its descendants have not. So each tensor that an ancestor wrote
+// (or that was there from the start), and that p or a descendant reads, is held then, on the device or on the host, or
+// its writer runs again later, for which its own reads must be had likewise. The cheapest choice at a price per byte
+// held is a minimum cut.
+class Retention {
+  public:
+    // Keeps a reference to graph.
+    Retention(const Graph& graph, OpId p);
+
+    struct Point {
+        Seconds least = 0; // every plan has again + price * held >= least,
+        Seconds price = 0; // per byte: the one asked for, up to rounding
+        Seconds again = 0; // time of the ops that run again in the cheapest choice,
+        Bytes held = 0;    // and the bytes that it holds
+    };
+    // price: seconds per byte, positive and finite.
+    Point cheapest(Seconds price, Pace& pace);
+
+    // The last cheapest choice, by op and by tensor.
+    std::vector<OpId> again() const;
+    std::vector<TensorId> held() const;
+
+    // What proves `least` of the last choice, since the maximum flow is the minimum cut: a price for each tensor, which
+    // is at most the price of its bytes, and which the ops that read it to run again may take off what they pay.
+    struct Flow {
+        OpId op = -1; // -1: out of the tensor, into its writer; otherwise from this op into the tensor
+        TensorId tensor = -1;
+        Seconds seconds = 0;
+    };
+    std::vector<Flow> flows() const;
+
+    OpId op() const { return p_; }
+    Seconds before() const { return before_; }         // fastest times of the ancestors,
+    Seconds after() const { return after_; }           // of p and its descendants,
+    Seconds most_again() const { return most_again_; } // the time of all ops that could help if they ran again
+    Bytes needed() const { return needed_; }           // and the bytes held if nothing runs again
+    Bytes reads() const { return reads_; }             // bytes that p reads: on the device in any case
+    // The least that the first run of p holds beside what is needed: if p may run again, its tape can wait.
+    Bytes own() const { return own_; }
+
+  private:
+    struct Edge {
+        Seconds time = 0; // its capacity is a time or bytes, or unlimited
+        Bytes bytes = 0;
+        bool unlimited = false;
+        Flow ends; // where it counts as a flow
+    };
+
+    void find_own();
+    void add_edge(std::int32_t from, std::int32_t to, Edge edge);
+    std::int32_t need(TensorId tensor);
+
+    const Graph& graph_;
+    OpId p_;
+    Seconds before_ = 0, after_ = 0, most_again_ = 0;
+    Bytes needed_ = 0, reads_ = 0, own_ = 0, most_held_ = 0;
+    double per_second_ = 1;                                 // units of flow, in the last choice
+    std::vector<std::int32_t> node_of_op_, node_of_tensor_; // -1: none
+    std::vector<OpId> ops_;                                 // with a node
+    std::vector<TensorId> tensors_;
+    std::vector<Edge> edges_;
+    std::vector<Bytes> capacities_;
+    MinCut cut_;
+    std::vector<std::uint8_t> wanted_; // by node: on the source's side of the last cut
+};
+
+} // namespace memsched
