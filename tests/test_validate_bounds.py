@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from memsched.problems.bounds import graph_bound, recompute_bound
+from memsched import _core
+from memsched.problems.bounds import graph_bound
 from memsched.testing import chains, devices, graphs, schedules
 from memsched.validation.bounds import bound_of_all, bound_of_once
+from memsched.validation.cuts import bound_of_cut
 
 
 def close(one: float, other: float) -> bool:
@@ -33,7 +36,7 @@ def test_they_are_those_of_the_core_on_chains(
     device = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex)
     once, anyhow = derived(graph, device)
     assert close(once, graph_bound(graph, device))
-    assert close(anyhow, recompute_bound(graph, device))
+    assert close(anyhow, _core.recompute_bound(graph, device, device.memory))
 
 
 @given(graphs(), devices(), st.floats(0, 1.1))
@@ -51,6 +54,37 @@ def test_they_hold_for_every_plan_of_a_graph(graph: ms.Graph, device: ms.Device,
         report = ms.validate(result)
         assert report.claimed_lower_bound == result.lower_bound
         assert report.lower_bound <= result.makespan
+
+
+@given(graphs(), devices(), st.floats(0, 1.1))
+def test_a_certificate_of_a_cut_is_worth_what_the_core_says(graph: ms.Graph, device: ms.Device, share: float) -> None:
+    memory = max(1, int(share * ms.peak_memory(graph)))
+    device = ms.Device(memory, d2h=device.d2h, h2d=device.h2d, duplex=device.duplex, host_memory=device.host_memory)
+    seconds, op, price = _core.cut_bound(graph, device, device.memory)
+    if op >= 0:
+        assert close(bound_of_cut(graph.to_json(), device.to_json(), op, *_core.cut_flows(graph, op, price)), seconds)
+
+
+@pytest.mark.parametrize("name", ["gpt2-1024-b8", "resnet50-224-b32"])
+def test_a_false_certificate_proves_no_more(name: str) -> None:
+    """What a forged flow claims too much is taken off again."""
+    rng = random.Random(name)
+    graph = ms.profiles.load_graph(name)
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    device = ms.Device(least + (peak - least) // 2, 1e9)
+    _, op, price = _core.cut_bound(graph, device, device.memory)
+    assert op >= 0
+    price, flows = _core.cut_flows(graph, op, price)
+    form, machine = graph.to_json(), device.to_json()
+    for _ in range(12):
+        other = op if rng.random() < 0.5 else rng.randrange(len(graph.ops))
+        forged = [(reader, tensor, flow * rng.choice([1, 1, 1, 0, 2, 1e6])) for reader, tensor, flow in flows]
+        true = bound_of_cut(form, machine, other, *_core.cut_flows(graph, other, price))
+        assert bound_of_cut(form, machine, other, price, forged) <= true * (1 + 1e-9)
+    compute = ms.bounds(graph, device=device).compute
+    for number, cost, said in ((-1, price, flows), (len(graph.ops), price, flows), (op, math.inf, flows)):
+        assert close(bound_of_cut(form, machine, number, cost, said), compute)
+    assert close(bound_of_cut(form, machine, op, price, [(-1, 0, math.nan)]), compute)
 
 
 @given(schedules(max_stages=3))

@@ -19,8 +19,8 @@ import numpy.typing as npt
 Json = Mapping[str, Any]
 
 
-class _Facts:
-    """The data that both bounds need about a graph and a device. Op -1 is time 0, which brings inputs and weights."""
+class Facts:
+    """The data that the bounds need about a graph and a device. Op -1 is time 0, which brings inputs and weights."""
 
     def __init__(self, graph: Json, device: Json) -> None:
         ops, tensors = graph["ops"], graph["tensors"]
@@ -71,7 +71,7 @@ def bound_of_once(graph: Json, device: Json) -> float:
 
     Bytes that exceed the capacity while an op runs must be offloaded before and prefetched after, whichever they are.
     """
-    facts, count = _Facts(graph, device), len(graph["ops"])
+    facts, count = Facts(graph, device), len(graph["ops"])
     change, leaves, returns = [0] * (count + 1), [0] * count, [0] * count
     for name, size in facts.size.items():
         touched = sorted({facts.writer.get(name, -1), *facts.readers[name]})
@@ -95,7 +95,7 @@ def bound_of_once(graph: Json, device: Json) -> float:
     return max(math.fsum(facts.time), *around)
 
 
-def _closures(facts: _Facts) -> tuple[list[int], list[int]]:
+def closures(facts: Facts) -> tuple[list[int], list[int]]:
     """For each op, as bit masks: the ops that must run before it, and those that can only run after it."""
     count = len(facts.time)
     before, after = [0] * count, [0] * count
@@ -115,11 +115,11 @@ class _Instants:
     A tensor is beside op p if p does not touch it, ops before p write it and ops after p read it.
     """
 
-    def __init__(self, facts: _Facts) -> None:
+    def __init__(self, facts: Facts) -> None:
         count = len(facts.time)
         self.facts, self.time, self.compute = facts, np.array(facts.time), math.fsum(facts.time)
         self.bytes = (count + 7) // 8
-        before, after = _closures(facts)
+        before, after = closures(facts)
         names = [name for name in facts.size if facts.readers[name]]
         self.size = np.array([facts.size[name] for name in names], dtype=float)
         self.writer = np.array([facts.writer.get(name, -1) for name in names], dtype=np.int64)
@@ -196,7 +196,7 @@ def bound_of_all(graph: Json, device: Json, enough: float = math.inf) -> float:
 
     The largest such bound, or the first that is >= `enough` (up to rounding). Infinite: there is no plan.
     """
-    facts = _Facts(graph, device)
+    facts = Facts(graph, device)
     if any(need > facts.capacity for need in facts.need):
         return math.inf
     best = math.fsum(facts.time)

@@ -1,0 +1,120 @@
+"""The bound by a minimum cut, proved anew from a certificate: a maximum flow, which is checked and need not be trusted.
+
+docs/algorithms.md has the proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memsched.validation.bounds import Facts, closures
+
+Json = Mapping[str, Any]
+ROUNDING = 1e-15  # relative, of a few sums and products
+
+
+class _Start:
+    """The first start of one op: what must outlive it."""
+
+    def __init__(self, facts: Facts, graph: Json, op: int) -> None:
+        before, after = closures(facts)
+        self.earlier, self.later = before[op], after[op]
+        count = range(len(facts.time))
+        self.before = math.fsum(facts.time[k] for k in count if before[op] >> k & 1)
+        self.after = facts.time[op] + math.fsum(facts.time[k] for k in count if after[op] >> k & 1)
+        again = (k for k in count if before[op] >> k & 1 and not facts.once[k])
+        self.most_again = math.fsum(facts.time[k] for k in again)
+        reads = facts.reads[op]
+        self.needed = {
+            name
+            for name in facts.size
+            if name not in reads
+            and (name not in facts.writer or before[op] >> facts.writer[name] & 1)
+            and any(after[op] >> reader & 1 for reader in facts.readers[name])
+        }
+        self.reads = sum(facts.size[name] for name in reads)
+        self.room: int = facts.capacity - _own(facts, graph["ops"][op])
+
+
+def _own(facts: Facts, op: Json) -> int:
+    """Bytes that the first run of an op writes and works in; its tape can wait if the op may run again."""
+    least: int = min(choice["workspace"] for choice in op["choices"])
+    writes = sum(facts.size[name] for name in op["writes"])
+    tape = set(op.get("tape") or ())
+    if not tape or (op.get("once") and any(facts.readers[name] for name in tape)):
+        return writes + least
+    skipping = op.get("skip_workspace")
+    return min(
+        writes + least, writes - sum(facts.size[name] for name in tape) + (least if skipping is None else skipping)
+    )
+
+
+def bound_of_cut(graph: Json, device: Json, op: int, price: float, flows: Iterable[tuple[int, int, float]]) -> float:
+    """A lower bound in seconds on every plan; infinite if the certificate proves that there is none.
+
+    A flow is (-1, tensor, seconds): what the tensor pays, at most the price of its bytes; or (op, tensor, seconds):
+    what this op, if it runs again, takes off the payments for that tensor. What they exceed is taken off the bound, so
+    any flows give a bound that holds.
+    """
+    facts = Facts(graph, device)
+    names = list(facts.size)
+    compute = math.fsum(facts.time)
+    if not (0 <= op < len(facts.time) and 0 < price < math.inf):
+        return compute
+    start = _Start(facts, graph, op)
+    pays, taken = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    load = [0.0] * len(facts.time)  # of each op that runs again: what its outputs pay, less what it takes off
+    for reader, tensor, seconds in flows:
+        name = names[tensor]
+        if not 0 <= seconds < math.inf:
+            return compute
+        if reader < 0:
+            pays[name] += seconds
+            if name in facts.writer:
+                load[facts.writer[name]] += seconds
+        elif name in facts.reads[reader]:
+            taken[name] += seconds
+            load[reader] -= seconds
+        else:
+            return compute
+    wrong = [max(0.0, pays[name] - price * facts.size[name]) for name in names]
+    wrong += [max(0.0, load[k] - facts.time[k]) for k in range(len(load)) if not facts.once[k]]
+    wrong += [max(0.0, taken[name] - pays[name]) for name in names if name not in start.needed]
+    gains = [pays[name] - taken[name] for name in start.needed]
+    least = math.fsum([*gains, price * start.reads]) - math.fsum(wrong)
+    return max(compute, _seconds(start, least, price, compute, facts, device))
+
+
+def _seconds(start: _Start, least: float, price: float, compute: float, facts: Facts, device: Json) -> float:
+    """The least time if again + price x (bytes held on the device or the host) >= least when the op starts."""
+    again = least - price * start.room - ROUNDING * (abs(least) + price * abs(start.room))
+    if again <= 0:
+        return compute
+    linked = min(facts.out, facts.back) > 0
+    host = device.get("host_memory")
+    host = 0.0 if not linked else math.inf if host is None else float(host)
+    if (again - start.most_again) / price > host * (1 + 1e-9) + 0.5:
+        return math.inf
+    if not linked:
+        return compute + again
+    out, back = 1 / facts.out, 1 / facts.back
+    lines = [
+        (compute, 0.0),
+        (compute + again, -price),
+        (start.after + again, out - price),
+        (start.after, out),
+        (start.before, back),
+        (0.0, out + back),
+    ]  # of the bytes on the host: all must hold, so the least of the largest
+
+    def largest(away: float) -> float:
+        return max(at + slope * away for at, slope in lines)
+
+    low, high = 0.0, min(host, again / price)  # more on the host than what must be there is no help
+    for _ in range(100):  # convex
+        one, other = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, other) if largest(one) <= largest(other) else (one, high)
+    # The lines that fall and those that rise both hold at the minimum, wherever it is between low and high.
+    return max(max(at + slope * (high if slope < 0 else low) for at, slope in lines), 0.0)
