@@ -19,8 +19,9 @@ wanted |= {"memsched/py.typed", "memsched/_core.pyi"}
 missing = sorted(wanted - packed)
 if missing:
     raise SystemExit(f"{wheel.name} lacks {missing}")
-if not any(name.startswith("memsched/_core.") and name.endswith((".so", ".pyd")) for name in packed):
-    raise SystemExit(f"{wheel.name} lacks the compiled module")
+for module in ("_core", "problems/discretize"):
+    if not any(name.startswith(f"memsched/{module}.") and name.endswith((".so", ".pyd")) for name in packed):
+        raise SystemExit(f"{wheel.name} lacks the compiled module {module}")
 strange = sorted(n for n in packed if not n.startswith("memsched/") and ".dist-info/" not in n)
 strange += sorted(n for n in packed if n.endswith((".cpp", ".h", ".a", ".pyc")))
 if strange:

@@ -25,7 +25,8 @@ from memsched import _core
 from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.sets import begin_chain
 from memsched.problems.bounds import graph_bound
-from memsched.problems.fluid import fluid_chain
+from memsched.problems.discretize import ceil_partial_sums
+from memsched.problems.fluid import fluid_chain, fluid_solve
 
 SLOTS = 500
 MAX_HASH_STATES = 60_000_000
@@ -64,7 +65,8 @@ def slots_row(profile: str, percent: float) -> Row:
     chain = ms.profiles.load(profile)
     device = ms.Device(budget(chain, percent, "dynprog"), bandwidth(chain))
     instance = fluid_chain(chain, device)
-    rounded = instance.in_slots(SLOTS)
+    width = instance.capacity / SLOTS
+    rounded = instance.in_slots(width, SLOTS, ceil_partial_sums(instance.activation, width))
     row: Row = {"profile": profile, "percent": percent, "stages": chain.n}
     if rounded.min_capacity > SLOTS:
         return row | {"status": "no solution in slots"}
@@ -98,10 +100,10 @@ def exact_row(profile: str, percent: float, seconds: float) -> Row:
     device = ms.Device(budget(chain, percent, "dynprog"), bandwidth(chain))
     instance = fluid_chain(chain, device)
     began = time.perf_counter()
-    near = instance.solve(gap=0.003, time_limit=0.5)
+    near = fluid_solve(instance, gap=0.003, time_limit=0.5)
     near_seconds = time.perf_counter() - began
     began = time.perf_counter()
-    exact = instance.solve(time_limit=seconds)
+    exact = fluid_solve(instance, time_limit=seconds)
     exact_seconds = time.perf_counter() - began
     on_graph = graph_bound(ms.to_graph(chain), device)
     return {
@@ -210,7 +212,7 @@ def growth_row(stages: int, seed: int, seconds: float) -> Row:
     result = ms.greedy(chain, device=device)
     graph = ms.to_graph(chain)
     began = time.thread_time()
-    exact = fluid_chain(chain, device).solve(time_limit=10.0)
+    exact = fluid_solve(fluid_chain(chain, device), time_limit=10.0)
     exact_seconds = time.thread_time() - began
     began = time.thread_time()
     found = ms.offload(chain, device=device, time_limit=seconds)

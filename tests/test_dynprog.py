@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import memsched as ms
 from memsched import _core
-from memsched.problems.fluid import FluidInstance, fluid_chain
+from memsched.problems.discretize import ceil_partial_sums
+from memsched.problems.fluid import FluidInstance, fluid_chain, prefix_set
 from memsched.testing import chains, devices, instances, two_partition_chain
 from oracles.interruptible import best_fluid, fluid_makespan, paper_instance
 
@@ -113,7 +114,7 @@ def test_hash_tables_take_the_set_of_the_dynamic_program_and_no_other(tape: bool
             continue
         assert travels(found) == np.flatnonzero(chosen).tolist()
         greedy = ms.greedy(chain, device=device)
-        same = instance.exact().makespan(instance.sizes.prefix(peak - device.memory)) / instance.bandwidth
+        same = instance.exact().makespan(prefix_set(instance, peak - device.memory)) / instance.bandwidth
         substitutes += same <= found.estimate * (1 + TINY) and greedy.makespan < found.makespan * (1 - TINY)
     assert substitutes > 0  # the rule about ties would have changed a plan
 
@@ -151,7 +152,8 @@ def test_the_estimate_is_the_cost_of_the_set_that_travels() -> None:
 
 def rounded(instance: FluidInstance, slots: int) -> _core.FluidChain | None:
     """The first discretised instance of dynprog(slots=slots), if it is feasible."""
-    chain = instance.in_slots(slots)
+    width = instance.capacity / slots
+    chain = instance.in_slots(width, slots, ceil_partial_sums(instance.activation, width))
     return chain if chain.min_capacity <= slots else None
 
 

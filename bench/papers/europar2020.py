@@ -22,7 +22,7 @@ from bench.papers.page import Parts, arguments, publish
 
 import memsched as ms
 from memsched import _core
-from memsched.problems.fluid import fluid_chain
+from memsched.problems.fluid import fluid_chain, prefix_set
 
 NETWORKS = (
     *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)),
@@ -82,7 +82,7 @@ def point(profile: str, percent: float, time_limit: float) -> Row:
 def greedy_estimate(chain: ms.Chain, device: ms.Device) -> float | None:
     """What GREEDY's set is worth in DYNPROG's own model (seconds); None where it does not fit there."""
     instance = fluid_chain(chain, device)
-    chosen = instance.sizes.prefix(ms.peak_memory(chain) - device.memory)
+    chosen = prefix_set(instance, ms.peak_memory(chain) - device.memory)
     value = instance.exact().makespan(chosen) / instance.bandwidth
     return value if math.isfinite(value) else None
 

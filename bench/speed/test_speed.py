@@ -19,7 +19,8 @@ import memsched as ms
 from memsched import _core
 from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.sets import begin_chain
-from memsched.problems.fluid import fluid_chain
+from memsched.problems.discretize import ceil_partial_sums
+from memsched.problems.fluid import fluid_chain, fluid_solve
 
 PROFILE = "resnet101-224-b32"
 LONG = "densenet201-224-b32"
@@ -39,7 +40,8 @@ def device_of(name: str, percent: float, planner: str | None = None) -> ms.Devic
 def test_dynprog_slots(benchmark: BenchmarkFixture, name: str, percent: float, method: str) -> None:
     benchmark.group = f"dynprog slots=500: {name} at {percent} %"
     instance = fluid_chain(ms.profiles.load(name), device_of(name, percent, "dynprog"))
-    rounded = instance.in_slots(500)
+    width = instance.capacity / 500
+    rounded = instance.in_slots(width, 500, ceil_partial_sums(instance.activation, width))
     if method == "hash" and (name, percent) == (LONG, 70):  # seconds
         benchmark.pedantic(_core.dynprog, (rounded, True), rounds=2)
     else:
@@ -51,7 +53,7 @@ def test_dynprog_slots(benchmark: BenchmarkFixture, name: str, percent: float, m
 def test_dynprog_exact(benchmark: BenchmarkFixture, name: str, gap: float) -> None:
     benchmark.group = f"dynprog slots=None: {name} at 30 %"
     instance = fluid_chain(ms.profiles.load(name), device_of(name, 30, "dynprog"))
-    benchmark(instance.solve, gap=gap, time_limit=10.0)
+    benchmark(fluid_solve, instance, gap=gap, time_limit=10.0)
 
 
 @pytest.mark.parametrize(("name", "chunk"), [(BIG, MIB), (PROFILE, None)])

@@ -50,35 +50,10 @@ void bind_chain_plans(py::module_& module) {
         .def_static("greedy", [] { return ChainPlanner{}; })
         .def_static(
             "dynprog",
-            [](std::optional<std::int64_t> slots, int max_rounds, double gap, std::size_t max_states, bool hash,
-               bool break_ties) {
-                return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}, hash}, break_ties};
+            [](std::optional<std::int64_t> slots, int max_rounds, double gap, std::size_t max_states, bool break_ties) {
+                return ChainPlanner{FluidOptions{slots, max_rounds, {gap, max_states}}, break_ties};
             },
-            "slots"_a, "max_rounds"_a, "gap"_a, "max_states"_a, "hash"_a, "break_ties"_a);
-    py::class_<FluidSizes>(module, "FluidSizes", "A chain in the interruptible model, on any device.")
-        .def(py::init<const Chain&, Seconds>(), "chain"_a, "compute"_a)
-        .def_property_readonly("peak", &FluidSizes::peak)
-        .def_property_readonly("least", &FluidSizes::least)
-        .def("exact", &FluidSizes::exact, "capacity"_a, "bandwidth"_a)
-        .def(
-            "in_slots",
-            [](const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, std::int64_t slots) {
-                const double width = static_cast<double>(capacity) / static_cast<double>(slots);
-                return sizes.in_slots(width, static_cast<double>(slots), bandwidth, sizes.activation_in_slots(width));
-            },
-            "capacity"_a, "bandwidth"_a, "slots"_a, "The first discretisation.")
-        .def(
-            "prefix", [](const FluidSizes& sizes, Bytes excess) { return array_of(sizes.prefix(excess)); }, "excess"_a,
-            "GREEDY's set: x_0, x_1, .. until `excess` bytes are offloaded.")
-        .def(
-            "solve",
-            [](const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const ChainPlanner& dynprog,
-               std::optional<double> time_limit) {
-                const PythonProgress ticker(time_limit);
-                return fluid_solve(sizes, capacity, bandwidth, *dynprog.fluid, ticker.progress());
-            },
-            "capacity"_a, "bandwidth"_a, "dynprog"_a, "time_limit"_a = py::none());
-    module.def("fluid_bandwidth", &fluid_bandwidth, "d2h"_a, "h2d"_a, "compute"_a);
+            "slots"_a, "max_rounds"_a, "gap"_a, "max_states"_a, "break_ties"_a);
     py::class_<ChainPlans>(module, "ChainPlans", "Data of one chain that its plans share on all devices.")
         .def(py::init<const Chain&, const Graph&, bool, Seconds>(), "chain"_a, "graph"_a, "cut"_a, "compute"_a,
              py::keep_alive<1, 3>())

@@ -12,7 +12,9 @@
 #include "support.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <stdexcept>
 
 namespace memsched::bindings {
 namespace {
@@ -99,6 +101,18 @@ void bind_sets(py::module_& module) {
 
 void bind_fluid(py::module_& module) {
     py::class_<FluidChain>(module, "FluidChain", "A chain in the interruptible link model, times in link bytes.")
+        .def(
+            py::init([](const Column<double>& forward, const Column<double>& backward, const Column<double>& activation,
+                        const Column<double>& gradient, const Column<double>& forward_overhead,
+                        const Column<double>& backward_overhead, double capacity) {
+                FluidChain chain{copied(forward),  copied(backward),         copied(activation),
+                                 copied(gradient), copied(forward_overhead), copied(backward_overhead),
+                                 capacity};
+                check_fluid_chain(chain);
+                return chain;
+            }),
+            py::arg("forward"), py::arg("backward"), py::arg("activation"), py::arg("gradient"),
+            py::arg("forward_overhead"), py::arg("backward_overhead"), py::arg("capacity"))
         .def_property_readonly("min_capacity", &fluid_min_capacity)
         .def(
             "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
@@ -111,12 +125,14 @@ void bind_fluid(py::module_& module) {
         .def_readonly("states", &DynprogSolution::states);
     module.def(
         "dynprog",
-        [](const FluidChain& chain, bool hash, std::size_t max_states) {
-            const DynprogOptions options{0, max_states};
-            const PythonProgress ticker;
+        [](const FluidChain& chain, bool hash, double gap, std::size_t max_states, std::optional<double> time_limit,
+           const py::object& progress) {
+            const DynprogOptions options{gap, max_states};
+            const PythonProgress ticker(time_limit, progress);
             return (hash ? dynprog_hash : dynprog)(chain, options, ticker.progress());
         },
-        "chain"_a, "hash"_a = false, "max_states"_a = std::size_t{40'000'000});
+        "chain"_a, "hash"_a = false, "gap"_a = 0.0, "max_states"_a = std::size_t{40'000'000},
+        "time_limit"_a = py::none(), "progress"_a = py::none());
 }
 
 } // namespace
@@ -133,16 +149,18 @@ void bind_planners(py::module_& module) {
     module.def(
         "cut_bound",
         [](const Graph& graph, const Device& device, Bytes budget, std::optional<double> time_limit) {
-            const PythonProgress ticker(time_limit, py::none());
-            const py::gil_scoped_release free;
+            const PythonProgress ticker(time_limit);
             const CutBound found = cut_bound(graph, device, budget, ticker.progress());
             return std::tuple(found.seconds, found.op, found.price);
         },
-        py::arg("graph"), py::arg("device"), py::arg("budget"), py::arg("time_limit") = py::none(),
+        "graph"_a, "device"_a, "budget"_a, "time_limit"_a = py::none(),
         "The bound, and the op and the price per byte that prove it; -1 and 0 where it is the sum of the times.");
     module.def(
         "cut_flows",
         [](const Graph& graph, OpId op, Seconds price) {
+            if (op < 0 || at(op) >= graph.ops().size() || !(price > 0 && std::isfinite(price))) {
+                throw std::invalid_argument("op or price out of range");
+            }
             const Progress progress;
             Pace pace(progress);
             Retention retention(graph, op);
@@ -153,7 +171,7 @@ void bind_planners(py::module_& module) {
             }
             return std::pair(exact, flows);
         },
-        py::arg("graph"), py::arg("op"), py::arg("price"),
+        "graph"_a, "op"_a, "price"_a,
         "The price, and the flows (op or -1, tensor, seconds) that prove the bound of this op and price.");
     module.def(
         "recompute_bound",

@@ -20,7 +20,6 @@ __all__: list[str] = [
     "Device",
     "DynprogSolution",
     "FluidChain",
-    "FluidSizes",
     "FluidSolution",
     "Graph",
     "Lifetimes",
@@ -30,10 +29,11 @@ __all__: list[str] = [
     "Timeline",
     "Unrolled",
     "class_schedule",
+    "cut_bound",
+    "cut_flows",
     "dynprog",
     "feature_maps",
     "fixed_choices",
-    "fluid_bandwidth",
     "graph_bounds",
     "graph_min_memory",
     "graph_peak_memory",
@@ -614,6 +614,16 @@ class FluidChain:
     A chain in the interruptible link model, times in link bytes.
     """
 
+    def __init__(
+        self,
+        forward: numpy.typing.ArrayLike,
+        backward: numpy.typing.ArrayLike,
+        activation: numpy.typing.ArrayLike,
+        gradient: numpy.typing.ArrayLike,
+        forward_overhead: numpy.typing.ArrayLike,
+        backward_overhead: numpy.typing.ArrayLike,
+        capacity: float,
+    ) -> None: ...
     def makespan(self, offloaded: numpy.typing.ArrayLike) -> float:
         """
         Makespan of one offload set in link bytes; infinity if it does not fit.
@@ -656,36 +666,9 @@ class ChainPlanner:
     """
 
     @staticmethod
-    def dynprog(
-        slots: int | None, max_rounds: int, gap: float, max_states: int, hash: bool, break_ties: bool
-    ) -> ChainPlanner: ...
+    def dynprog(slots: int | None, max_rounds: int, gap: float, max_states: int, break_ties: bool) -> ChainPlanner: ...
     @staticmethod
     def greedy() -> ChainPlanner: ...
-
-class FluidSizes:
-    """
-    A chain in the interruptible model, on any device.
-    """
-
-    def __init__(self, chain: Chain, compute: float) -> None: ...
-    def exact(self, capacity: int, bandwidth: float) -> FluidChain: ...
-    def in_slots(self, capacity: int, bandwidth: float, slots: int) -> FluidChain:
-        """
-        The first discretisation.
-        """
-
-    def prefix(self, excess: int) -> numpy.typing.NDArray[numpy.uint8]:
-        """
-        GREEDY's set: x_0, x_1, .. until `excess` bytes are offloaded.
-        """
-
-    def solve(
-        self, capacity: int, bandwidth: float, dynprog: ChainPlanner, time_limit: float | None = None
-    ) -> FluidSolution: ...
-    @property
-    def least(self) -> int: ...
-    @property
-    def peak(self) -> int: ...
 
 class ChainPlans:
     """
@@ -841,7 +824,24 @@ def class_schedule(
     classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.
     """
 
-def dynprog(chain: FluidChain, hash: bool = False, max_states: int = 40000000) -> DynprogSolution: ...
+def cut_bound(graph: Graph, device: Device, budget: int, time_limit: float | None = None) -> tuple[float, int, float]:
+    """
+    The bound, and the op and the price per byte that prove it; -1 and 0 where it is the sum of the times.
+    """
+
+def cut_flows(graph: Graph, op: int, price: float) -> tuple[float, list[tuple[int, int, float]]]:
+    """
+    The price, and the flows (op or -1, tensor, seconds) that prove the bound of this op and price.
+    """
+
+def dynprog(
+    chain: FluidChain,
+    hash: bool = False,
+    gap: float = 0.0,
+    max_states: int = 40000000,
+    time_limit: float | None = None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> DynprogSolution: ...
 def feature_maps(graph: Graph) -> list[int]:
     """
     Ids of the activations that the backward reads, in the order of writing.
@@ -852,7 +852,6 @@ def fixed_choices(graph: Graph, workspace_limit: int) -> Graph:
     The graph with one algorithm per op: the fastest whose workspace is within the limit.
     """
 
-def fluid_bandwidth(d2h: float, h2d: float, compute: float) -> float: ...
 def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, float, float]:
     """
     (compute, transfer, fractional) in seconds.

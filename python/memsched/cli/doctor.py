@@ -23,6 +23,7 @@ from memsched.cli.inputs import json_option
 from memsched.cli.show import answer, facts
 from memsched.errors import MemschedError
 from memsched.planners.chain.dynprog import dynprog
+from memsched.problems import discretize
 from memsched.problems.problem import simulate
 from memsched.support.units import format_bytes, format_seconds
 from memsched.validation.plan import validate
@@ -30,6 +31,7 @@ from memsched.validation.plan import validate
 EXTRAS = ("cli", "ilp", "report", "sweep", "dask", "torch")
 AGAIN = "install memsched again: pip install --force-reinstall memsched, or pip install -e . in a checkout"
 
+_COMPILED = (".so", ".pyd")
 _TORCH_SECONDS = 120
 # Run in a separate process, so that a broken PyTorch or driver cannot stop the doctor.
 _ASK_TORCH = """
@@ -169,6 +171,7 @@ def examine() -> dict[str, Any]:
     """The output of `memsched doctor` as a document."""
     extras = {name: _extra(name, needs) for name, needs in _requirements().items()}
     torch = _installed("torch")
+    module = str(discretize.__file__)
     found: dict[str, Any] = {
         "memsched": {
             "version": memsched.__version__,
@@ -184,6 +187,7 @@ def examine() -> dict[str, Any]:
         "cores": _cores(),
         "numpy": _installed("numpy"),
         "extension": {"file": str(_core.__file__), "version": getattr(_core, "__version__", None)},
+        "discretize": {"file": module, "compiled": module.endswith(_COMPILED)},
         "profiles": _profiles(),
         "extras": extras,
         "torch": None if torch is None else {"version": torch, **_ask_torch()},
@@ -235,7 +239,9 @@ def _accelerator(torch: dict[str, Any]) -> str:
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     """The lines of the report."""
-    python, cores, test, shipped = found["python"], found["cores"], found["self_test"], found["profiles"]
+    python, cores, test = found["python"], found["cores"], found["self_test"]
+    shipped, compiled = found["profiles"], found["discretize"]["compiled"]
+    module = Path(found["discretize"]["file"]).name
     rows = [
         ("Python", f"{python['version']} ({python['implementation']}), {python['executable']}"),
         ("platform", found["platform"]),
@@ -244,6 +250,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("memsched", f"{found['memsched']['version']} in {found['memsched']['folder']}"),
         ("installed", found["memsched"]["installed"] or "not as a package: it is imported from its folder"),
         ("extension", f"{found['extension']['version'] or 'unknown'}, {Path(found['extension']['file']).name}"),
+        ("discretize", f"compiled, {module}" if compiled else f"not compiled, {module} (as in editable installs)"),
         ("profiles", f"{shipped['chains']} chains and {shipped['graphs']} graphs, {shipped['folder']}"),
         *((f"[{name}]", _packages(extra)) for name, extra in found["extras"].items()),
     ]

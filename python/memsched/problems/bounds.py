@@ -9,7 +9,7 @@ from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InternalError
 from memsched.problems.family import GraphFamily
-from memsched.problems.fluid import fluid_chain
+from memsched.problems.fluid import fluid_chain, fluid_solve
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.support import checks
 from memsched.support.docstrings import documented
@@ -142,7 +142,7 @@ def bounds(
     if isinstance(problem, Chain):
         instance = fluid_chain(problem, device)
         if instance.feasible:
-            solution = instance.solve(time_limit=time_limit)
+            solution = fluid_solve(instance, time_limit=time_limit)
             interruptible, proven = solution.lower_bound, solution.optimal
     return Bounds(
         compute=compute,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, replace
 
-from memsched._core import Chain, ChainPlanner, Device, FluidChain, FluidSizes, FluidSolution, fluid_bandwidth
+import numpy as np
+
+from memsched import _core
+from memsched._core import Chain, Device
+from memsched.problems.discretize import bump, ceil_partial_sums, ceil_slots, floor_partial_sums
+from memsched.support.types import Flags, Progress
 
 MAX_STATES = 40_000_000
+FALLBACK_STATES = 1_000_000  # limit of the search on real sizes after a failed discretisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,46 +24,194 @@ class FluidInstance:
     `bandwidth` is that of one link for both directions; for two different bandwidths, their harmonic mean.
     """
 
-    sizes: FluidSizes
+    chain: Chain
     capacity: int
     bandwidth: float
 
     @property
+    def activation(self) -> list[float]:
+        """x_0 .. x_{L+1} in bytes."""
+        return [float(self.chain.activation[0]), *self.chain.saved.tolist()]
+
+    @property
+    def peak(self) -> int:
+        """M_peak less resident: the paper's peak with everything kept."""
+        held = np.cumsum([int(self.chain.activation[0]), *self.chain.saved.tolist()])[1:]
+        gradients = self.chain.gradient[:-1] + self.chain.gradient[1:]
+        return int(
+            max(
+                np.max(held + self.chain.forward_overhead),
+                np.max(held + gradients + self.chain.backward_overhead),
+            )
+        )
+
+    @property
+    def min_capacity(self) -> int:
+        """Least M less resident for which any offload set is feasible."""
+        return int(self.exact().min_capacity)
+
+    @property
     def feasible(self) -> bool:
         """Whether any offload set fits; without a link, whether everything does."""
-        return self.capacity >= (self.sizes.peak if self.bandwidth == 0 else self.sizes.least)
+        return self.capacity >= (self.peak if self.bandwidth == 0 else self.min_capacity)
 
-    def exact(self) -> FluidChain:
+    def exact(self) -> _core.FluidChain:
         """The instance in bytes and link bytes."""
-        return self.sizes.exact(self.capacity, self.bandwidth)
+        chain, speed = self.chain, self.bandwidth if math.isfinite(self.bandwidth) else 0.0
+        return _core.FluidChain(
+            chain.forward_time * speed,
+            chain.backward_time * speed,
+            np.array(self.activation, np.float64),
+            np.array(chain.gradient, np.float64),
+            np.array(chain.forward_overhead, np.float64),
+            np.array(chain.backward_overhead, np.float64),
+            self.capacity,
+        )
 
-    def in_slots(self, slots: int) -> FluidChain:
-        """The instance in slots, as the first round of the discretisation has it."""
-        return self.sizes.in_slots(self.capacity, self.bandwidth, slots)
+    def in_slots(self, width: float, slots: int, activation: list[float]) -> _core.FluidChain:
+        """The instance in slots of `width` bytes, with the given rounded activations."""
+        chain = self.chain
+        # Arrays: Ctrl-C while the extension converts a list would become a TypeError.
+        return _core.FluidChain(
+            np.array(floor_partial_sums((chain.forward_time * self.bandwidth).tolist(), width)),
+            np.array(floor_partial_sums((chain.backward_time * self.bandwidth).tolist(), width)),
+            np.array(activation),
+            np.array(ceil_slots(chain.gradient.tolist(), width)),
+            np.array(ceil_slots(chain.forward_overhead.tolist(), width)),
+            np.array(ceil_slots(chain.backward_overhead.tolist(), width)),
+            slots,
+        )
 
-    def solve(self, *, gap: float = 0.0, time_limit: float | None = None) -> FluidSolution:
-        """Solve a feasible instance on its real sizes."""
-        return self.sizes.solve(self.capacity, self.bandwidth, dynprog_planner(None, gap=gap), time_limit)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FluidSolution:
+    """An offload set and its value in the interruptible model.
+
+    Attributes
+    ----------
+    offloaded : ndarray of uint8, shape [n]
+        Flag k: x_k is offloaded.
+    makespan, lower_bound : float
+        Seconds on the real sizes. The bound holds for every set; it is 0 if a discretised solution proves none.
+    optimal : bool
+        Proven for the instance as solved (in slots, if slots were used).
+    states, rounds, slots : int
+        Dynamic program states generated, discretisation rounds, slots used (0: exact).
+    """
+
+    offloaded: Flags
+    makespan: float
+    lower_bound: float
+    optimal: bool
+    states: int
+    rounds: int
+    slots: int
 
 
 def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
     """The paper's instance of a chain on a device."""
-    compute = float(chain.forward_time.sum() + chain.backward_time.sum())
-    return FluidInstance(
-        sizes=FluidSizes(chain, compute),
-        capacity=device.memory - chain.resident,
-        bandwidth=fluid_bandwidth(device.d2h, device.h2d, compute),
+    speeds = (device.d2h, device.h2d)
+    if min(speeds) == 0:
+        bandwidth = 0.0
+    elif device.d2h == device.h2d:
+        bandwidth = device.d2h
+    else:
+        bandwidth = 2.0 / sum(1.0 / speed for speed in speeds)
+    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
+    if not seconds * bandwidth < 1e300:
+        bandwidth = math.inf  # the link moves more bytes in that time than a double can hold: treat it as free
+    return FluidInstance(chain=chain, capacity=device.memory - chain.resident, bandwidth=bandwidth)
+
+
+def prefix_set(instance: FluidInstance, excess: int) -> Flags:
+    """x_0, x_1, .. until `excess` bytes are offloaded (GREEDY)."""
+    sizes = np.array(instance.activation[:-1])
+    before = np.concatenate([[0.0], np.cumsum(sizes)[:-1]])
+    return ((before < excess) & (excess > 0)).astype(np.uint8)
+
+
+def fluid_solve(
+    instance: FluidInstance,
+    *,
+    gap: float = 0.0,
+    hash_tables: bool = False,
+    max_states: int = MAX_STATES,
+    time_limit: float | None = None,
+    progress: Progress = None,
+) -> FluidSolution:
+    """Solve a feasible instance on its real sizes."""
+    compute = float(instance.chain.forward_time.sum() + instance.chain.backward_time.sum())
+    if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
+        chosen = prefix_set(instance, instance.peak - instance.capacity)
+        return FluidSolution(
+            offloaded=chosen, makespan=compute, lower_bound=compute, optimal=True, states=0, rounds=0, slots=0
+        )
+    solution = _core.dynprog(instance.exact(), hash_tables, gap, max_states, time_limit, progress)
+    return FluidSolution(
+        offloaded=np.array(solution.offloaded),
+        makespan=solution.makespan / instance.bandwidth,
+        lower_bound=solution.lower_bound / instance.bandwidth,
+        optimal=solution.optimal,
+        states=solution.states,
+        rounds=0,
+        slots=0,
     )
 
 
-def dynprog_planner(
-    slots: int | None = 500,
+def fluid_solve_in_slots(
+    instance: FluidInstance,
+    slots: int,
     *,
-    hash_tables: bool = False,
-    break_ties: bool = False,
+    max_rounds: int,
     gap: float = 0.0,
-    max_rounds: int = 50,
     max_states: int = MAX_STATES,
-) -> ChainPlanner:
-    """DYNPROG as a planner of the core: by dominance and bounds, or by hash tables alone."""
-    return ChainPlanner.dynprog(slots, max_rounds, gap, max_states, hash_tables, break_ties)
+    time_limit: float | None = None,
+    progress: Progress = None,
+) -> FluidSolution:
+    """Solve a feasible instance in slots by the paper's algorithm: the reference for what the core does itself.
+
+    It is solved repeatedly with finer activations until the set fits the real sizes.
+
+    Gradients and overheads are rounded up, so close to the minimum there may be no solution in slots. Then, and after
+    `max_rounds` rounds, the real sizes are used, with at most `FALLBACK_STATES` states.
+
+    Raises
+    ------
+    LimitError
+        The hash tables exceed `max_states`.
+    """
+    if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
+        return fluid_solve(instance)
+    exact = instance.exact()
+    width = instance.capacity / slots
+    activation = ceil_partial_sums(instance.activation, width)
+    deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+
+    def left() -> float | None:
+        return None if time_limit is None else max(0.0, deadline - time.perf_counter())
+
+    states, rounds = 0, 0
+    while rounds < max_rounds and (rounds == 0 or time.perf_counter() < deadline):
+        rounded = instance.in_slots(width, slots, activation)
+        if rounded.min_capacity > slots:
+            break
+        rounds += 1
+        solution = _core.dynprog(rounded, True, gap, max_states, left(), progress)
+        states += solution.states
+        makespan = exact.makespan(solution.offloaded)
+        if math.isfinite(makespan):
+            return FluidSolution(
+                offloaded=np.array(solution.offloaded),
+                makespan=makespan / instance.bandwidth,
+                lower_bound=0.0,
+                optimal=solution.optimal,
+                states=states,
+                rounds=rounds,
+                slots=slots,
+            )
+        if not bump(activation, instance.activation, width):
+            break
+    fallback = fluid_solve(
+        instance, gap=gap, max_states=min(max_states, FALLBACK_STATES), time_limit=left(), progress=progress
+    )
+    return replace(fallback, states=fallback.states + states, rounds=rounds)

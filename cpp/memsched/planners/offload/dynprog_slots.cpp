@@ -52,14 +52,9 @@ std::vector<double> doubles(const std::vector<Bytes>& column) { return {column.b
 
 bool is_link(Bandwidth bandwidth) { return bandwidth > 0 && std::isfinite(bandwidth); }
 
-DynprogSolution search(const FluidChain& chain, const FluidOptions& options, const Progress& progress) {
-    return options.hash_tables ? dynprog_hash(chain, options.search, progress)
-                               : dynprog(chain, options.search, progress);
-}
-
-FluidSolution solve_exactly(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const FluidOptions& options,
+FluidSolution solve_exactly(const FluidSizes& sizes, Bytes capacity, Bandwidth bandwidth, const DynprogOptions& options,
                             const Progress& progress) {
-    DynprogSolution found = search(sizes.exact(capacity, bandwidth), options, progress);
+    DynprogSolution found = dynprog(sizes.exact(capacity, bandwidth), options, progress);
     return {std::move(found.offloaded),
             found.makespan / bandwidth,
             found.lower_bound / bandwidth,
@@ -154,7 +149,7 @@ FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth ban
         return {sizes.prefix(sizes.peak() - capacity), sizes.compute(), sizes.compute(), true, 0, 0, 0};
     }
     if (!options.slots) {
-        return solve_exactly(sizes, capacity, bandwidth, options, progress);
+        return solve_exactly(sizes, capacity, bandwidth, options.search, progress);
     }
     const auto slots = static_cast<double>(*options.slots);
     const double width = static_cast<double>(capacity) / slots;
@@ -168,7 +163,7 @@ FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth ban
             break;
         }
         ++rounds;
-        DynprogSolution found = search(rounded, options, progress);
+        DynprogSolution found = dynprog(rounded, options.search, progress);
         states += found.states;
         const double makespan = fluid_makespan(exact, found.offloaded);
         if (std::isfinite(makespan)) {
@@ -178,9 +173,9 @@ FluidSolution fluid_solve(const FluidSizes& sizes, Bytes capacity, Bandwidth ban
             break;
         }
     }
-    FluidOptions pruned{std::nullopt, 0, options.search};
-    pruned.search.max_states = std::min(pruned.search.max_states, fallback_states);
-    FluidSolution fallback = solve_exactly(sizes, capacity, bandwidth, pruned, progress);
+    DynprogOptions search = options.search;
+    search.max_states = std::min(search.max_states, fallback_states);
+    FluidSolution fallback = solve_exactly(sizes, capacity, bandwidth, search, progress);
     fallback.states += states;
     fallback.rounds = rounds;
     return fallback;

@@ -44,7 +44,6 @@ struct FluidOptions {
     std::optional<std::int64_t> slots; // none: real sizes
     int max_rounds = 50;               // of the discretisation; then the real sizes decide
     DynprogOptions search;
-    bool hash_tables = false; // by the paper's Algorithm 1 alone
 };
 
 struct FluidSolution {

@@ -5,16 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from memsched._core import Chain, Device
+from memsched import _core
+from memsched._core import Chain, ChainPlanner, Device
 from memsched.errors import InvalidInputError
 from memsched.planners import minimum
 from memsched.planners.entry import Figures, Planner
-from memsched.planners.sets import begin_chain, plans_of
-from memsched.problems.fluid import MAX_STATES, dynprog_planner
+from memsched.planners.sets import ChainCall, begin_chain, plans_of
+from memsched.problems.fluid import MAX_STATES, FluidSolution, fluid_chain, fluid_solve, fluid_solve_in_slots
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support import checks
-from memsched.support.types import Progress
+from memsched.support.types import Flags, Progress
+
+
+def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
+    """The set that DYNPROG offloads by the paper's Algorithm 1, if not everything fits."""
+    instance = fluid_chain(call.chain, call.device)
+    if slots is None:
+        solution = fluid_solve(instance, hash_tables=True, **options)
+    else:
+        solution = fluid_solve_in_slots(instance, slots, max_rounds=max_rounds, **options)
+    return call.tensors(solution.offloaded), solution
 
 
 def _checked_ties(ties: str | None, method: str) -> str:
@@ -40,6 +51,18 @@ def _checked(
         "gap": checks.non_negative("gap", gap, "units"),
     }
     return slots, ties, limits
+
+
+def dynprog_planner(
+    slots: int | None = 500,
+    *,
+    break_ties: bool = False,
+    gap: float = 0.0,
+    max_rounds: int = 50,
+    max_states: int = MAX_STATES,
+) -> ChainPlanner:
+    """DYNPROG by dominance and bounds, as a planner of the core."""
+    return ChainPlanner.dynprog(slots, max_rounds, gap, max_states, break_ties)
 
 
 def dynprog_figures(
@@ -134,9 +157,13 @@ def dynprog(
     slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
     time_limit = checks.time_limit(time_limit)
     call = begin_chain(dynprog, chain, M, beta, device, chunk)
-    planner = dynprog_planner(slots, hash_tables=method == "hash", break_ties=ties == "simulate", **limits)
-    chosen, solution = call.plans.choose(planner, call.device, time_limit, progress)
-    assert solution is not None
+    solution: FluidSolution | _core.FluidSolution | None
+    if method == "hash" and call.excess > 0:
+        chosen, solution = _paper_set(call, slots, time_limit=time_limit, progress=progress, **limits)
+    else:
+        planner = dynprog_planner(slots, break_ties=ties == "simulate", **limits)
+        chosen, solution = call.plans.choose(planner, call.device, time_limit, progress)
+        assert solution is not None
     params: dict[str, Any] = {
         "slots": slots,
         "method": method,

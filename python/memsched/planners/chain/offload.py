@@ -7,13 +7,15 @@ import time
 import numpy as np
 
 from memsched import _core
-from memsched._core import Chain, ChainPlanner, Device
+from memsched._core import Chain, Device
 from memsched.planners import minimum
 from memsched.planners.call import over_at, seconds_left
+from memsched.planners.chain.dynprog import dynprog_planner
+from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import Planner
 from memsched.planners.sets import SIMULATED, ChainCall, begin_chain
 from memsched.problems.bounds import graph_bound
-from memsched.problems.fluid import dynprog_planner
+from memsched.problems.fluid import fluid_chain, fluid_solve
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
 from memsched.support import checks
@@ -64,15 +66,22 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
     everything[_core.movable_tensors(call.graph)] = 1
     all_stages = call.tensors(np.ones(call.chain.n, np.uint8))
     starts = [
-        call.plans.choose(ChainPlanner.greedy(), call.device)[0],
+        call.plans.choose(GREEDY, call.device)[0],
         call.plans.release_prefix(call.device),
         _fitted_prefix(call),
         all_stages,
         everything,
     ]
     if call.device.memory >= minimum.of_fluid_model(call.chain):
-        for fluid in (dynprog_planner(), dynprog_planner(None, gap=1e-3, max_states=FLUID_STATES)):
-            starts.append(call.plans.choose(fluid, call.device, seconds_left(until), progress)[0])
+        starts.append(call.plans.choose(dynprog_planner(), call.device, seconds_left(until), progress)[0])
+        exact = fluid_solve(
+            fluid_chain(call.chain, call.device),
+            gap=1e-3,
+            max_states=FLUID_STATES,
+            time_limit=seconds_left(until),
+            progress=progress,
+        )
+        starts.append(call.tensors(exact.offloaded))
     return starts + (_windows(call) if call.device.host_memory is not None else [])
 
 
