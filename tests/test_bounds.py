@@ -121,14 +121,14 @@ def test_no_schedule_beats_the_bound_with_recomputation(case: tuple[ms.Chain, ms
 
 
 def test_the_bound_with_recomputation_by_hand() -> None:
-    """B2 fills the memory with a1, a2 and tape2, and B1 needs the 12 bytes of a0 and tape1 afterwards.
+    """F2 and B2 fill the memory with a1, a2 and tape2, and B1 needs the 12 bytes of a0 and tape1 afterwards.
 
     At 4 bytes a second they come and go within the 9 seconds of compute. At 2 bytes a second, x bytes leave in x / 2
-    seconds and B2 and B1 take 5 more, and F1 again, for the 9 bytes of tape1, 3 (12 - x) / 9 beside 9: both make 9.8 at
-    x = 9.6. Without a link nothing makes a0 again.
+    seconds before F2 starts, then F2, B2 and B1 take 6, and F1 again, for the 9 bytes of tape1, 3 (12 - x) / 9; all
+    runs take 9 and the latter: both make 11 at x = 6. Without a link nothing makes a0 again.
     """
     chain = ms.Chain([3, 1], [4, 1], [3, 2, 2], [0, 0, 0], saved=[11, 12])
-    for bandwidth, expected in ((4.0, 9.0), (2.0, 9.8), (0.0, inf)):
+    for bandwidth, expected in ((4.0, 9.0), (2.0, 11.0), (0.0, inf)):
         found = ms.bounds(chain, 14, bandwidth, recompute=True)
         assert found.recompute == pytest.approx(expected)
         assert found.compute == 9

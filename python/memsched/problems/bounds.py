@@ -32,8 +32,8 @@ class Bounds:
         Optimum if any fraction of a tensor may move at any time (Theorem 2), on the graph's tensors, for schedules
         that run each op once, in graph order. Tapes that no op reads need not be written.
     recompute : float
-        What does not fit beside an op that runs once is prefetched or recomputed; holds for schedules that recompute,
-        too.
+        What does not fit when an op starts is prefetched or recomputed, each tensor with what that takes (a minimum
+        cut); holds for schedules that recompute or reorder, too.
     best : float
         The largest bound that holds for every schedule of the decision space.
     interruptible : float or None
