@@ -15,17 +15,15 @@ from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, ScheduleError
 from memsched.problems.bounds import BOUND_ON, bound_of
 from memsched.problems.family import GraphFamily, count_rounds
-from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, simulate
+from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate
 from memsched.support import checks
 from memsched.support.documents import (
     Document,
     Source,
     check_keys,
     check_plain,
-    read_chain,
     read_device,
     read_document,
-    read_graph,
     read_plan,
 )
 
@@ -199,7 +197,7 @@ class Result:
             if not (key == "estimate" and document[key] is None):
                 checks.non_negative(f"{key} of the result", document[key], "seconds")
         read: Document = {key: document[key] for key in _KEYS if key in document and key != "optimal"}
-        read["problem"] = _read_problem(document["problem"])
+        read["problem"] = problem_from(document["problem"])
         read["device"] = read_device(document["device"])
         read["schedule"] = read_plan(document["schedule"])
         read["timeline"] = _timeline(document["timeline"], read)
@@ -237,14 +235,6 @@ def _bounded(read: Document, old: bool) -> Document:
     if old:
         return {**read, "bound_on": on, "lower_bound": known[on]}
     raise ScheduleError(f"lower_bound of the result is {said}, but only {known[on]} can be derived; plan again")
-
-
-def _read_problem(document: Document) -> Problem:
-    if document.get("format") == "memsched-graph/1":
-        return read_graph(document)
-    if document.get("format") == "memsched-family/1":
-        return GraphFamily.from_json(document)
-    return read_chain(document)
 
 
 def _timeline(document: Document, read: Document) -> Timeline:

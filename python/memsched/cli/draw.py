@@ -21,12 +21,13 @@ from memsched.cli.inputs import (
 )
 from memsched.cli.plan import Planning, planner_options
 from memsched.cli.show import print_json, print_rich
+from memsched.problems.problem import problem_from
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses as draw_addresses
 from memsched.show.plots.classes import plot_classes as draw_classes
 from memsched.show.plots.plan import plot as draw
 from memsched.show.trace import trace as make_trace
-from memsched.study.sources import PROBLEMS, named_problem, problem_from
+from memsched.study.sources import PROBLEMS, named_problem
 from memsched.support.documents import write_document
 from memsched.support.units import format_seconds
 

@@ -17,10 +17,10 @@ from memsched._core import Device, Schedule
 from memsched.errors import InvalidInputError
 from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import parse_memory
-from memsched.problems.problem import Problem, simulate
+from memsched.problems.problem import Problem, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
-from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem, problem_from
+from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem
 from memsched.support.documents import Document, read_device, read_document, read_plan
 from memsched.support.files import read_stream
 from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds

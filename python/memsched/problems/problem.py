@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
+from memsched.support.documents import Document, read_chain, read_graph
 from memsched.support.memo import once_per_object
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
@@ -18,6 +19,15 @@ ChunkLike: TypeAlias = int | str | None
 @once_per_object
 def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
     return _core.to_graph(chain, chunk)
+
+
+def problem_from(document: Document) -> Problem:
+    """A chain, a graph or a family from its JSON form."""
+    if document.get("format") == "memsched-graph/1":
+        return read_graph(document)
+    if document.get("format") == "memsched-family/1":
+        return GraphFamily.from_json(document)
+    return read_chain(document)
 
 
 def name_of(problem: Problem) -> str:
@@ -102,15 +112,14 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
         raise InvalidInputError(f"device is {device!r}; it must be a Device")
     if memory is None and bandwidth is None:
         return device
-    return Device(
-        device.memory if memory is None else checks.memory("M", memory),
-        d2h=device.d2h if speed is None else speed,
-        h2d=device.h2d if speed is None else speed,
-        duplex=device.duplex,
-        latency=device.latency,
-        host_memory=device.host_memory,
-        name=device.name,
-    )
+    changes: dict[str, Any] = {} if memory is None else {"memory": checks.memory("M", memory)}
+    return altered(device, **changes, **({} if speed is None else {"d2h": speed, "h2d": speed}))
+
+
+def altered(device: Device, **changes: Any) -> Device:
+    """The device with other values of some fields."""
+    fields = ("memory", "d2h", "h2d", "duplex", "latency", "host_memory", "name")
+    return Device(**({name: getattr(device, name) for name in fields} | changes))
 
 
 def check_kinds(problem: object, schedule: object, device: object) -> None:

@@ -11,7 +11,7 @@ from memsched._core import Chain, Device, Graph
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, graph_of, peak_memory
+from memsched.problems.problem import Problem, altered, graph_of, peak_memory
 from memsched.support.memo import once_per_object
 
 FINE = 18  # memories from the least to the peak, and octaves between links, if planning takes little time
@@ -47,26 +47,14 @@ def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterat
         hosts += [one for one in _hosts(problem) if one < device.host_memory]
     for d2h, h2d in dict.fromkeys(links):
         for memory in memories:
-            rung = _on(device, memory, d2h, h2d, device.host_memory)
+            rung = altered(device, memory=memory, d2h=d2h, h2d=h2d)
             if best() <= recompute_bound(graph_of(problem), rung):
                 if memory == device.memory:
                     return
                 break
             for host in hosts:
                 if (memory, d2h, h2d, host) != (device.memory, device.d2h, device.h2d, device.host_memory):
-                    yield _on(device, memory, d2h, h2d, host)
-
-
-def _on(device: Device, memory: int, d2h: float, h2d: float, host: int | None) -> Device:
-    return Device(
-        memory,
-        d2h=d2h,
-        h2d=h2d,
-        duplex=device.duplex,
-        latency=device.latency,
-        host_memory=host,
-        name=device.name,
-    )
+                    yield altered(rung, host_memory=host)
 
 
 @once_per_object

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from memsched import profiles
 from memsched.errors import InvalidInputError
-from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem
-from memsched.support.documents import Document, read_chain, read_document, read_graph
+from memsched.problems.problem import Problem, problem_from
+from memsched.support.documents import read_document
 from memsched.support.units import parse_bandwidth
 
 PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
@@ -35,15 +33,6 @@ def named_problem(source: str) -> Problem | None:
             "such as analytic:resnet50:512 or analytic:vgg16:256:k40m"
         )
     return profiles.analytic(network, int(numbers[0]), *numbers[1:])
-
-
-def problem_from(document: Document) -> Problem:
-    """A chain, a graph or a family from its JSON form."""
-    readers: dict[str, Callable[[Document], Problem]] = {
-        "memsched-graph/1": read_graph,
-        "memsched-family/1": GraphFamily.from_json,
-    }
-    return readers.get(read_document(document, *PROBLEMS)["format"], read_chain)(document)
 
 
 def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:

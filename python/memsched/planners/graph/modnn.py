@@ -15,7 +15,7 @@ from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
 from memsched.problems.family import GraphFamily, count_rounds
-from memsched.problems.problem import Problem, graph_of, make_device, simulate
+from memsched.problems.problem import Problem, altered, graph_of, make_device, simulate
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.checks import EXACT_BYTES
@@ -126,19 +126,7 @@ def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[Gra
     exchange = gradients / device.d2h + gradients / device.h2d + 3 * gradients / added
     if not math.isfinite(exchange):
         raise InvalidInputError("gpus is 2, but the link is too slow to ever exchange gradients; give a faster one")
-    return half, _half_the_link(device), exchange
-
-
-def _half_the_link(device: Device) -> Device:
-    return Device(
-        device.memory,
-        d2h=device.d2h / 2,
-        h2d=device.h2d / 2,
-        duplex=device.duplex,
-        latency=device.latency,
-        host_memory=device.host_memory,
-        name=device.name,
-    )
+    return half, altered(device, d2h=device.d2h / 2, h2d=device.h2d / 2), exchange
 
 
 class _Rounds:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from memsched._core import Device
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem
+from memsched.problems.problem import Problem, problem_from
 from memsched.result import Result
-from memsched.study.sources import find_problem, problem_from
+from memsched.study.sources import find_problem
 from memsched.study.sweep.arguments import read_groups
 from memsched.study.sweep.memory import Memory
 from memsched.study.sweep.points import Group, SweptProblem

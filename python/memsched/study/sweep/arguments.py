@@ -13,7 +13,7 @@ from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem
+from memsched.problems.problem import Problem, altered
 from memsched.study.sources import find_problem, link_bandwidth
 from memsched.study.sweep.points import (
     MOST_POINTS,
@@ -69,10 +69,8 @@ def read_devices(
     else:
         speed = link_bandwidth(problem, "give beta")
         links = [(speed, speed)]
-    more: dict[str, Any] = {}
-    if base is not None:
-        more = {"duplex": base.duplex, "latency": base.latency, "host_memory": base.host_memory, "name": base.name}
-    return [Device(one, d2h=d2h, h2d=h2d, **more) for one in memories for d2h, h2d in links]
+    base = base or Device(1)
+    return [altered(base, memory=one, d2h=d2h, h2d=h2d) for one in memories for d2h, h2d in links]
 
 
 def _speed(given: float | str, problem: Problem) -> float:
