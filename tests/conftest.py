@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `default`, and `nightly` (HYPOTHESIS_PROFILE=nightly) with ten times the examples."""
+"""Hypothesis profiles: `default`, and `nightly` (HYPOTHESIS_PROFILE=nightly) with twenty times the examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, max_examples=50)
 settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

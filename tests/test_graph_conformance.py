@@ -331,7 +331,7 @@ def test_compare_and_plan_take_graphs() -> None:
     assert list(found) == planners_of(graph) == seen
     results = [value for value in found.values() if isinstance(value, ms.Result)]
     assert len(results) > 2
-    best = ms.plan(graph, memory, 12e9)
+    best = ms.plan(graph, memory, 12e9, time_limit=0.2)
     assert best.makespan <= min(result.makespan for result in results)
     assert np.isclose(best.lower_bound, ms.bounds(graph, memory, 12e9, recompute=True).best)
     with pytest.raises(ms.InvalidInputError, match="chunk"):
@@ -340,8 +340,7 @@ def test_compare_and_plan_take_graphs() -> None:
         ms.plan(graph, memory, 12e9, planner="greedy")
 
 
-@pytest.mark.parametrize("host", [0, 500_000_000, None])
-@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize(("host", "share"), [(0, 0.3), (500_000_000, 0.3), (500_000_000, 0.7), (None, 0.7)])
 def test_a_long_graph_is_planned_where_its_feature_maps_cannot_all_travel(host: int | None, share: float) -> None:
     graph = ms.profiles.analytic("resnet50", 8).graph
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)

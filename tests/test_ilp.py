@@ -95,7 +95,7 @@ def test_the_dynamic_program_finds_the_best_of_all_orders(case: Case) -> None:
 # Orders.
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings().max_examples)
 @given(with_kept(st.one_of(random_graphs(8), graphs(max_layers=3))))
 def test_orders_are_best(case: Case) -> None:
     graph, keep = case
@@ -341,7 +341,7 @@ def test_the_program_and_the_search_agree(seed: int, count: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(with_kept(st.one_of(random_graphs(9), graphs(max_layers=4))))
 def test_the_search_finds_what_the_program_finds(case: Case) -> None:
     graph, keep = case

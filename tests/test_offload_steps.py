@@ -83,7 +83,7 @@ def plain(steps: Steps) -> Steps:
     return [{verb: step[verb] for verb in ("run", "offload", "prefetch", "free") if verb in step} for step in steps]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(
     st.one_of(chains(max_stages=7).map(ms.to_graph), graphs(choices=False)),
     st.integers(0, 2**24),

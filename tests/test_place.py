@@ -46,7 +46,7 @@ def buffer_lists(draw: st.DrawFn, most: int = 6, fixed: bool = True, moments: in
     return found
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(buffer_lists())
 def test_search_finds_the_least_height_and_proves_it(buffers: list[Buffer]) -> None:
     placement = place(buffers, time_limit=None)

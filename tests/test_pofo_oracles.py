@@ -307,10 +307,10 @@ def compare(count: int, max_layers: int) -> Counter[str]:
 
 
 def test_the_program_is_the_best_schedule_of_every_kind() -> None:
-    seen = compare(250, 3)
-    assert seen["costs"] > 60
-    assert seen["link helps"] > 40
-    assert min(seen["waits"], seen["infeasible"]) > 5
+    seen = compare(125, 3)
+    assert seen["costs"] > 30
+    assert seen["link helps"] > 20
+    assert min(seen["waits"], seen["infeasible"]) > 2
 
 
 @pytest.mark.slow

@@ -174,12 +174,12 @@ def test_columns_are_read_only_copies_that_outlive_their_owner() -> None:
             array[0] = 7
         with pytest.raises(ValueError, match="WRITEABLE"):
             array.setflags(write=True)
-    del chain
+    timeline = ms.greedy(chain, 24, 2.0).timeline
+    arrays = (timeline.start, timeline.end, *timeline.memory)
+    del chain, timeline
     gc.collect()
     assert column.tolist() == [4, 6, 5]
-    timeline = samples()["result"].timeline
-    for array in (timeline.start, timeline.end, *timeline.memory):
-        gc.collect()
+    for array in arrays:
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 7
 

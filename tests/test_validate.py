@@ -480,7 +480,7 @@ def one_pass(document: Json, schedule: Json, machine: Json) -> tuple[list[float]
     return start, end, peak + document["resident"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(instances())
 def test_random_plans_agree_with_a_recurrence(instance: tuple[Json, Json, Json, int]) -> None:
     document, schedule, machine, need = instance
