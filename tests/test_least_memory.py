@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from itertools import permutations, product
 from math import inf
@@ -15,6 +16,7 @@ from memsched.planners.registry import PLANNERS
 from memsched.testing import chains
 from plans import graph as graph_json
 from plans import op, tensor
+from test_limits import takes
 from test_tiny_graphs import tiny_graph
 
 FEW_AND_MANY = pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.slow)])
@@ -183,3 +185,26 @@ def test_vdnn_says_what_it_needs_of_graphs(chain: ms.Chain) -> None:
     assert ms.vdnn(graph, max(1, least), 4.0).peak_memory <= max(1, least)
     (row,) = ms.sweep(graph, ["vdnn"], memory=[max(1, least)], beta=[4.0])
     assert row["status"] == "planned"
+
+
+def test_the_least_memory_of_a_long_chain_ends_where_it_cannot_be_less() -> None:
+    """Each layer looked at the ends of nearly all blocks that begin there: 0.3 seconds and more, now 0.02."""
+    chance, n = random.Random(14), 10_000
+    sizes = [1000 * chance.randint(1, 1000) for _ in range(n + 1)]
+    gradients = [0, *(size + 1000 * chance.randint(0, 2000) for size in sizes[1:])]
+    chain = ms.Chain([1.0] * n, [2.0] * n, sizes, gradients)
+    takes(0.15, lambda chain: ms.min_memory(chain, "pofo"), chain)
+
+
+@pytest.mark.parametrize("name", ["rotor", "pofo"])
+@pytest.mark.parametrize("count", [1_000, 4_000])
+def test_plans_that_run_stages_without_end_keep_the_limit(name: str, count: int) -> None:
+    """At the least memory each layer needs its own forward from the start: 12 to 30 seconds, and gigabytes."""
+    sizes = [10**9 - 99_999 * k for k in range(count + 1)]
+    chain = ms.Chain([1.0] * count, [1.0] * count, sizes, [0, *sizes[1:]])
+
+    def work(chain: ms.Chain) -> None:
+        with contextlib.suppress(ms.LimitError):
+            getattr(ms, name)(chain, ms.min_memory(chain, "rotor"), 1.0, time_limit=0.1)
+
+    takes(0.5, work, chain)

@@ -316,15 +316,6 @@ def test_a_long_chain_needs_no_look_at_all_pairs_of_layers() -> None:
     takes(0.6, lambda chain: ms.rotor(chain, M=memory, time_limit=0.1), chain)
 
 
-def test_the_least_memory_of_a_long_chain_ends_where_it_cannot_be_less() -> None:
-    """Each layer looked at the ends of nearly all blocks that begin there: 0.3 seconds and more, now 0.02."""
-    chance, n = random.Random(14), 10_000
-    sizes = [1000 * chance.randint(1, 1000) for _ in range(n + 1)]
-    gradients = [0, *(size + 1000 * chance.randint(0, 2000) for size in sizes[1:])]
-    chain = ms.Chain([1.0] * n, [2.0] * n, sizes, gradients)
-    takes(0.15, lambda chain: ms.min_memory(chain, "pofo"), chain)
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 def test_validate_takes_little_where_much_is_run_again() -> None:

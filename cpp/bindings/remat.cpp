@@ -176,22 +176,27 @@ void bind_remat(py::module_& module) {
         },
         "graph"_a, "ops"_a, "skips"_a, "Bytes, resident included, that these runs need without offloading.");
     py::class_<Unrolled>(module, "Unrolled", "A graph in which recomputation is explicit, one op per run.")
-        .def(py::init([](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips) {
+        .def(py::init([](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips,
+                         std::optional<double> time_limit) {
                  const auto runs = runs_of(graph, ops, skips);
+                 const PythonProgress ticker(time_limit, py::none());
                  const py::gil_scoped_release free;
-                 return unroll(graph, runs);
+                 return unroll(graph, runs, ticker.progress());
              }),
-             "graph"_a, "ops"_a, "skips"_a)
+             "graph"_a, "ops"_a, "skips"_a, "time_limit"_a = py::none())
         .def_readonly("graph", &Unrolled::graph)
         .def_property_readonly("tensors", view_of(&Unrolled::tensors),
                                "By tensor of the unrolled graph: the tensor of the original.")
         .def(
             "rolled",
-            [](const Unrolled& self, const Graph& graph, Schedule schedule) {
-                schedule.steps = name_steps(graph, rolled(self, resolve(self.graph, schedule)));
+            [](const Unrolled& self, const Graph& graph, Schedule schedule, std::optional<double> time_limit) {
+                const PythonProgress ticker(time_limit, py::none());
+                const py::gil_scoped_release free;
+                StepList list = rolled(self, resolve(self.graph, schedule, ticker.progress()));
+                schedule.steps = name_steps(graph, list, ticker.progress());
                 return schedule;
             },
-            py::call_guard<py::gil_scoped_release>(), "graph"_a, "schedule"_a,
+            "graph"_a, "schedule"_a, "time_limit"_a = py::none(),
             "Translates a schedule of the unrolled graph to the original.");
 }
 

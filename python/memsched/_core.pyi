@@ -795,8 +795,10 @@ class Unrolled:
     A graph in which recomputation is explicit, one op per run.
     """
 
-    def __init__(self, graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> None: ...
-    def rolled(self, graph: Graph, schedule: Schedule) -> Schedule:
+    def __init__(
+        self, graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike, time_limit: float | None = None
+    ) -> None: ...
+    def rolled(self, graph: Graph, schedule: Schedule, time_limit: float | None = None) -> Schedule:
         """
         Translates a schedule of the unrolled graph to the original.
         """

@@ -11,11 +11,12 @@ namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
-Bytes check_tensors(const GraphData& g) { // the sum of all sizes
+Bytes check_tensors(const GraphData& g, Pace& pace) { // the sum of all sizes
     std::unordered_set<std::string_view> seen;
     seen.reserve(g.tensors.size());
     Bytes total = g.resident;
     for (std::size_t i = 0; i < g.tensors.size(); ++i) {
+        pace.spend(Pace::named);
         const Tensor& t = g.tensors[i];
         const auto where = [&] { return "tensors[" + std::to_string(i) + "]"; };
         if (t.name.empty()) {
@@ -95,13 +96,14 @@ void check_choices(const Op& op, Bytes total) {
     fail(what + "no earlier op writes; list ops in a topological order");
 }
 
-std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
+std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
     Seconds compute = 0;
     std::vector<OpId> writer(g.tensors.size(), -1);
     std::vector<OpId> reader(g.tensors.size(), -1); // the last op seen reading a tensor
     std::unordered_set<std::string_view> seen;
     const auto known = [&](TensorId t) { return t >= 0 && at(t) < g.tensors.size(); };
     for (std::size_t i = 0; i < g.ops.size(); ++i) {
+        pace.spend(Pace::named);
         const Op& op = g.ops[i];
         if (op.name.empty() || !seen.insert(op.name).second) {
             fail("ops[" + std::to_string(i) + "] is named '" + op.name + "'; op names must be unique and not empty");
@@ -159,7 +161,8 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total) {
 
 } // namespace
 
-Graph::Graph(GraphData data) : data_(std::move(data)) {
+Graph::Graph(GraphData data, const Progress& progress) : data_(std::move(data)) {
+    Pace pace(progress);
     if (data_.batch < 1) {
         fail("batch is " + std::to_string(data_.batch) + "; it must be >= 1");
     }
@@ -169,8 +172,8 @@ Graph::Graph(GraphData data) : data_(std::move(data)) {
     if (data_.ops.empty()) {
         fail("ops is empty; a graph has at least one op");
     }
-    const Bytes total = check_tensors(data_);
-    writer_ = check_ops(data_, total);
+    const Bytes total = check_tensors(data_, pace);
+    writer_ = check_ops(data_, total, pace);
     taped_.assign(data_.tensors.size(), 0);
     read_ = taped_;
     for (const Op& op : data_.ops) {

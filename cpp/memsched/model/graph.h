@@ -1,6 +1,7 @@
 // Graph: one training step as ops and tensors in single assignment form. Immutable and checked on construction.
 #pragma once
 
+#include "memsched/support/progress.h"
 #include "memsched/support/units.h"
 
 #include <optional>
@@ -61,7 +62,8 @@ struct GraphData {
 // of a tensor written by an earlier op; tape within writes; each op has a choice; sums up to exact_bytes.
 class Graph {
   public:
-    explicit Graph(GraphData data);
+    // Throws Stopped when told to stop.
+    explicit Graph(GraphData data, const Progress& progress = {});
 
     const std::string& name() const { return data_.name; }
     std::int64_t batch() const { return data_.batch; }

@@ -138,7 +138,8 @@ std::vector<std::string> recomputed_ops(const Schedule& schedule) {
     return names;
 }
 
-StepList resolve(const Graph& graph, const Schedule& schedule) {
+StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& progress) {
+    Pace pace(progress);
     if (schedule.rounds.size() != 1 || schedule.rounds[0].batch != graph.batch()) {
         throw ScheduleError("the plan's rounds do not fit graph '" + graph.name() + "' of batch " +
                                 std::to_string(graph.batch()) + "; a plain graph takes one round of its own batch",
@@ -146,14 +147,17 @@ StepList resolve(const Graph& graph, const Schedule& schedule) {
     }
     Names ops, tensors;
     for (std::size_t i = 0; i < graph.ops().size(); ++i) {
+        pace.spend(Pace::named);
         ops.emplace(graph.ops()[i].name, static_cast<OpId>(i));
     }
     for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+        pace.spend(Pace::named);
         tensors.emplace(graph.tensors()[i].name, static_cast<TensorId>(i));
     }
     StepList list;
     list.steps.reserve(schedule.steps.size());
     for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
+        pace.spend(Pace::named);
         const NamedStep& named = schedule.steps[k];
         const bool is_run = named.verb == Verb::run;
         const Names& names = is_run ? ops : tensors;
@@ -180,9 +184,11 @@ StepList resolve(const Graph& graph, const Schedule& schedule) {
     return list;
 }
 
-std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list) {
+std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list, const Progress& progress) {
+    Pace pace(progress);
     std::vector<NamedStep> named(list.steps.size());
     for (std::size_t k = 0; k < named.size(); ++k) {
+        pace.spend(Pace::named);
         const Step& step = list.steps[k];
         NamedStep& out = named[k];
         out.verb = step.verb;

@@ -3,6 +3,7 @@
 
 #include "memsched/model/graph.h"
 #include "memsched/model/to_graph.h"
+#include "memsched/support/progress.h"
 
 #include <string>
 #include <utility>
@@ -84,10 +85,11 @@ std::vector<std::string> recomputed_ops(const Schedule& schedule);
 
 // Translates names to ids. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous
 // algorithm, a partly skipped tape, a step list written for another graph or batch.
-StepList resolve(const Graph& graph, const Schedule& schedule);
+// Throws Stopped when told to stop, like the next.
+StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& progress = {});
 
 // Translates ids to names.
-std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list);
+std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list, const Progress& progress = {});
 
 // A list of steps as a schedule of one round; planner: JSON text of its name and options.
 Schedule name_schedule(const Graph& graph, Bytes budget, const StepList& list, const std::string& planner,

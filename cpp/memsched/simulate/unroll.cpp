@@ -18,7 +18,8 @@ std::string instance_name(const std::string& name, int count) {
 
 } // namespace
 
-Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
+Unrolled unroll(const Graph& graph, std::span<const Run> runs, const Progress& progress) {
+    Pace pace(progress);
     GraphData data{graph.name(), graph.batch(), graph.resident(), {}, {}};
     std::vector<TensorId> origin;
     std::vector<TensorId> current(graph.tensors().size(), -1); // the current instance of each tensor
@@ -38,6 +39,7 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
     }
     bool backward = false;
     for (const Run& step : runs) {
+        pace.spend(Pace::named);
         Op op = graph.op(step.op);
         const bool skips = step.skip && !op.tape.empty();
         backward |= op.phase == Phase::backward;
@@ -66,7 +68,7 @@ Unrolled unroll(const Graph& graph, std::span<const Run> runs) {
         op.skip_workspace.reset();
         data.ops.push_back(std::move(op));
     }
-    return {Graph(std::move(data)), {runs.begin(), runs.end()}, std::move(origin)};
+    return {Graph(std::move(data), progress), {runs.begin(), runs.end()}, std::move(origin)};
 }
 
 Bytes peak_of_runs(const Graph& graph, std::span<const Run> runs) {

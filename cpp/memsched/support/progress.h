@@ -40,6 +40,7 @@ class Pace {
     bool told_to_stop() const { return progress_->tick(0) && patience_ <= 0; }
 
     static constexpr std::int64_t steps_per_tick = 1 << 17;
+    static constexpr std::int64_t named = 32; // steps for something with a name
 
   private:
     const Progress* progress_;

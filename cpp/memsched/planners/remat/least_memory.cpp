@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 namespace memsched {
 
 LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int exact)
-    : chain_(chain), blocks_(static_cast<std::size_t>(chain.layers) + 2) {
+    : chain_(chain), progress_(progress), blocks_(static_cast<std::size_t>(chain.layers) + 2) {
     const int n = chain.layers;
     if (n <= exact) {
         segments_.resize(static_cast<std::size_t>(n) + 1);
@@ -129,6 +131,14 @@ int LeastMemory::split(int first, int last, Bytes free, const Ends& upper) const
     return best;
 }
 
+void LeastMemory::check(const std::vector<RematOp>& sequence) const {
+    progress_.tick(1);
+    if (sequence.size() > most_runs) {
+        throw std::length_error("so close to the least memory a plan runs its stages more than " +
+                                std::to_string(most_runs) + " times; give more memory");
+    }
+}
+
 void LeastMemory::append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const {
     append(first, last, free, until(first, last), sequence);
 }
@@ -144,6 +154,7 @@ void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std
         for (int k = first; k <= end; ++k) {
             sequence.push_back({k, true, false});
         }
+        check(sequence);
         append(end + 1, last, free - chain_.activation[RematChain::at(end)], upper, sequence);
         append(first, end, free, sequence);
     }

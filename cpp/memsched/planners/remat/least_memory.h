@@ -15,6 +15,7 @@ namespace memsched {
 class LeastMemory {
   public:
     static constexpr int most_exact = 600;
+    static constexpr std::size_t most_runs = std::size_t{1} << 20; // of a plan, which are up to layers^2 / 2
 
     // Keeps a reference to chain. Ticks; a stop is not heard.
     LeastMemory(const RematChain& chain, const Progress& progress, int exact = most_exact);
@@ -24,6 +25,7 @@ class LeastMemory {
 
     // Plans that certainly fit, whose time is only improved by halving what is recomputed: for memories so close to the
     // least that sizes rounded up to slots do not fit. capacity >= rotor() or pofo(). PofoPlan::time is 0.
+    // Throw std::length_error beyond most_runs.
     std::vector<RematOp> rotor_sequence(Bytes capacity) const;
     PofoPlan pofo_plan(Bytes capacity) const;
 
@@ -53,9 +55,11 @@ class LeastMemory {
     // `upper`: until(.., last). Of a segment that fits, the last layer before its checkpoint.
     int split(int first, int last, Bytes free, const Ends& upper) const;
     void append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const;
+    void check(const std::vector<RematOp>& sequence) const;
     void append(int first, int last, Bytes free, const Ends& upper, std::vector<RematOp>& sequence) const;
 
     const RematChain& chain_;
+    const Progress progress_;
     std::vector<std::vector<Bytes>> segments_; // empty if not exact
     std::vector<std::array<Bytes, 2>> blocks_; // from layer i on, its input a^{i-1} or all that was saved
     Bytes rotor_ = 0;

@@ -99,16 +99,16 @@ def _plans(call: ChainCall, labels: str, slots: int | None, beam: int | None, ta
                 if found is not None:
                     yield found
                 if labels == "auto":
-                    yield from _without_link(call, table)
+                    yield from _without_link(call, table, tables)
                 if found is not None:
                     break
 
 
-def _without_link(call: ChainCall, table: RematTable) -> Iterator[Attempt]:
+def _without_link(call: ChainCall, table: RematTable, tables: Tables) -> Iterator[Attempt]:
     """rotor's plan, which may use the memory that rounding up leaves."""
     plan = rotor_plan(call, table)
     if plan is not None:
-        run = unroll(call, plan)
+        run = unroll(call, plan, tables.until)
         slots = call.capacity // table.width
         yield Attempt(plan=plan, labels="none", slots=slots, run=run, makespan=run.makespan())
 
@@ -123,7 +123,7 @@ def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables:
         capacity = call.capacity + more * table.width
         plan = table.pofo(capacity, call.device, labels == "exact", beam, tables.left, tables.progress)
         if plan is not None:
-            run = unroll(call, plan)
+            run = unroll(call, plan, tables.until)
             makespan = run.makespan()
             if makespan < math.inf:
                 slots = call.capacity // table.width
@@ -136,20 +136,26 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
     if call.excess <= 0:
         run = unroll(call, None)
         return Attempt(plan=None, labels=labels, slots=0, run=run, makespan=run.makespan())
-    attempts = list(_plans(call, labels, slots, beam, tables))
+    attempts: list[Attempt] = []
+    try:
+        for attempt in _plans(call, labels, slots, beam, tables):
+            attempts.append(attempt)
+    except LimitError:
+        if not attempts or tables.left != 0:
+            raise
     if not attempts:
-        attempts.append(_just_fits(call, linked=min(call.device.d2h, call.device.h2d) > 0))
+        attempts.append(_just_fits(call, tables, linked=min(call.device.d2h, call.device.h2d) > 0))
     best = min(attempts, key=lambda attempt: attempt.makespan)
     if best.makespan == math.inf and call.device.memory >= rotor_min_memory(call.chain):
-        best = _just_fits(call, linked=False)
+        best = _just_fits(call, tables, linked=False)
     if best.makespan == math.inf:
         raise call.host_error()
     return best
 
 
-def _just_fits(call: ChainCall, *, linked: bool) -> Attempt:
+def _just_fits(call: ChainCall, tables: Tables, *, linked: bool) -> Attempt:
     """A plan with the least memory, if slots are too coarse or the device cannot make the transfers."""
-    run = unroll(call, _core.least_memory_plan(call.chain, call.capacity, linked))
+    run = unroll(call, _core.least_memory_plan(call.chain, call.capacity, linked), tables.until)
     return Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan())
 
 
@@ -241,7 +247,8 @@ def pofo(
         M < min_memory(chain, "pofo"), or, without a link, min_memory(chain, "rotor").
     LimitError
         This many slots would need a table of more than 240 MB, or exact labels meet more than 399 stages. (With real
-        labels, neighbouring stages of longer chains are planned as one, so that 399 remain.)
+        labels, neighbouring stages of longer chains are planned as one, so that 399 remain.) Or M is so close to the
+        least memory of a long chain that its stages would run more than 2^20 times.
 
     References
     ----------

@@ -22,6 +22,7 @@ from memsched.support.types import Flags, Progress
 TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit for everything that makes tables
 MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; neighbours of longer chains are planned as one
 FIRST_LAYERS = 64  # layers of the first, quick plan if time is limited
+LEAST_RUNS = 8  # runs per op that a plan may have however little time is left
 SPARE = 16  # a table has one extra slot per this many, for plans of slightly more memory than there is
 
 
@@ -77,7 +78,7 @@ class Tables:
     @property
     def left(self) -> float | None:
         """Seconds left, or None without a limit."""
-        return None if self.until is None else max(0.0, self.until - time.perf_counter())
+        return left(self.until)
 
     def layers(self, call: ChainCall) -> tuple[int, ...]:
         """The numbers of layers to plan with, in order: with limited time, a long chain gets a quick plan first."""
@@ -121,6 +122,7 @@ class UnrolledRuns:
     call: ChainCall
     unrolled: Unrolled
     travels: Flags  # one flag per tensor of the unrolled graph
+    until: float | None  # the time.perf_counter() at which making its schedule is given up; None: never
 
     def makespan(self) -> float:
         """Simulated, with all transfers as early as the rules allow; infinite if the plan does not run."""
@@ -134,7 +136,7 @@ class UnrolledRuns:
         made = _core.offload_set_schedule(
             self.unrolled.graph, self.call.device.memory, self.travels, planner, self.call.chunk
         )
-        return self.unrolled.rolled(self.call.graph, made)
+        return self.unrolled.rolled(self.call.graph, made, left(self.until))
 
     def searched(
         self, planner: dict[str, Any], time_limit: float, moves: int | None, seed: int, progress: Progress
@@ -159,17 +161,25 @@ class UnrolledRuns:
             self.call.chunk,
             progress,
         )
-        return self.unrolled.rolled(self.call.graph, made), evaluations
+        return self.unrolled.rolled(self.call.graph, made, left(self.until)), evaluations
 
 
-def unroll(call: ChainCall, plan: RematPlan | None) -> UnrolledRuns:
-    """The runs of a plan, with its offloads of first values; without a plan, each op once and no offloads."""
+def unroll(call: ChainCall, plan: RematPlan | None, until: float | None = None) -> UnrolledRuns:
+    """The runs of a plan, with its offloads of first values; without a plan, each op once and no offloads.
+
+    Raises
+    ------
+    LimitError
+        time.perf_counter() has reached `until`, and the plan runs its ops again and again.
+    """
     ops = np.arange(2 * call.chain.n + 1) if plan is None else plan.ops
-    unrolled = Unrolled(call.graph, ops, np.zeros(len(ops), np.uint8) if plan is None else plan.skips)
+    until = until if len(ops) > LEAST_RUNS * (2 * call.chain.n + 1) else None
+    skips = np.zeros(len(ops), np.uint8) if plan is None else plan.skips
+    unrolled = Unrolled(call.graph, ops, skips, left(until))
     tensors = np.asarray(unrolled.tensors)  # of the chain's graph
     travels = np.zeros(len(tensors), np.uint8)
     if plan is None:
-        return UnrolledRuns(call=call, unrolled=unrolled, travels=travels)
+        return UnrolledRuns(call=call, unrolled=unrolled, travels=travels, until=until)
     first = np.full(len(call.stage), -1, np.int64)  # instance of each tensor
     first[tensors[::-1]] = np.arange(len(tensors))[::-1]
     offloaded, with_tape = np.zeros((2, call.chain.n + 2), np.bool_)  # the last entry is for stage -1
@@ -177,7 +187,12 @@ def unroll(call: ChainCall, plan: RematPlan | None) -> UnrolledRuns:
     with_tape[plan.offloaded[plan.saved != 0]] = True
     own = np.where(call.tape, with_tape[call.stage], offloaded[call.stage])
     travels[first[own & (first >= 0)]] = 1
-    return UnrolledRuns(call=call, unrolled=unrolled, travels=travels)
+    return UnrolledRuns(call=call, unrolled=unrolled, travels=travels, until=until)
+
+
+def left(until: float | None) -> float | None:
+    """Seconds left until then, or None without a limit."""
+    return None if until is None else max(0.0, until - time.perf_counter())
 
 
 def until(call: ChainCall, time_limit: float | None) -> float | None:

@@ -31,7 +31,7 @@ def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
                         plan, value, params["slots_used"] = found, found.time, call.capacity // table.width
                     break
         plan = plan or _core.least_memory_plan(call.chain, call.capacity, False)
-    schedule = unroll(call, plan).schedule({"name": "rotor", "slots": slots})
+    schedule = unroll(call, plan, tables.until).schedule({"name": "rotor", "slots": slots})
     return call.result(params, schedule, estimate=value)
 
 
@@ -96,7 +96,8 @@ def rotor(
     InfeasibleError
         M < min_memory(chain, "rotor").
     LimitError
-        This many slots would need a larger table.
+        This many slots would need a larger table, or M is so close to the least memory of a long chain that its stages
+        would run more than 2^20 times.
 
     References
     ----------
