@@ -109,4 +109,5 @@ class GraphNetwork(nn.Module):
         nodes, edges = self.start(features[0]), self.edge(kinds)
         for layer in self.layers:
             nodes, edges = layer(nodes, edges, sources, targets)
-        return F.cross_entropy(self.head(nodes).float(), labels)
+        read = nodes.index_add(0, targets, edges)
+        return F.cross_entropy(self.head(read).float(), labels)

@@ -85,6 +85,7 @@ def record(
     repeatable : bool
         Whether ops that draw random numbers or update running statistics may run again, as `memsched.torch.plan_step`
         lets them: the same numbers are drawn, and the second statistics are workspace, which each run is given.
+        The graph does not say that an op must not run again once another has changed resident bytes that it reads.
 
     Returns
     -------
