@@ -180,7 +180,6 @@ void bind_remat(py::module_& module) {
                          std::optional<double> time_limit) {
                  const auto runs = runs_of(graph, ops, skips);
                  const PythonProgress ticker(time_limit, py::none());
-                 const py::gil_scoped_release free;
                  return unroll(graph, runs, ticker.progress());
              }),
              "graph"_a, "ops"_a, "skips"_a, "time_limit"_a = py::none())
@@ -191,7 +190,6 @@ void bind_remat(py::module_& module) {
             "rolled",
             [](const Unrolled& self, const Graph& graph, Schedule schedule, std::optional<double> time_limit) {
                 const PythonProgress ticker(time_limit, py::none());
-                const py::gil_scoped_release free;
                 StepList list = rolled(self, resolve(self.graph, schedule, ticker.progress()));
                 schedule.steps = name_steps(graph, list, ticker.progress());
                 return schedule;
