@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import doctest
 import subprocess
 import sys
@@ -101,14 +100,8 @@ def test_bad_paths_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def refuse(name: str, *args: Any, **options: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return original(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    for name in ["matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     for draw in (partial(plot, RESULT), partial(plot_frontier, POFO)):
         with pytest.raises(ms.MemschedError, match=r"memsched\[cli\]"):
             draw()

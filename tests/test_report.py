@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import re
@@ -581,14 +580,8 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_without_plotly_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    original = importlib.import_module
-
-    def refuse(name: str, *rest: Any) -> ModuleType:
-        if name.startswith("plotly"):
-            raise ImportError(name)
-        return original(name, *rest)
-
-    monkeypatch.setattr(importlib, "import_module", refuse)
+    for name in ("plotly", "plotly.offline"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("memsched.show.report.studies", None)  # nothing is planned in vain
     with pytest.raises(ms.MemschedError, match=r"reports need plotly; install memsched\[report\]"):
         write_report(RESULT, tmp_path / "r.html")
@@ -666,12 +659,6 @@ class TestCommand:
         assert data_of(Path("s.html").read_text())["sweep"]["points"] == 6
 
     def test_without_plotly(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = importlib.import_module
-
-        def refuse(name: str, *args: Any, **options: Any) -> Any:
-            if name.startswith("plotly"):
-                raise ImportError(name, name=name)
-            return original(name, *args, **options)
-
-        monkeypatch.setattr(page.importlib, "import_module", refuse)
+        for name in ("plotly", "plotly.offline"):
+            monkeypatch.setitem(sys.modules, name, None)
         assert "install memsched[report]" in run("g.json", "-o", "r.html", status=1)

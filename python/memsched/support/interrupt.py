@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -64,3 +65,12 @@ class Interrupts:
             self._open = False
             self._before(signal.SIGINT, self._frame)
             self._delivered = self._pending = False  # the handler returned, so the sweep goes on
+
+
+def optional(module: str, missing: Exception) -> Any:
+    """A module of an optional package; raises `missing` if it is not installed."""
+    try:
+        with Interrupts():  # a package that is imported by half cannot be imported again
+            return importlib.import_module(module)
+    except ImportError as error:
+        raise missing from error

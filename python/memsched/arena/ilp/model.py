@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched.errors import MemschedError
-from memsched.support.interrupt import Interrupts
+from memsched.support.interrupt import optional
 
 Terms = list[tuple[int, float]]  # (variable, coefficient)
 
@@ -147,12 +147,7 @@ class Model:
 
 def load() -> Any:
     """The package highspy, imported when needed."""
-    try:
-        with Interrupts():  # a package that is imported by half cannot be imported again
-            import highspy
-    except ImportError as error:
-        raise MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'") from error
-    return highspy
+    return optional("highspy", MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'"))
 
 
 def _run(solver: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memsched.errors import InvalidInputError, MemschedError
 from memsched.support.files import path_of, write_bytes
-from memsched.support.interrupt import Interrupts
+from memsched.support.interrupt import optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,12 +63,10 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     """An empty figure, for a picture to be saved at `path`; MemschedError if matplotlib is not installed."""
     if path is not None:
         check_suffix(path)
-    try:
-        with Interrupts():  # a package that is imported by half cannot be imported again
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MemschedError("plots need matplotlib; install memsched[cli]") from error
+    optional("matplotlib.backends.backend_agg", MemschedError("plots need matplotlib; install memsched[cli]"))
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=SIZE, dpi=150)
     FigureCanvasAgg(figure)
     return figure

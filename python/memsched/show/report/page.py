@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import json
 from html import escape
 from importlib.resources import files
@@ -12,7 +11,7 @@ from typing import Any
 
 from memsched.errors import MemschedError
 from memsched.support.documents import plain
-from memsched.support.interrupt import Interrupts
+from memsched.support.interrupt import optional
 
 SCRIPTS = ("format.js", "tables.js", "plots.js", "plan.js", "curves.js", "page.js")
 
@@ -35,11 +34,7 @@ def _asset(name: str) -> str:
 
 def check_plotly() -> Any:
     """The module plotly.offline; MemschedError if plotly is not installed."""
-    try:
-        with Interrupts():  # a package that is imported by half cannot be imported again
-            return importlib.import_module("plotly.offline")
-    except ImportError as error:
-        raise MemschedError("reports need plotly; install memsched[report]") from error
+    return optional("plotly.offline", MemschedError("reports need plotly; install memsched[report]"))
 
 
 def _script(text: str) -> tuple[str, str]:

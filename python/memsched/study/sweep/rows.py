@@ -32,23 +32,17 @@ MEASURES: dict[str, str] = {
     "error": "TEXT",
 }
 
-_PLANNED = ("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle", "runtime")
 # Status -> the columns that such a point always has.
 STATUSES: dict[str, tuple[str, ...]] = {
-    "planned": (*_PLANNED, "recompute_time", "offloaded", "recomputed"),
+    "planned": tuple(name for name in MEASURES if name not in ("estimate", "min_memory", "error")),
     "infeasible": ("min_memory", "error"),
     "failed": ("error",),
 }
 
-
 _TEXTS = ("problem", "planner", "status")
 _NUMBERS = ("memory", "bandwidth")
-_MEASURES = (
-    *("makespan", "lower_bound", "gap", "optimal", "peak_memory", "bytes_out", "bytes_in", "idle", "recompute_time"),
-    *("offloaded", "recomputed", "runtime", "ideal"),
-)
-_OPTIONAL = ("estimate", "min_memory", "error")
-_KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, *_OPTIONAL)
+_MEASURES = (*(name for name, kind in MEASURES.items() if kind != "TEXT"), "ideal")
+_KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, "error")
 
 
 def planned(result: Result) -> Row:
@@ -133,7 +127,7 @@ def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
         if row["status"] == "planned":
             for key in ("makespan", "lower_bound", "runtime"):
                 _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
-        for key in (*_MEASURES, "estimate", "min_memory"):
+        for key in _MEASURES:
             _check(where, key, row[key], row[key] is None or _is_number(row[key]), "a number >= 0 or None")
         if row["status"] == "planned":
             _check_proof(where, row)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from memsched.errors import InvalidInputError
-from memsched.study.sweep.rows import Row
+from memsched.study.sweep.rows import MEASURES, Row
 from memsched.support.files import plain_cell, write_bytes
-from memsched.support.interrupt import Interrupts
+from memsched.support.interrupt import optional
 
 if TYPE_CHECKING:
     import pandas
@@ -22,19 +22,11 @@ COLUMNS = (
     *("peak_memory", "estimate", "bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed"),
     *("runtime", "min_memory", "error", "ideal", "device", "table_slots", "version", "finished", "problem_key", "key"),
 )
-_WHOLE = ("memory", "peak_memory", "bytes_out", "bytes_in", "offloaded", "recomputed", "min_memory", "table_slots")
-_REAL = (
-    "makespan",
-    "lower_bound",
-    "gap",
-    "estimate",
-    "idle",
-    "recompute_time",
-    "runtime",
-    "bandwidth",
-    "ideal",
-    "finished",
-)
+_KINDS = {
+    **{name: {"REAL": "float64", "INTEGER": "Int64"}.get(kind) for name, kind in MEASURES.items()},
+    **dict.fromkeys(("bandwidth", "ideal", "finished"), "float64"),
+    **{"memory": "Int64", "table_slots": "Int64", "optimal": "boolean"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +77,12 @@ class Sweep:
         import json
 
         made = _needed("pandas")
-        kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_REAL, "float64") | {"optimal": "boolean"}
         columns = {}
         for name in COLUMNS:
             values = [row[name] for row in self.rows]
             if name in ("options", "device"):
                 values = [json.dumps(value, sort_keys=True) for value in values]
-            columns[name] = made.Series(values, dtype=kinds.get(name, "object" if not values else None))
+            columns[name] = made.Series(values, dtype=_KINDS.get(name) or ("object" if not values else None))
         tidy: pandas.DataFrame = made.DataFrame(columns)
         return tidy
 
@@ -119,7 +110,7 @@ class Sweep:
         """
         frame = self.to_pandas()
         for name in frame.columns:
-            if name not in (*_WHOLE, *_REAL, "optimal"):
+            if _KINDS.get(name) is None:
                 frame[name] = frame[name].map(plain_cell, na_action="ignore")
         write_bytes(path, frame.to_csv(index=False).encode())
 
@@ -139,12 +130,5 @@ class Sweep:
 
 
 def _needed(package: str) -> Any:
-    import importlib
-
-    try:
-        with Interrupts():  # a package that is imported by half cannot be imported again
-            return importlib.import_module(package)
-    except ImportError as error:
-        raise InvalidInputError(
-            f"the table needs {package}, which is not installed; install memsched[sweep]"
-        ) from error
+    missing = f"the table needs {package}, which is not installed; install memsched[sweep]"
+    return optional(package, InvalidInputError(missing))
