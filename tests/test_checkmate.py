@@ -108,7 +108,7 @@ def test_what_fits_exactly_is_not_cut_off() -> None:
         }
         for k, (reads, writes, scratch) in enumerate(reads_writes)
     ]
-    assert module.recompute_ilp(module.stages_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
+    assert module.recompute_ilp(module.turns_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
 
 
 @pytest.mark.parametrize(("large", "small"), [(2**43 + 3, 1), (2**43 + 3, 3), (2**46 + 1, 9)])

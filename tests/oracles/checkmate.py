@@ -1,4 +1,4 @@
-"""The plans of Checkmate's class, all of them: op t runs first at the end of stage t, ops below t may run before it."""
+"""The plans of Checkmate's class, all of them: op t runs first at the end of turn t, ops below t may run before it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def least_time(graph: Graph, memory: int) -> float:
     if not room_for(inputs, 0):
         return inf
     known = dict.fromkeys(_subsets(inputs), 0.0)
-    for stage in range(len(graph.ops)):
-        for k in range(stage + 1):
+    for turn in range(len(graph.ops)):
+        for k in range(turn + 1):
             op = graph.ops[k]
-            reached = {} if k == stage else dict(known)
+            reached = {} if k == turn else dict(known)
             for held, spent in known.items():
-                if not set(op["reads"]) - fixed <= held or (k < stage and op.get("once")):
+                if not set(op["reads"]) - fixed <= held or (k < turn and op.get("once")):
                     continue
                 for skip in (False, True) if op.get("tape") else (False,):
                     writes = frozenset(op["writes"]) - frozenset(op["tape"] if skip else ())

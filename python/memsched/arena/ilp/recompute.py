@@ -1,7 +1,7 @@
 """Checkmate's integer program (Jain et al., 2020): which ops run again, and with it what is kept, in the least time.
 
-R(t, k) of the paper says that op k runs in stage t. Its S and FREE say what is held: a tensor is, from the last run
-that writes it to the last run that reads it before it is written again. So one number a tensor and position
+R(t, k) of the paper says that op k runs in turn t (its stage t). Its S and FREE say what is held: a tensor is, from the
+last run that writes it to the last run that reads it before it is written again. So one number per tensor and position
 suffices, `held`, which is 0 or 1 where R is: what runs decides it.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memsched.arena.ilp.model import SLACK, Model, Outcome, Scale, Terms, TimeUpError, load
-from memsched.arena.ilp.stages import INPUT, Runs, Stages, Way
+from memsched.arena.ilp.turns import INPUT, Runs, Turns, Way
 
 MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and HiGHS takes about a minute
 _SECONDS = 1e4  # the plain run as HiGHS sees it
@@ -25,26 +25,26 @@ _SLOW_RULES = 1 << 13 | 1 << 15 | 1 << 16  # parallel rows and columns, probing,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputeSolution:
-    """Runs that fit, and what is proven of all choices of runs in stages."""
+    """Runs that fit, and what is proven of all choices of runs in turns."""
 
     runs: Runs | None  # None: none were found
     bound: float  # on the seconds (of `least_recompute_ilp`: bytes) of all choices of runs that fit; inf: none fits
     variables: int = 0  # of the program; 0 where none was written
 
 
-def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) -> RecomputeSolution:
+def recompute_ilp(turns: Turns, memory: int, *, until: float | None = None) -> RecomputeSolution:
     """The runs that take the least time in so many bytes, resident included.
 
     `until` is a time of the monotonic clock. MemschedError: highspy is not installed.
     """
     load()
-    ideal = stages.seconds(min)
-    if max(stages.start, stages.need) > memory:
+    ideal = turns.seconds(min)
+    if max(turns.start, turns.need) > memory:
         return RecomputeSolution(runs=None, bound=math.inf)
-    unit = (ideal or stages.seconds(max) or 1.0) / _SECONDS or sys.float_info.min
+    unit = (ideal or turns.seconds(max) or 1.0) / _SECONDS or sys.float_info.min
     model = Model(until)
     try:
-        program = _Program(model, stages, lambda way: way.seconds / unit)
+        program = _Program(model, turns, lambda way: way.seconds / unit)
         runs, outcome = _fitting(program, memory, until)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=ideal, variables=len(model.lower))
@@ -52,32 +52,32 @@ def recompute_ilp(stages: Stages, memory: int, *, until: float | None = None) ->
     return RecomputeSolution(runs=runs, bound=bound, variables=len(model.lower))
 
 
-def least_recompute_ilp(stages: Stages, most: int, *, until: float | None = None) -> RecomputeSolution:
+def least_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -> RecomputeSolution:
     """The runs that hold the least, if that is less than `most` bytes, resident included. Times do not matter."""
     load()
-    least = max(stages.start, stages.need)
+    least = max(turns.start, turns.need)
     if least >= most:
         return RecomputeSolution(runs=None, bound=most)
-    scale, need = _scale(stages, most), stages.need - stages.always
+    scale, need = _scale(turns, most), turns.need - turns.always
     model = Model(until)
     try:
-        high = (most - stages.always - 1) // scale.unit * scale.unit
+        high = (most - turns.always - 1) // scale.unit * scale.unit
         top = model.variable(scale.down(need), scale.down(high), cost=1.0, integer=scale.whole)
-        program = _Program(model, stages, lambda way: 0.0)
+        program = _Program(model, turns, lambda way: 0.0)
         program.limit_by(top, need, scale)
         outcome = model.solve(time_limit=_share(until), gap=0.9 if scale.whole else _CLOSE, rules_off=_SLOW_RULES)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=least, variables=len(model.lower))
-    reached = scale.down(most - stages.always) if outcome.infeasible else outcome.bound
-    bound = max(least, min(most, scale.bound(reached) + stages.always))
+    reached = scale.down(most - turns.always) if outcome.infeasible else outcome.bound
+    bound = max(least, min(most, scale.bound(reached) + turns.always))
     return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
 
 
-def less_recompute_ilp(stages: Stages, most: int, *, until: float | None = None) -> RecomputeSolution:
+def less_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -> RecomputeSolution:
     """Runs that hold less than `most` bytes, resident included, or the proof that none do: to the byte."""
     model = Model(until)
     try:
-        runs, outcome = _fitting(_Program(model, stages, lambda way: 0.0), most - 1, until)
+        runs, outcome = _fitting(_Program(model, turns, lambda way: 0.0), most - 1, until)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=0)
     return RecomputeSolution(runs=runs, bound=most if outcome.infeasible else 0)
@@ -89,12 +89,12 @@ def _fitting(program: _Program, memory: int, until: float | None) -> tuple[Runs 
     HiGHS cannot tell sums of terabytes apart by a byte. So its rows are looser than its tolerances: they admit all that
     fits. What does not fit, whole numbers tell, and one more row excludes what is too much together.
     """
-    room = memory - program.stages.always
+    room = memory - program.turns.always
     program.limit(room)
     while True:
         outcome = program.model.solve(time_limit=_share(until), gap=_GAP, rules_off=_SLOW_RULES)
         runs = program.runs(outcome)
-        if runs is None or program.stages.peak(runs) <= memory:
+        if runs is None or program.turns.peak(runs) <= memory:
             return runs, outcome
         if not program.exclude(outcome, room):
             return None, outcome
@@ -106,38 +106,38 @@ class _Program:
     `held` has of each position the bytes beside the weights.
     """
 
-    def __init__(self, model: Model, stages: Stages, cost: Callable[[Way], float]) -> None:
-        self.model, self.stages = model, stages
-        self.positions = stages.positions()
+    def __init__(self, model: Model, turns: Turns, cost: Callable[[Way], float]) -> None:
+        self.model, self.turns = model, turns
+        self.positions = turns.positions()
         self.held: list[list[tuple[int, int]]] = []
         self.ran: list[list[int]] = []  # variables of each position, one a way
-        self.at: list[list[int]] = [[] for _ in stages.ways]  # positions of each op, by number
-        for number, (stage, op) in enumerate(self.positions):
-            first, ways = stage == op, stages.ways[op]
+        self.at: list[list[int]] = [[] for _ in turns.ways]  # positions of each op, by number
+        for number, (turn, op) in enumerate(self.positions):
+            first, ways = turn == op, turns.ways[op]
             low = 1.0 if first and len(ways) == 1 else 0.0
             ran = [model.variable(low, 1.0, cost=cost(way), integer=True) for way in ways]
             model.row(float(first), 1.0, [(variable, 1.0) for variable in ran])
             self.at[op].append(number)
             self.ran.append(ran)
             self.held.append([(variable, way.scratch) for variable, way in zip(ran, ways, strict=True) if way.scratch])
-        for number in range(len(stages.items)):
+        for number in range(len(turns.items)):
             self._hold(number)
 
     def _hold(self, number: int) -> None:
         """What is held of an item: from the last position that touches it back to the first, what is wanted after."""
-        item, model = self.stages.items[number], self.model
+        item, model = self.turns.items[number], self.model
         size = item.size
         touching = item.readers if item.writer == INPUT else item.readers | {item.writer}
         places = sorted(place for op in touching for place in self.at[op])
         after: Terms = []  # held after the place
         for before, place in zip([-1, *places][-2::-1], reversed(places), strict=True):
-            stage, op = self.positions[place]
-            ways = zip(self.ran[place], self.stages.ways[op], strict=True)
+            turn, op = self.positions[place]
+            ways = zip(self.ran[place], self.turns.ways[op], strict=True)
             ran = [(variable, 1.0) for variable, way in ways if op != item.writer or number in way.items]
             wanted = [(variable, -factor) for variable, factor in after]
             if op == item.writer:
                 self.held[place] += [(variable, size) for variable, _ in ran]
-                if stage == op:  # it is not there before
+                if turn == op:  # it is not there before
                     model.row(0.0, math.inf, [*ran, *wanted])
                     return
                 if not after:
@@ -201,10 +201,10 @@ class _Program:
         if outcome.values is None:
             return None
         chosen: Runs = []
-        for (stage, op), ran in zip(self.positions, self.ran, strict=True):
+        for (turn, op), ran in zip(self.positions, self.ran, strict=True):
             values = [outcome.values[variable] for variable in ran]
-            if stage == op or max(values) > 0.5:
-                chosen.append((op, self.stages.ways[op][values.index(max(values))]))
+            if turn == op or max(values) > 0.5:
+                chosen.append((op, self.turns.ways[op][values.index(max(values))]))
         return chosen
 
 
@@ -213,6 +213,6 @@ def _share(until: float | None) -> float | None:
     return None if until is None else 0.9 * max(until - time.monotonic(), 0.0)
 
 
-def _scale(stages: Stages, most: int) -> Scale:
-    scratch = [way.scratch for ways in stages.ways for way in ways]
-    return Scale.of([*(item.size for item in stages.items), *scratch], most - stages.always)
+def _scale(turns: Turns, most: int) -> Scale:
+    scratch = [way.scratch for ways in turns.ways for way in ways]
+    return Scale.of([*(item.size for item in turns.items), *scratch], most - turns.always)

@@ -10,7 +10,7 @@ from typing import Any
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, less_recompute_ilp, recompute_ilp
-from memsched.arena.ilp.stages import Runs, Stages, stages_of
+from memsched.arena.ilp.turns import Runs, Turns, turns_of
 from memsched.errors import LimitError, MemschedError
 from memsched.planners.call import Call, begin
 from memsched.planners.entry import Planner
@@ -31,16 +31,16 @@ def least_memory(problem: Problem) -> int:
 @once_per_object
 def _least(graph: Graph, seconds: float = _SECONDS) -> tuple[int, bool]:
     """An M that is enough, bytes, and whether no less is."""
-    stages, most = stages_of(graph, timed=False), _listed_peak(graph)
-    if stages.variables > MOST_VARIABLES or most <= max(stages.start, stages.need):
-        return most, most <= max(stages.start, stages.need)
+    turns, most = turns_of(graph, timed=False), _listed_peak(graph)
+    if turns.variables > MOST_VARIABLES or most <= max(turns.start, turns.need):
+        return most, most <= max(turns.start, turns.need)
     until = time.monotonic() + seconds
-    found = least_recompute_ilp(stages, most, until=until)
+    found = least_recompute_ilp(turns, most, until=until)
     least, bound = most, found.bound
     if found.runs is not None:
-        least = min(least, stages.peak(found.runs))
-    while bound < least and (found := less_recompute_ilp(stages, least, until=until)).runs is not None:
-        least = stages.peak(found.runs)
+        least = min(least, turns.peak(found.runs))
+    while bound < least and (found := less_recompute_ilp(turns, least, until=until)).runs is not None:
+        least = turns.peak(found.runs)
     bound = max(bound, found.bound)
     return least, bound >= least
 
@@ -51,7 +51,7 @@ def _listed_peak(graph: Graph) -> int:
 
 
 @Planner(
-    "recomputes, offloads nothing: the best in stages, by an integer program",
+    "recomputes, offloads nothing: the best in turns, by an integer program",
     needs=least_memory,
     needs_alone=least_memory,
     problems=("graph",),
@@ -69,8 +69,8 @@ def checkmate(
 ) -> Result:
     """Run ops again in place of keeping what they write, so that the time is least; nothing moves.
 
-    Checkmate's class of plans: op t of the graph runs for the first time at the end of stage t; before it, in the same
-    stage, any ops below t may run again, each once, in the order of the graph. An integer program over HiGHS chooses
+    Checkmate's class of plans: op t of the graph runs for the first time at the end of turn t; before it, in the same
+    turn, any ops below t may run again, each once, in the order of the graph. An integer program over HiGHS chooses
     them, and the algorithm of each run. It is exact where the time suffices, which it does on small graphs.
 
     Parameters
@@ -114,17 +114,17 @@ def checkmate(
     limit = checks.non_negative("time_limit", time_limit, "seconds")
     graph, device = call.graph, call.device
     named = {"name": "checkmate", "time_limit": limit}
-    until, memory, stages = time.monotonic() + limit, device.memory, stages_of(graph, timed=True)
+    until, memory, turns = time.monotonic() + limit, device.memory, turns_of(graph, timed=True)
     plans = [_listed(graph, memory, named)] if _listed_peak(graph) <= memory else []
-    bound, variables = stages.seconds(min), 0
+    bound, variables = turns.seconds(min), 0
     fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
-    if not fastest and stages.variables <= MOST_VARIABLES:
-        found = recompute_ilp(stages, memory, until=until)
+    if not fastest and turns.variables <= MOST_VARIABLES:
+        found = recompute_ilp(turns, memory, until=until)
         bound, variables = found.bound, found.variables
-        if found.runs is not None and stages.peak(found.runs) <= memory:
-            plans.append(_schedule(graph, stages, stages.lean(found.runs, memory, until), memory, named))
+        if found.runs is not None and turns.peak(found.runs) <= memory:
+            plans.append(_schedule(graph, turns, turns.lean(found.runs, memory, until), memory, named))
     if not plans:
-        raise _no_plan(call, stages, bound, until)
+        raise _no_plan(call, turns, bound, until)
     results = [call.result({}, plan) for plan in plans]
     best = min(results, key=lambda result: result.makespan)
     bound = min(bound, best.makespan)
@@ -137,16 +137,16 @@ def checkmate(
     return replace(best, params=params, runtime=time.perf_counter() - call.started)
 
 
-def _no_plan(call: Call, stages: Stages, bound: float, until: float) -> MemschedError:
+def _no_plan(call: Call, turns: Turns, bound: float, until: float) -> MemschedError:
     """Why there is none: it does not fit, the graph is too large, or the time was over."""
     graph, memory, enough = call.graph, call.device.memory, _listed_peak(call.graph)
-    if bound == math.inf or max(stages.start, stages.need) > memory:
+    if bound == math.inf or max(turns.start, turns.need) > memory:
         needed, proven = _least(graph, max(0.0, until - time.monotonic()))
-        return call.no_plan(needed, "no runs in stages fit", enough=not proven)
+        return call.no_plan(needed, "no runs in turns fit", enough=not proven)
     once = f"give M >= {enough}, where each op runs once"
-    if stages.variables > MOST_VARIABLES:
+    if turns.variables > MOST_VARIABLES:
         return LimitError(
-            f"checkmate's program for the {len(stages.ways)} ops of '{graph.name}' has {stages.variables} variables, "
+            f"checkmate's program for the {len(turns.ways)} ops of '{graph.name}' has {turns.variables} variables, "
             f"and {MOST_VARIABLES} are the most; {once}, or take pooch"
         )
     if time.monotonic() < until:
@@ -165,7 +165,7 @@ def _listed(graph: Graph, memory: int, named: dict[str, Any]) -> Schedule:
     return _core.order_schedule(graph, ops, flags, memory, memory, named)
 
 
-def _schedule(graph: Graph, stages: Stages, runs: Runs, memory: int, named: dict[str, Any]) -> Schedule:
+def _schedule(graph: Graph, turns: Turns, runs: Runs, memory: int, named: dict[str, Any]) -> Schedule:
     """The runs, and every tensor freed when it has been read last before it is written again."""
     ops = graph.ops
     weights = {tensor["name"] for tensor in graph.tensors if tensor["role"] == "weight"}

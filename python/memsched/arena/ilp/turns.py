@@ -1,6 +1,7 @@
-"""What may run, and when, in Checkmate's stages (Jain et al., 2020): ops by number, in the order of the graph.
+"""What may run, and when, in Checkmate's class (Jain et al., 2020): ops by number, in the order of the graph.
 
-Stage t ends with the first run of op t. Before it, ops below t that have run may run again, each once, in their order.
+Turn t, which the paper calls stage t, ends with the first run of op t. Before it, ops below t may run again, each once,
+in their order.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class Item:
     size: int  # bytes
 
 
-Position = tuple[int, int]  # (stage, op): where the op may run
+Position = tuple[int, int]  # (turn, op): where the op may run
 Runs = list[tuple[int, Way]]  # ops, in the order in which they run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class Turns:
     """A graph's runs. Weights stay on the device; `always` are their bytes and the resident ones."""
 
     ways: list[list[Way]]  # of each op, those that no other one serves
     items: list[Item]  # what some op reads, but weights
     touched: list[set[int]]  # of each op, the numbers of the items that it reads or writes
-    last: list[int]  # of each op, the last stage in which it may run
+    last: list[int]  # of each op, the last turn in which it may run
     always: int
     start: int  # bytes at time 0
 
@@ -73,7 +74,7 @@ class Stages:
 
     def positions(self) -> list[Position]:
         """Where ops may run, in this order."""
-        return [(stage, op) for stage in range(len(self.last)) for op in range(stage + 1) if self.last[op] >= stage]
+        return [(turn, op) for turn in range(len(self.last)) for op in range(turn + 1) if self.last[op] >= turn]
 
     @property
     def need(self) -> int:
@@ -111,7 +112,7 @@ class Stages:
         return sum(self.items[item].size for item in items)
 
 
-def stages_of(graph: Graph, *, timed: bool) -> Stages:
+def turns_of(graph: Graph, *, timed: bool) -> Turns:
     """Read a graph. Not `timed`: only bytes matter, and slower ways that need less stand for faster ones."""
     tensors, ops = graph.tensors, graph.ops
     size = {str(tensor["name"]): int(tensor["size"]) for tensor in tensors}
@@ -138,7 +139,7 @@ def stages_of(graph: Graph, *, timed: bool) -> Stages:
     for k, item in enumerate(items):
         for user in item.readers if item.writer == INPUT else item.readers | {item.writer}:
             touched[user].add(k)
-    return Stages(
+    return Turns(
         ways=ways,
         items=items,
         touched=touched,
@@ -171,7 +172,7 @@ def _ways(op: Document, size: dict[str, int], number: dict[str, int], sizes: lis
 
 
 def _last(once: list[bool], items: Iterable[Item]) -> list[int]:
-    """Of each op the last stage in which a run of it may serve: what it writes is read there, or later."""
+    """Of each op the last turn in which a run of it may serve: what it writes is read there, or later."""
     users: list[set[int]] = [set() for _ in once]
     for item in items:
         if item.writer != INPUT:
