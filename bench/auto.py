@@ -84,11 +84,12 @@ def report(rows: list[Row]) -> str:
                 "# The best plan of all, on every profile",
                 "Written by `python -m bench.auto`; auto.csv beside it has every point. "
                 + environment_line(environment()),
-                'What `plan(planner="auto")` finds with whole tensors and no time limit, so nothing depends on the '
-                f'machine, on {profiles} profiles at ten memories from `min_memory(chain, "pofo")` to the plain peak. '
-                "All plans were validated; none is slower than that of any planner but `offload`, whose own search is "
-                "timed. The overhead is over the sum of all run times; the proven gap is to a bound that holds for all "
-                "plans, those that recompute included. The last three columns count profiles.",
+                f'What `plan(planner="auto")` finds on {profiles} profiles, with whole tensors and without a time '
+                "limit, so that no figure depends on the machine. Memory goes in ten steps from `min_memory(chain, "
+                '"pofo")` to the peak of the plain run. All plans were validated. None is slower than the plan of '
+                "any single planner except `offload`, whose own search is limited by time. Overhead is relative to "
+                "the sum of all run times. The proven gap is relative to a bound on all plans, including those that "
+                "recompute. The last three columns are numbers of profiles.",
                 table(header, cells),
                 f"Whose plan it is: {winners}. Of the {len(rows) - profiles} steps from one memory to the next, the "
                 f"plan for more is slower at {len(slower)}{': ' if slower else ''}{'; '.join(slower)}.",

@@ -66,10 +66,10 @@ def slots_part(rows: list[Row]) -> tuple[list[list[str]], str]:
     ]
     lines = [
         "## dynprog(slots=500): dominance and bounds against hash tables",
-        "CPU seconds of hash tables over those of the default method, both on the same discretised instance, in "
-        "turn, best of several rounds (one where the hash tables take over 0.5 s). Memory is in percent of dynprog's "
-        f"own range. {len(measured)} instances; {len(large)} more where the hash tables would hold over 60 million "
-        f"states and were stopped; {len(none)} more that have no solution in slots.",
+        "CPU time of hash tables divided by that of the default method, on the same discretised instance, taken in "
+        "turns, best of several rounds (one round where hash tables take over 0.5 s). Memory is in percent of "
+        f"dynprog's own range. {len(measured)} instances. On {len(large)} more, hash tables would hold over 60 "
+        f"million states and were stopped; {len(none)} more have no solution in slots.",
         table(["memory", "instances", "least ratio", "median", "largest"], by_percent),
         f"The two methods found the same value on {sum(row['same_value'] for row in measured)} of {len(measured)}, "
         f"and the default method proved its own optimal on {sum(row['proven'] for row in measured)}.",
@@ -107,15 +107,15 @@ def exact_part(rows: list[Row]) -> tuple[list[list[str]], str]:
     ]
     lines = [
         "## dynprog(slots=None): the interruptible model on real sizes",
-        "Every profile at ten limits, 0 % to 90 % of the way from dynprog's least memory to the peak. The gap is "
-        "between the best set's value and the lower bound, both in the paper's model, in which x_k travels whole. "
-        f"Within 0.3 % after at most 0.5 s: {percent(near, 1)}; largest gap "
+        "Every profile at ten limits, from 0 % to 90 % of the way from dynprog's least memory to the peak. The gap "
+        "is between the value of the best set and the lower bound, both in the paper's model, where x_k travels "
+        f"whole. Within 0.3 % after at most 0.5 s: {percent(near, 1)}; largest gap "
         f"{percent(max(row['gap'] for row in rows), 3)}.",
-        f"On {len(lower)} points the bound of the graph, in which a stage's output and the rest of what it saves are "
-        "two tensors, is lower than that of the paper's model, by up to "
-        f"{percent(max((1 - row['graph_bound'] / row['model_bound'] for row in rows), default=0.0))}; there the "
-        f"model's optimum is above it by nature. Against the graph's bound {len(apart)} points are above 0.3 %, the "
-        f"largest {percent(max(row['gap_to_graph_bound'] for row in rows))}.",
+        f"On {len(lower)} points the bound on the graph is lower than that of the paper's model, by up to "
+        f"{percent(max((1 - row['graph_bound'] / row['model_bound'] for row in rows), default=0.0))}. In the graph a "
+        "stage's output and the rest of what it saves are two tensors, so plans exist that the model does not have, "
+        f"and the model's optimum lies above that bound. On {len(apart)} points the gap to the graph's bound exceeds "
+        f"0.3 %; the largest is {percent(max(row['gap_to_graph_bound'] for row in rows))}.",
     ]
     if apart:
         worst = sorted(apart, key=lambda row: -row["gap_to_graph_bound"])[:8]
@@ -163,13 +163,13 @@ def offload_part(rows: list[Row]) -> tuple[list[list[str]], str]:
         ]
         lines.append(table([f"memory, {name}", "mean gap", "largest"], by_limit))
     text = (
-        "Every profile at ten limits, 0 % to 90 % of the way from the least memory of any plan to the peak. The gap "
-        "is certified: simulated makespan over a bound that holds for every plan without recomputation."
+        "Every profile at ten limits, from 0 % to 90 % of the way from the least memory of any plan to the peak. The "
+        "gap is certified: the simulated makespan relative to a bound on every plan without recomputation."
     )
     if busy:
         text += (
-            f" The limit is wall time; where it was used up the search had {percent(float(np.mean(busy)), 0)} of a "
-            "core on average, for the machine was shared."
+            " The limit is wall time. The machine was shared: where the limit was reached, the search had "
+            f"{percent(float(np.mean(busy)), 0)} of a core on average."
         )
     return goals, "\n\n".join([f"## offload after {limit:g} s", text, *lines])
 
@@ -190,10 +190,10 @@ def whole_part(rows: list[Row], offload: list[Row]) -> tuple[list[list[str]], st
             ]
         )
     text = (
-        "The gap above is to a bound that lets any byte travel by itself. bench/whole_tensors.py bounds what plans can "
-        "reach that move each tensor whole, by a search over all sets of them, feasible for the at most 24 tensors of "
-        "resnet18. What remains between the last two columns is open; all before it is the price of whole tensors, "
-        "which pieces save."
+        "The bound above lets any byte travel on its own. bench/whole_tensors.py bounds the plans that move each "
+        "tensor whole, by a search over all sets of tensors, which is feasible for the at most 24 tensors of "
+        "resnet18. The difference between the last two columns is open. The rest is the price of moving whole "
+        "tensors, which pieces avoid."
     )
     cells = [
         [
@@ -240,9 +240,9 @@ def simulate_part(rows: list[Row]) -> tuple[list[list[str]], str]:
         "inner loop, all travels",
     ]
     text = (
-        "Million steps a second of CPU time, best of several. `simulate` checks a plan and builds its whole "
-        "timeline. The search's inner loop makes the eager plan of a set and times it without building either; its "
-        "steps are those of the plan that it stands for: greedy's, and the one in which everything travels."
+        "Million steps per second of CPU time, best of several. `simulate` checks a plan and builds its whole "
+        "timeline. The search's inner loop times the eager plan of a set and builds neither plan nor timeline; the "
+        "steps counted are those of that plan: greedy's, and the one in which everything travels."
     )
     return goals, "\n\n".join(["## Simulator", text, table(head, cells)])
 
@@ -261,11 +261,11 @@ def growth_part(rows: list[Row]) -> str:
         )
     open_ = [row for row in rows if not row["exact"]]
     text = (
-        f"Random chains (`memsched.profiles.random`, {len({row['seed'] for row in rows})} seeds, the median), memory "
-        "at 40 %, and a link that needs as long as the compute stream. CPU seconds as multiples of those of the "
-        "shortest chain; the exponent is that of a power law fitted to all lengths. One evaluation of offload times "
-        "a plan of the whole chain, so its exponent is 1 at the least. dynprog(slots=None) ran into its limit of 10 "
-        f"s on {len(open_)} of {len(rows)} chains"
+        f"Random chains (`memsched.profiles.random`, median of {len({row['seed'] for row in rows})} seeds), memory "
+        "at 40 %, and a link that is as busy as the compute stream. CPU time relative to that of the shortest chain; "
+        "the exponent is that of a power law fitted to all lengths. One evaluation of offload times a plan of the "
+        f"whole chain, so its exponent is at least 1. dynprog(slots=None) reached its limit of 10 s on {len(open_)} "
+        f"of {len(rows)} chains"
     )
     if open_:
         text += f", with proven gaps of at most {percent(max(row['exact_gap'] for row in open_), 3)}"
@@ -297,8 +297,8 @@ def report(document: Row) -> str:
         "# Goals of speed and quality",
         "Written by `python -m bench.goals`; goals.json beside it has every point. "
         + environment_line(document["environment"]),
-        "Ratios are of pairs taken in turn in one run on this machine. They depend on the processor and on what else "
-        "runs beside them, if less than seconds do.",
+        "Ratios compare calls taken in turns in one run on this machine. They depend on the processor and on other "
+        "work, though less than seconds do.",
     ]
     if goals:
         lines.append(table(["goal", "measured", ""], goals))

@@ -165,10 +165,10 @@ def report(rows: list[Row], grown: list[Row], found: Row) -> str:
         "",
         "## MiniMalloc's challenging instances",
         "",
-        "Seconds of processor time to find a placement within the capacity of 1048576 bytes, on one thread, both in "
-        "turns in one run; best and median of several. Theirs is the whole command, ours the call. All placements "
-        "passed `validate_placement`. The orders in which the search breaks ties were chosen with these instances in "
-        "view. The last two columns are a run without a capacity, limited to 10 s.",
+        "Seconds of processor time to find a placement within the capacity of 1048576 bytes, on one thread; best and "
+        "median of several runs, the two taking turns. MiniMalloc's time is that of the whole command, ours that of "
+        "the call. All placements passed `validate_placement`. The search's orders for breaking ties were tuned on "
+        "these instances. The last two columns are a run without a capacity, limited to 10 s.",
         "",
         table(
             ("instance", "buffers", "load", "ours", "median", "MiniMalloc", "median", "ratio", "least height", "in"),

@@ -79,13 +79,13 @@ def rotor_part(rows: list[Row]) -> Part:
         "ours",
     ]
     text = (
-        "Table and plan of `_core.RematTable`, all values in float and no decisions, against bench/native/rotor.c, a "
-        "transcription of the published solver in C (double values, long decisions, dense), compiled with -O3 "
-        "-march=native; ours is the library as it is installed. Times of the published solver are those of its tables "
-        "alone: making a Python object of each cell, which it does and which takes longer, is left out. Best of "
-        "several in turn. Memory is in percent of the plain run's peak. The two do not count memory alike (see "
-        "docs/errata.md), so that their overheads above the ideal time differ a little. The CPU time of the busier "
-        "of two threads is what the wall time is on a machine without other work."
+        "Ours is `_core.RematTable` as installed: table and plan, in single precision, without stored decisions. The "
+        "other is bench/native/rotor.c, a transcription of the published solver to C (double precision, decisions as "
+        "long, dense tables), compiled with -O3 -march=native. Its times are those of the tables alone; the "
+        "published solver also makes a Python object of each cell, which takes longer and is left out. Best of "
+        "several runs, the two taking turns. Memory is in percent of the plain run's peak. The two count memory "
+        "differently (see docs/errata.md), so their overheads differ a little. The CPU time of the busier thread is "
+        "what wall time would be on an idle machine."
     )
     return goals, "\n\n".join(["## Rotor's table", text, table(head, cells)])
 
@@ -98,9 +98,9 @@ def loaded_part(rows: list[Row]) -> Part:
         for name, key in (("one", "one_ratio"), ("two", "two_ratio"))
     }
     text = (
-        f"Other work takes its share of caches, memory and cores. With a load average of {load} on "
-        f"{rows[0]['cores']} cores, each solver called once in turn ({where(rows[0])}): {spread['one']} by CPU time on "
-        f"one thread, {spread['two']} by wall time on two."
+        f"Other work shares caches, memory and cores. At a load average of {load} on {rows[0]['cores']} cores, with "
+        f"each solver called once in turn ({where(rows[0])}), the ratio is {spread['one']} in CPU time on one thread "
+        f"and {spread['two']} in wall time on two."
     )
     goals = [
         [
@@ -123,7 +123,7 @@ def memory_part(rows: list[Row]) -> Part:
         ]
     ]
     cells = [[where(row), f"{row['ours'] / 1e6:.0f} MB", f"{row['published'] / 1e6:.0f} MB"] for row in rows]
-    text = "By how much the peak resident memory of a fresh process grows, ours on two threads."
+    text = "Growth of the peak resident memory of a fresh process; ours on two threads."
     return goals, "\n\n".join(["### Memory", text, table(["chain, memory", "ours", "published"], cells)])
 
 
@@ -166,8 +166,8 @@ def exact_part(rows: list[Row]) -> Part:
         "overhead in the model",
     ]
     text = (
-        "Table and search, on a link over which everything that the forward phase saves needs four times as long as "
-        "that phase. Overheads are in the model, with sizes rounded up to slots."
+        "Table and search. The link needs four times as long as the forward phase to move everything that it saves. "
+        "Overheads are those in the model, with sizes rounded up to slots."
     )
     return goals, "\n\n".join(["## POFO, exact labels", text, table(head, cells)])
 
@@ -218,8 +218,7 @@ def real_part(rows: list[Row]) -> Part:
         "slots taken",
     ]
     text = (
-        "`ms.pofo` on one thread, the beam that it takes by default, on the same link as above. Where 50 slots have "
-        "no plan, pofo takes more of them."
+        "`ms.pofo` on one thread, with its default beam and the same link. Where 50 slots have no plan, pofo uses more."
     )
     return goals, "\n\n".join(["## POFO, real labels", text, table(head, cells)])
 
@@ -240,8 +239,8 @@ def threads_part(rows: list[Row]) -> Part:
         lengths = ", ".join(str(n) for n in sorted({row["stages"] for row in own}))
         cells.append([method, lengths, f"{sum(row['same'] for row in own)} of {len(own)}"])
     text = (
-        "Value, runs and what travels, on one thread, on two and on five; rotor at 20 budgets of one table. 500 slots "
-        "for rotor, 50 and 400 for exact and real labels."
+        "Value, runs and offloads are compared on one, two and five threads; for rotor at 20 budgets of one table. "
+        "500 slots for rotor, 50 for exact and 400 for real labels."
     )
     return goals, "\n\n".join(["## Threads", text, table(["method", "stages", "the same"], cells)])
 
@@ -329,15 +328,15 @@ def auto_part(rows: list[Row]) -> Part:
         for name, cost in costs
     ]
     text = (
-        "Percent above the ideal time; memory 10, 30, 50 and 70 % of the way from the least memory without "
-        "recomputation to the peak. The values of an earlier study of the same recurrence are those of the model, in "
-        "which transfers pause and memory comes and goes continuously (real sizes, 200 slots, 100 states); ours are "
-        "simulated, with pieces of 16 MiB and, in a column of their own, with whole transfers. The bound holds for "
-        "every plan, with and without recomputation."
+        "Percent above the ideal time, with memory at 10, 30, 50 and 70 % of the way from the least memory without "
+        "recomputation to the peak. The earlier study solved the same recurrence (real sizes, 200 slots, 100 "
+        "states); its values are those of the model, in which transfers pause and memory is released continuously. "
+        "Ours are simulated with pieces of 16 MiB, and in a column of their own with whole transfers. The bound "
+        "holds for every plan, with or without recomputation."
     )
     scratch = (
-        "Forwards that do not save need scratch for what they would have saved, transient_overhead. What honouring it "
-        "costs, in points of overhead, beside the same chains with transient_overhead = forward_overhead:"
+        "A forward that does not save still needs workspace for what it would have saved: transient_overhead. Its "
+        "cost, in points of overhead, relative to the same chains with transient_overhead = forward_overhead:"
     )
     return goals, "\n\n".join(
         [
@@ -388,9 +387,9 @@ def report(document: Row) -> str:
         "# Recomputation: goals of speed and quality",
         "Written by `python -m bench.remat`; remat.json beside it has every point. "
         + environment_line(document["environment"]),
-        "`random` is memsched.profiles.random, log-normal times and sizes over two orders of magnitude; the other "
-        "chain is a profile with each stage repeated. Ratios are of the best of several calls, both sides in turn in "
-        "one run on this machine. Another processor has others, and so has this one beside other work.",
+        "`random` is memsched.profiles.random: log-normal times and sizes over two orders of magnitude. The other "
+        "chain is a profile with each stage repeated. Ratios compare the best of several calls, taken in turns in "
+        "one run on this machine. They are different on another processor, and on a busy one.",
     ]
     if goals:
         lines.append(table(["goal", "measured", ""], goals))

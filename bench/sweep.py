@@ -170,41 +170,40 @@ def page(figures: Row, total: int) -> str:
             f"{default:.2f} x",
             verdict(default >= 1.8),
         ],
-        ["the same with a table a memory: 1.8 x", f"{both:.2f} x", verdict(both >= 1.8)],
+        ["the same with a table per memory: 1.8 x", f"{both:.2f} x", verdict(both >= 1.8)],
         ["where tables are shared, on one thread: 5 x", f"{shared:.2f} x", verdict(shared >= 5)],
     ]
     return f"""# Sweeps
 
 Written by `python -m bench.sweep`: {total:,} points, {len(figures["networks"])} networks x
 {len(figures["memory"])} memories (2 % to 100 %) x {len(BETA)} bandwidths (4 to 32 GB/s) x greedy, dynprog and rotor.
-Where each memory has its own table every way must find the same makespans as the planners called one by one; the
-bench checks it.
+The benchmark checks that every way with a table per memory finds the same makespans as the planners called one by one.
 
 {environment_line(figures["environment"])}
 
 ## Points per second
 
-In brackets the ratio to one Python process that calls the planners one by one, on one core and without a store. The
-sweeps keep every point in a store. The last column is one sweep of all three planners. The best of the rounds; all ways
-took turns in one run. rotor moves nothing, so a sweep plans once for the five bandwidths of a memory and measures the
-plan with each; that is in all of its ratios.
+In brackets: the ratio to one Python process that calls the planners one by one, on one core and without a store. The
+sweeps keep every point in a store. The last column is one sweep of all three planners. Best of the rounds; all ways
+took turns in one run. rotor does not use the link, so a sweep plans once per memory and simulates the plan for the
+five bandwidths. All of its ratios include this gain.
 
 {table(["way", *columns], [[way, *(cell(name, way) for name in columns)] for way in WAYS])}
 
-Two threads over one: {", ".join(f"{name} {ratio:.2f} x" for name, ratio in scaling.items())}. Planners let the
-interpreter go while they plan, so threads scale where plans take long. A plan of greedy takes less than
-what the store does with its row, which threads do one after the other.
+Two threads over one: {", ".join(f"{name} {ratio:.2f} x" for name, ratio in scaling.items())}. Planners
+release the GIL while they plan, so threads scale where plans take long. A plan of greedy takes less time than writing
+its row to the store, which threads do one after the other.
 
 ## A thousand points of one chain, without a store
 
-greedy and dynprog plan many points in one call of the core. {figures["points"]["profile"]}, 50 memories x 20
-bandwidths, against a loop of single calls in the same process, in turns; by the best of the rounds
+greedy and dynprog plan many points in one call of the core. On {figures["points"]["profile"]}, with 50 memories x 20
+bandwidths, a sweep is compared with a loop of single calls in the same process. The two take turns; best of the rounds
 (`python -m bench.sweep_points`).
 
 {table(["planner", "a single call", "1 thread", "2 threads"], points)}
 
-A sweep does the same dynamic programs as the loop, and saves what is around them. Other work kept both cores busy
-meanwhile, so two threads show little.
+A sweep solves the same dynamic programs as the loop, and saves the work around them. Both cores were busy with other
+work, so two threads gain little.
 
 ## Goals
 
@@ -214,13 +213,13 @@ Against the planners called one by one.
 
 ## What sharing a table costs
 
-A shared table has up to 2000 slots over the peak of the plain run, a table of a point 500 over its own memory. Of
-rotor's {quality["points"]:,} points the shared table plans
-{quality["faster"]:,} faster and {quality["slower"]:,} slower: makespans are {quality["mean"]:.5f} of those of the
-own tables on average, {quality["best"]:.4f} to {quality["worst"]:.4f}. Without a plan are
-{quality["no plan, shared"]:,} points with the shared tables, {quality["no plan, own"]:,} with their own.
+A shared table has up to 2000 slots over the peak of the plain run, a point's own table 500 over its memory. Of rotor's
+{quality["points"]:,} points, the shared table gives a faster plan on {quality["faster"]:,} and a slower one on
+{quality["slower"]:,}: makespans are {quality["mean"]:.5f} times those of own tables on average,
+{quality["best"]:.4f} to {quality["worst"]:.4f}. {quality["no plan, shared"]:,} points have no plan with shared tables,
+{quality["no plan, own"]:,} with their own.
 
-Time grows with the number of points, plus one table a chain: slots n^3 at worst for n stages.
+Time grows with the number of points, plus one table per chain: slots n^3 at worst for n stages.
 """
 
 

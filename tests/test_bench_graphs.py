@@ -34,7 +34,7 @@ def run(script: str, out: Path) -> tuple[dict[str, list[dict[str, Any]]], str]:
 
 def cells(report: str) -> list[list[str]]:
     """Of the table of claims."""
-    lines = report.split("## Claims\n\n")[1].split("\n\n")[1].splitlines()
+    lines = next(part for part in report.split("\n\n") if part.startswith("| claim ")).splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 

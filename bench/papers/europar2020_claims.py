@@ -19,7 +19,7 @@ SETTINGS = {
     "hash": THEIRS,
     "paper": THEIRS,
     "dynprog": Setting(
-        algorithm="where the model cannot tell both apart GREEDY's set stands in, if it simulates better"
+        algorithm="if the model values both sets alike, GREEDY's is taken where its simulated makespan is shorter"
     ),
 }
 AUTOSWAP = Setting(
@@ -95,8 +95,8 @@ def claim_ratio(rows: list[Row], column: str) -> Claim:
         setting=SETTINGS[column],
         evidence=(("", Figure(values=found, low=-math.inf, high=RATIO, nothing=1.0, form="{:.3f}")),),
         more=f"worst at {worst(own, column)}" if own else "",
-        why=f"Of the {len(above)} points at 1.2 or more the fractional bound itself is there on {hopeless}. "
-        "The model's transfers pause, ours travel whole.",
+        why=f"On {hopeless} of the {len(above)} points at 1.2 or more, the fractional bound itself is at 1.2 or "
+        "more. The model's transfers may pause, ours are whole.",
     )
 
 
@@ -159,8 +159,8 @@ def claim_greedy(rows: list[Row], column: str) -> Claim:
             ("DenseNets", versus(both(dense, column, "greedy"), column, "greedy", margin=MUCH)),
             ("others", versus(both(other, column, "greedy"), column, "greedy")),
         ),
-        why="Where both have a plan. Which of the sets that are best in the model a dynamic program returns depends on "
-        "the order of its states, which the paper does not give.",
+        why="Points where both have a plan. Several sets are best in the model; which one a dynamic program returns "
+        "depends on the order of its states, which the paper does not give.",
     )
 
 
@@ -192,7 +192,7 @@ def claim_spike(rows: list[Row], planner: str) -> Claim:
             ("", Cases(holds=[distance <= MEET for distance in distances], what=f"worst within {MEET:g} points of it")),
         ),
         more=f"{median}the terms do not meet between 0 % and 100 % on {len(of_profile) - len(distances)} profiles",
-        why="One case a profile.",
+        why="One case per profile.",
     )
 
 
@@ -243,8 +243,8 @@ def claim_wide(rows: list[Row]) -> Claim:
         paper="wider",
         evidence=(("least memory with a plan, one case a profile", Ordering(pairs=starts, share=ALWAYS, margin=MUCH)),),
         more=f"medians {medians[0]:g} % and {medians[1]:g} % of the range",
-        why="0 % is the least memory of any plan on the graph, where what a stage saves besides its output may leave "
-        "on its own; the paper's model moves both as one and needs a little more.",
+        why="0 % is the least memory of any plan on the graph. There, what a stage saves besides its output may be "
+        "offloaded on its own. The paper's model moves both together and needs a little more.",
     )
 
 
@@ -294,19 +294,19 @@ def ties_sections(rows: list[Row]) -> list[str]:
     hashed = ", ".join(f"{limit:g}" for limit in sorted({row["percent"] for row in both(rows, "hash")}))
     return [
         "## Ties",
-        f"On {100 * float(np.mean(tied)):.1f} % of {len(own)} points below the peak GREEDY's set is worth no less than "
-        "dynprog's in the interruptible model (in which dynprog's rounds to slots), so the model does not say which to "
-        "take; which one a dynamic program returns depends on its order of states, which the paper does not give. With "
-        'whole transfers the choice matters. `method="hash"` is the paper\'s Algorithm 1 and returns the set that its '
-        'tables come upon; `ties="paper"` is the same with dominance and bounds, where of sets that end alike the one '
-        'that moves less wins; `ties="simulate"`, the default, takes GREEDY\'s set where the model values it no less '
-        "and the simulator more, so that it beats GREEDY by construction there.",
+        f"On {100 * float(np.mean(tied)):.1f} % of {len(own)} points below the peak, the interruptible model values "
+        "GREEDY's set no less than dynprog's (for which it rounds to slots). Then the model does not say which set "
+        "to take, and a dynamic program returns the one that its order of states reaches first; the paper does not "
+        'give that order. With whole transfers the choice matters. `method="hash"` is the paper\'s Algorithm 1 and '
+        'returns the set that its tables hold. `ties="paper"` uses dominance and bounds; of sets with the same final '
+        'state it keeps the one that moves less. `ties="simulate"`, the default, takes GREEDY\'s set if the model '
+        "values it no less and its simulated makespan is shorter, so there it beats GREEDY by construction.",
         table(
             ["dynprog", "points", "at most GREEDY's", "mean of GREEDY's", "least", "most", "mean over LB"],
             cells,
         ),
-        f"The hash tables run at {hashed} "
-        "% of memory only. offload goes on from the set of pruning and searches on the simulated makespan itself.",
+        f'The hash tables run at {hashed} % of memory only. offload starts from the set of `ties="paper"` and '
+        "searches on the simulated makespan itself.",
     ]
 
 
@@ -333,25 +333,26 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
     sections = [
         "# Euro-Par 2020, Figures 5 to 19",
         "Beaumont, Eyraud-Dubois, Shilova: Optimal GPU-CPU Offloading Strategies for Deep Neural Network Training. "
-        f"Written by `python -m bench.papers.europar2020`: {profiles} profiles, {limits} memory limits from the "
-        "least memory of any plan (0 %) to the peak of the plain run (100 %), resident bytes apart. All makespans "
-        "are simulated, with activations that travel whole. dynprog uses 500 slots; offload searches for "
-        f"{environment['time_limit']:g} s. LB is that of Proposition 3, the larger of the compute time and of the time "
-        "that the bytes above the limit need to leave and come back. points.json beside the pictures has every number.",
+        f"Written by `python -m bench.papers.europar2020` from {profiles} profiles and {limits} memory limits. 0 % "
+        "is the least memory of any plan, 100 % the peak of the plain run; resident bytes do not count. All "
+        "makespans are simulated, with whole transfers. dynprog uses 500 slots, offload searches for "
+        f"{environment['time_limit']:g} s. LB is the bound of Proposition 3: the compute time, or the time to "
+        "offload and prefetch the bytes above the limit if that is longer. points.json beside the pictures has every "
+        "number.",
         environment_line(environment)
-        + " Makespans do not depend on the machine, except offload's, whose search has a time limit.",
-        "What differs from the paper: sizes are those of today's torchvision, and times come from a roofline model "
-        "of the same GPU (V100, 12.2 GB/s link) instead of measurements, see docs/profiles.md. The shipped profiles "
-        "have two batch sizes for each image size, the paper more. Our graph knows a stage's output and the rest of "
-        "what it saves apart, so some plans are better than the paper's model allows. The paper's figures carry no "
-        "numbers in its text but these: a ratio below 1.2 throughout, which is 83 % of the best throughput.",
+        + " Makespans do not depend on the machine, except for offload, whose search has a time limit.",
+        "What differs from the paper: sizes are those of today's torchvision. Times come from a roofline model of "
+        "the same GPU (V100, 12.2 GB/s link), not from measurements (docs/profiles.md). The shipped profiles have "
+        "two batch sizes per image size, the paper has more. Our graph has separate tensors for a stage's output and "
+        "for the rest of what it saves, so some plans are better than the paper's model allows. The only figures in "
+        "the paper's text are a ratio below 1.2 throughout, and 83 % of the best throughput, which is the same.",
         *claims_section(claims(parts)),
         *ties_sections(rows),
         "## Ratios",
         summary(rows),
-        'dynprog is the default here and in the pictures, `ties="simulate"`. Every planner\'s mean is over the points '
-        "where it has a plan. The fractional bound is at least LB and holds for every plan without recomputation: what "
-        "lies between it and LB nobody can gain.",
+        'Here and in the pictures, dynprog is the default, `ties="simulate"`. The mean of a planner is over the '
+        "points where it has a plan. The fractional bound is at least LB and holds for every plan without "
+        "recomputation, so no such plan gets closer to LB than this bound.",
         "## Pictures",
     ]
     for file, title, figures in drawn:

@@ -99,7 +99,7 @@ def foresight(rows: list[Row]) -> str:
     pairs = [(row["moDNN"], row["no foresight"]) for row in rows if row["moDNN"]]
     pairs += [(row["one round"], row["one round, no foresight"]) for row in rows if row["one round"]]
     helps, harms = (sum(a * (1 + SAME) < b for a, b in found) for found in (pairs, [(b, a) for a, b in pairs]))
-    return f"Of {len(pairs)} plans below it makes {helps} faster and {harms} slower: it is a heuristic."
+    return f"Foresight is a heuristic: it makes {helps} of {len(pairs)} plans faster and {harms} slower."
 
 
 def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) -> str:
@@ -107,16 +107,15 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
     budgets, links = parts["budgets"], parts["links"]
     sections = [
         "# moDNN, DATE 2018",
-        "Chen, Chen, Hu: moDNN: Memory Optimal DNN Training on GPUs. Written by `python -m bench.papers.modnn2018`: "
-        "the paper's networks and batches, by formula on a K40m with a link of 10 GB/s that is not duplex, unless "
-        "something else is said. Every plan is simulated, and checked by `memsched.validate`. The ideal time is the "
-        "sum of all ops at the full batch with their fastest algorithms. points.json beside the pictures has every "
-        "number.",
+        "Chen, Chen, Hu: moDNN: Memory Optimal DNN Training on GPUs. Written by `python -m bench.papers.modnn2018` "
+        "for the paper's networks and batches, by formula on a K40m. Unless said otherwise, the link has 10 GB/s and "
+        "is not duplex. Every plan is simulated, and checked by `memsched.validate`. The ideal time is the sum of "
+        "all ops at the full batch with their fastest algorithms. points.json beside the pictures has every number.",
         environment_line(environment) + " No figure below depends on the machine.",
-        "What differs from the paper: times come from formulas instead of measurements, see docs/profiles.md, without "
-        "costs of the runtime; the paper gives neither the speed of its link nor the layers of VGG-101 and FCN. "
-        "moDNN's memory is contiguous; of vDNN's and vDNN+'s only the bytes are counted, which favours them. "
-        'vDNN is the better of vDNN_all and vDNN_conv. `more rounds` is `modnn(rounds="search")`, an extension.',
+        "What differs from the paper: times come from formulas, not from measurements (docs/profiles.md), and do not "
+        "include costs of the runtime. The paper gives neither the speed of its link nor the layers of VGG-101 and "
+        "FCN. moDNN has contiguous memory; for vDNN and vDNN+ only bytes are counted, which favours them. vDNN is "
+        'the better of vDNN_all and vDNN_conv. `more rounds` is `modnn(rounds="search")`, an extension.',
         *claims_section(claims(parts)),
         "## Memory",
         memory_table(parts["memory"]),
@@ -127,16 +126,16 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
         "sends them back.",
         gpus_table(parts["gpus"]),
         "## What the parts of moDNN do",
-        "Time over the ideal case. One round: the batch is not split. First algorithms: no choice, the one without "
-        "workspace. With foresight a tensor is fetched early only if the ops until its use find room, by a walk over "
-        f"the layout. {foresight(parts['ablation'])}",
+        "Time relative to the ideal case. One round: the batch is not split. First algorithms: each op uses the one "
+        "without workspace. With foresight a tensor is prefetched early only if all ops until its use still find "
+        f"room, which a scan of the layout decides. {foresight(parts['ablation'])}",
         ratio_table(parts["ablation"], VARIANTS, "network; GiB", {"memory": GIB}),
         "## Time against memory",
-        f"More memory is not always faster: from one point to the next moDNN gets slower on {falls(budgets, 'moDNN')}, "
-        f"with more rounds on {falls(budgets, 'moDNN, more rounds')}, vDNN+ on {falls(budgets, 'vDNN+')}. Eq. (3) "
-        "chooses the largest sub-batch whose ops fit, however much must then be moved: with a little more memory "
-        "fewer rounds are chosen, and these may have to move what the smaller sub-batches did not. Where "
-        "lines leave the picture they cost more.",
+        "More memory is not always faster. From one point to the next, moDNN gets slower on "
+        f"{falls(budgets, 'moDNN')}, moDNN with more rounds on {falls(budgets, 'moDNN, more rounds')}, and vDNN+ on "
+        f"{falls(budgets, 'vDNN+')}. Eq. (3) chooses the largest sub-batch whose ops fit, whatever that causes in "
+        "transfers. With a little more memory it chooses fewer rounds, which may have to move what smaller "
+        "sub-batches did not. Lines that leave the picture cost more.",
     ]
     sections += [f"### {title} (Figure: {number})\n\n![{title}](modnn2018/{file})" for file, title, number in drawn]
     sections += [

@@ -21,13 +21,13 @@ PAPER_FRAGMENTATION = {1: 7.9, 32: 26.1}
 PAPER_TOTAL = {1: 30.4, 32: 36.1}
 MINUTE = 60.0  # our reading of "quickly"
 
-EMULATED = Setting(hardware="an emulation of the allocator's policy stands for the allocator that the paper measured")
+EMULATED = Setting(hardware="an emulation of the allocator's policy instead of the allocator itself")
 CAPTURED = Setting(
-    network="our graphs are captured otherwise: views and weights are no ops, and what is written in place "
-    "is a part of the op that made it"
+    network="our graphs are captured differently: views and weights are not ops, and a write in place belongs to the "
+    "op that made the storage"
 )
 SOLVER = Setting(
-    algorithm="a search of memsched's own instead of the ILP in Gurobi", hardware="seconds of another processor"
+    algorithm="memsched's own search instead of the ILP in Gurobi", hardware="seconds of another processor"
 )
 
 
@@ -35,7 +35,7 @@ def proven(rows: Sequence[Row]) -> Setting:
     """An optimum is the same whoever finds it; where one is not proven, our search is another algorithm."""
     if rows and all(row["optimal"] for row in rows):
         return THEIRS
-    return Setting(algorithm="a search of memsched's own instead of the ILP, whose results are not all proven optimal")
+    return Setting(algorithm="memsched's own search instead of the ILP, whose results are not all proven optimal")
 
 
 def name(row: Row) -> str:
@@ -198,7 +198,7 @@ def claim_total(rows: list[Row], batch: int) -> Claim:
                 Figure(values=[total(row) for row in of(rows, batch)], low=paper, high=paper, of="mean", form="{:.1f}"),
             ),
         ),
-        why="Of what the emulated allocator reserves for PyTorch's order.",
+        why="In percent of what the emulated allocator reserves for PyTorch's order.",
     )
 
 

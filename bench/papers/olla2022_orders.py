@@ -1,7 +1,7 @@
 """Orders of a training graph: their peaks and lifetimes, and the rules by which PyTorch's Inductor picks one.
 
-The rules are those of torch._inductor.memory in torch 2.13, told anew on `memsched.Graph`: Inductor tries three greedy
-orders beside the one that it was given, and takes the one with the least peak.
+The rules are those of torch._inductor.memory in torch 2.13, reimplemented on `memsched.Graph`: Inductor tries three
+greedy orders beside the given one, and takes the one with the least peak.
 """
 
 from __future__ import annotations

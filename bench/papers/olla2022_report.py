@@ -192,12 +192,13 @@ def published_sections(rows: Sequence[Row], ordered: Sequence[Row]) -> list[str]
     found = [row["found"] / ours[row["network"], row["batch"]] for row in rows if row["found"] is not None]
     return [
         "## The published code",
-        "The code of the authors (github.com/facebookresearch/OLLA) on our steps, SGD, with HiGHS in the place of "
-        f"Gurobi (`--published FOLDER`), one thread, {rows[0]['limit']:g} s of solving, a gap of 0.5 % allowed as in "
-        "its benchmark. Its control edges that force updates early are part of it. Its seconds are those of building "
-        f"and solving. It found an order for {len(found)} of {len(rows)} steps, with {min(found):.3f} to "
+        "The authors' code (github.com/facebookresearch/OLLA) on our steps with SGD, with HiGHS instead of Gurobi "
+        f"(`--published FOLDER`), on one thread, with {rows[0]['limit']:g} s of solving and an allowed gap of 0.5 %, "
+        "as in its benchmark. This includes its control edges that force early updates. Its times are those of "
+        f"building and solving. It found an order for {len(found)} of {len(rows)} steps, with {min(found):.3f} to "
         f"{max(found):.3f} times our peak (median {np.median(found):.3f}). Where its ILP was solved and the peak is "
-        "higher, the forced edges or its short horizon, in which several ops share a moment, exclude better orders.",
+        "higher, better orders are excluded by the forced edges, or by its short horizon, in which several ops share "
+        "a timestep.",
         published_table(rows, ordered),
     ]
 
@@ -251,9 +252,9 @@ def rules_text(rows: Sequence[Row]) -> str:
     equal, less = (sum(sign(value) for value in more.values()) for sign in ((0.0).__eq__, (0.0).__gt__))
     most, alone = 100 * max(more.values()), 100 * (lpmf["LPMF"] / lpmf["ours"] - 1)
     return (
-        f"Over both optimisers that needs as much as our order in {equal} of {len(rows)} cases, less in {less}, and at "
-        f"most {most:.2f} % more ({title(worst)}, batch {worst['batch']}, {worst['optimizer']}); LPMF alone at most "
-        f"{alone:.2f} % more ({title(lpmf)}, batch {lpmf['batch']}, {lpmf['optimizer']}). They prove nothing."
+        f"Over both optimisers that needs as much as our order in {equal} of {len(rows)} cases, less in {less}, and "
+        f"at most {most:.2f} % more ({title(worst)}, batch {worst['batch']}, {worst['optimizer']}). LPMF alone needs "
+        f"at most {alone:.2f} % more ({title(lpmf)}, batch {lpmf['batch']}, {lpmf['optimizer']}). They give no proof."
     )
 
 
@@ -289,24 +290,25 @@ def introduction(environment: Row) -> list[str]:
     return [
         "# OLLA, 2022",
         "Steiner, Elhoushi, Kahn, Hegarty: OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory "
-        "Usage of Neural Networks. Written by `python -m bench.papers.olla2022`: training steps captured from PyTorch "
-        "without data, op by op, with the networks, inputs, loss and optimiser of the authors' published benchmark. "
-        "Peaks are counted in bytes from an order alone, resident bytes included. points.json beside the pictures has "
-        "every number.",
+        "Usage of Neural Networks. Written by `python -m bench.papers.olla2022` for training steps captured from "
+        "PyTorch without data, op by op, with the networks, inputs, loss and optimiser of the authors' published "
+        "benchmark. Peaks are in bytes, resident bytes included, and follow from the order alone. points.json beside "
+        "the pictures has every number.",
         environment_line(environment)
         + f" Networks from {packages}. Seconds are wall time of one thread, the least of "
         "three calls where a call takes less than half a second. They depend on the machine; so do orders that are not "
         "proven in time: a call has {:g} s for an order and {:g} s for addresses, to end within the 1 s and 2 s of our "
         "goals.".format(*environment["limits"]),
         "What differs from the paper. The networks are those of today's packages, not of PyTorch 1.11; XLM-R is that "
-        "of transformers, with attention written out. The paper's graphs come from torch.fx, where views are ops, and "
-        "what is written in place is a new tensor; ours have storages: a view is no op, and a write in place belongs "
-        "to the op that made the storage where nobody read it in between. So ours have fewer ops. Control edges keep "
-        "each update behind all readers of its weight, and running statistics and random numbers in order. There is "
-        "no GPU: the ops are those of the CPU, and PyTorch's allocator is **emulated**: its rounding, pools, segments, "
-        "best fit, splitting and joining, on the requests of five steps, after all weights and states were allocated "
-        "one by one. Kernels' own memory is not seen. The figures' own numbers are not in the paper's text. Three VGGs "
-        "and two Transformers count as five.",
+        "of transformers, with attention written out. The paper's graphs come from torch.fx, where views are ops and "
+        "a write in place makes a new tensor. Our graphs have storages: a view is not an op, and a write in place "
+        "belongs to the op that made the storage, unless the storage is read in between. So ours have fewer ops. "
+        "Control edges keep each update after all readers of its weight, and keep running statistics and random "
+        "numbers in order. There is no GPU: the ops are those of the CPU, and PyTorch's allocator is **emulated**, "
+        "with its rounding, pools, segments, best fit, splitting and joining, on the requests of five steps, after "
+        "all weights and states have been allocated one by one. Memory that kernels allocate themselves is not seen. "
+        "The paper's text does not give the numbers in its figures. Three VGGs and two Transformers count as five "
+        "networks.",
     ]
 
 
@@ -320,33 +322,34 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
         "Over both batches and both optimisers.",
         table(GOALS_HEAD, goals(parts)),
         "## Order, SGD (Figures 7 and 9)",
-        "LPMF, BFS and DFS are the three rules of PyTorch's Inductor, told anew on our graphs; Inductor takes the best "
-        f"of them and of the order that it was given. {rules_text(ordered)}",
+        "LPMF, BFS and DFS are the three heuristics of PyTorch's Inductor, reimplemented on our graphs. Inductor "
+        f"takes the best of them and of the given order. {rules_text(ordered)}",
         *batches(ordered, "sgd", orders_table),
         "## Order, Adam",
-        "Each parameter has its own chain of about a dozen small ops, as without foreach.",
+        "Each parameter has its own chain of about a dozen small ops, as with foreach=False.",
         *batches(ordered, "adam", orders_table),
         "## Addresses and both together, SGD (Figures 8, 11 and 13)",
-        "Reserved is what the emulated allocator has for PyTorch's order, weights included. Fragmentation is "
-        "(MR - RS) / MR when the reserved bytes MR first are at their peak, as in the paper; beside it the same "
-        "against the most bytes in use, which is also given for the allocator with expandable_segments, an option that "
-        "the paper's version did not have: against that, order and addresses save "
-        f"{totals_text(placed)}. Planned fragmentation does not count resident bytes, so it is the stricter. "
-        "By size is the greedy placement of many runtimes: the largest buffer first, each as low as it fits.",
+        "Reserved are the bytes that the emulated allocator holds for PyTorch's order, weights included. "
+        "Fragmentation is (MR - RS) / MR at the first peak of the reserved bytes MR, as in the paper. The next "
+        "column relates the same peak to the most bytes in use. The one after it does so for the allocator with "
+        "expandable_segments, an option that the paper's version did not have; against that, order and addresses "
+        f"save {totals_text(placed)}. Planned fragmentation does not count resident bytes, which makes it the "
+        'stricter measure. "By size" is the greedy placement of many runtimes: the largest buffer first, each as low '
+        "as it fits.",
         *batches(placed, "sgd", addresses_table),
         "## Addresses and both together, Adam",
         *batches(placed, "adam", addresses_table),
         "## Planning time (Figures 9 and 11)",
         seconds_text(parts),
         "## Time in the allocator (Figure 14)",
-        "Real steps on the CPU without optimiser, one thread: medians of seconds that a step spends in PyTorch's own "
-        "allocator and in one that serves planned addresses from one block. Not CUDA's caching allocator, which the "
-        "paper measured.",
+        "Real steps on the CPU without optimiser, on one thread: median time that a step spends in PyTorch's own "
+        "allocator, and in one that serves planned addresses from one block. The paper measured CUDA's caching "
+        "allocator instead.",
         allocator_table(parts["allocator"]),
         *longer_sections(parts["longer"]),
         "## The ILP",
-        'Equation 14 in HiGHS instead of Gurobi, `memsched.order(graph, method="ilp")`, on the small steps. It starts '
-        "from the order of a beam search, and asks the program for better ones and for the bound.",
+        'Equation 14 in HiGHS instead of Gurobi, `memsched.order(graph, method="ilp")`, on the small steps. It '
+        "starts from the order of a beam search; the program looks for better orders and gives the bound.",
         ilp_table(parts["ilp"], ordered),
         'Equation 15, `memsched.place(buffers, method="ilp")`, on our order of the same steps:',
         place_ilp_table(parts["ilp"], placed),

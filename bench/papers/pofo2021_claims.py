@@ -12,7 +12,7 @@ from bench.papers.verdict import SAME, THEIRS, Claim, Figure, Setting
 
 EXACT = "labels of 50 slots"  # the paper's
 SLOTS = "pofo has 50 slots, which the paper finds enough, rotor 500: what is lost to slots can be more than is gained. "
-OURS = Setting(algorithm="real sizes and a beam stand in the place of labels in slots")
+OURS = Setting(algorithm="real sizes and a beam instead of labels in slots")
 REMOVED = 1 / 3  # of rotor's overhead
 COUNTED = 0.005  # overhead of rotor from which on a share of it means anything
 FACTORS = (4.0, 6.0)
@@ -231,32 +231,33 @@ def report(parts: Parts, drawn: list[tuple[str, str]], environment: Row) -> str:
     sections = [
         "# POFO, NeurIPS 2021",
         "Beaumont, Eyraud-Dubois, Shilova: Efficient Combination of Rematerialization and Offloading for Training "
-        f"DNNs. Written by `python -m bench.papers.pofo2021`: {len(profiles_of(points))} profiles, memory from the "
-        "least that rotor can do with (0 %) to the peak of the plain run (100 %). All makespans are simulated; "
-        "overheads are above the ideal time, that of all runs without recomputing or waiting. rotor and pofo run with "
-        f"their defaults, offload searches for {environment['time_limit']:g} s. Where nothing else is said, what "
-        "travels does so in pieces of 16 MiB, which come close to the paper's model, in which transfers may pause. "
-        "points.json beside the pictures has every number.",
+        f"DNNs. Written by `python -m bench.papers.pofo2021` from {len(profiles_of(points))} profiles. 0 % of memory "
+        "is the least that rotor needs, 100 % the peak of the plain run. All makespans are simulated. Overheads are "
+        "relative to the ideal time: that of all runs, without recomputation or waits. rotor and pofo run with their "
+        f"defaults, offload searches for {environment['time_limit']:g} s. Unless said otherwise, transfers are in "
+        "pieces of 16 MiB. That is close to the paper's model, where transfers may pause. points.json beside the "
+        "pictures has every number.",
         environment_line(environment)
-        + " Makespans do not depend on the machine, except offload's, whose search has a time limit.",
-        "What differs from the paper: sizes are those of today's torchvision and of GPT-2, times come from a roofline "
-        "model of a V100 with a link of 12.2 GB/s instead of measurements, see docs/profiles.md. Forwards that do not "
-        "save need scratch for what they do not keep, and the recurrences are used as corrected in docs/errata.md.",
+        + " Makespans do not depend on the machine, except for offload, whose search has a time limit.",
+        "What differs from the paper: sizes are those of today's torchvision and of GPT-2. Times come from a "
+        "roofline model of a V100 with a link of 12.2 GB/s, not from measurements (docs/profiles.md). Forwards that "
+        "do not save need workspace for what they do not keep. The recurrences are those corrected in docs/errata.md.",
         *claims_section(claims(parts)),
         "## By profile",
-        "Means over 10 to 90 % of memory. The last three columns: how many times smaller than the peak memory can be "
-        f"with at most {percent(OVERHEAD, 0)} of overhead, resident bytes apart, and how many times at all.",
+        "Means over 10 to 90 % of memory. The last three columns say by which factor the peak memory, without "
+        f"resident bytes, can be reduced with at most {percent(OVERHEAD, 0)} of overhead, and at all.",
         removed_table(points, least),
         "## How many slots",
-        "Mean overhead at 10, 30, 50 and 70 % of memory; profiles on their own link, the others on one over which "
-        "everything that the forward phase saves takes four times as long as that phase. Real labels are "
-        "pofo's default. Each size that is rounded up may cost a whole slot, so what 50 slots lose grows with the "
-        "number of stages that are kept. Plans of exact labels also wait, as the paper's do, with the backward phase "
-        "for the last offload; the column of 100 slots shows what slots alone do.",
+        "Mean overhead at 10, 30, 50 and 70 % of memory. Profiles have their own link; for the others, the link "
+        "needs four times as long as the forward phase to move everything that it saves. Real labels are pofo's "
+        "default. Rounding up a size may cost a whole slot, so the loss with 50 slots grows with the number of "
+        "stages that are kept. Plans with exact labels also begin the backward phase after the last offload, as the "
+        "paper's do; the column of 100 slots shows the effect of slots alone.",
         slots_table(slots),
         "## Pictures",
-        "Memory is in percent of the plain run's peak, resident bytes apart: at 25 % it is four times smaller. Where "
-        "offload leaves the picture it costs more than anything else, and so does rotor at its least memory.",
+        "Memory is in percent of the plain run's peak, without resident bytes: 25 % is a fourth of it. Where the "
+        "curve of offload leaves the picture, its overhead is the largest of all; so is that of rotor at its least "
+        "memory.",
     ]
     for file, title in drawn:
         sections.append(f"### {title}\n\n![{title}](pofo2021/{file})")

@@ -20,8 +20,8 @@ MOST_SUBSETS = 25  # maps of which all subsets can be searched
 SEARCHES = ("tree 0", "tree 10", "beam 1", "beam 16")
 WIDE = 0.01  # how far these may change a time, for a beam to stand for all subsets
 LOSSES = Setting(
-    hardware="its losses have the costs of the runtime in them (synchronisation, allocation, holes in the pool), which "
-    "our profile leaves out"
+    hardware="its losses include costs of the runtime (synchronisation, allocation, holes in the pool), which our "
+    "profile leaves out"
 )
 NO_BATCH = "the text does not give the batch of this figure"
 
@@ -77,8 +77,8 @@ def claim_opt(rows: list[Row]) -> Claim:
         paper="1.4 to 3.0",
         evidence=(("", Figure(values=[*found["resnet50"], *found["alexnet"]], low=1.4, high=3.0, nothing=1)),),
         more=f"ResNet-50 {span(found['resnet50'])}, AlexNet {span(found['alexnet'])}",
-        why="It brings less the larger the batch, for fewer maps can stay. AlexNet's swap-all is close to the bound in "
-        "our profile.",
+        why="The gain shrinks as the batch grows, since fewer maps can stay. In our profile AlexNet's swap-all is "
+        "close to the bound.",
     )
 
 
@@ -110,7 +110,7 @@ def claim_rare(rows: list[Row]) -> Claim:
     own = of(rows, "alexnet")
     again = [100 * row["PoocH classes"][2] / row["maps"] for row in own if row["PoocH classes"]]
     return Claim(
-        text="AlexNet's maps are rarely computed again, and PoocH is close to swap-opt (5.1)",
+        text="AlexNet's maps are rarely recomputed, and PoocH is close to swap-opt (5.1)",
         paper="rarely, close",
         evidence=(
             ("percent of the maps", Figure(values=again, low=-math.inf, high=RARELY, form="{:.1f}")),
@@ -148,7 +148,7 @@ def claim_loss(rows: list[Row], *, x86: bool, low: float, high: float) -> Claim:
         evidence=(("percent", Figure(values=losses(own), low=low, high=high, form="{:.1f}")),),
         more=", ".join(f"{span(values, '{:.1f}')} at {link / 1e9:g} GB/s" for link, values in by_link.items()),
         why="In-core stands for the "
-        f"compute bound of the same batch, {span([r['batch'] / r['bound'] for r in own], '{:.0f}')} images a second; "
+        f"compute bound of the same batch, {span([r['batch'] / r['bound'] for r in own], '{:.0f}')} images per second; "
         "the paper measured 316.",
     )
 
@@ -198,7 +198,7 @@ def claim_fails(rows: list[Row]) -> Claim:
             ),
             ("PoocH", Runs(expected=[True] * len(own), found=[row["PoocH"] is not None for row in own])),
         ),
-        why=f"It fetches one convolution ahead without looking at memory. With more it would run: {told}."
+        why=f"It fetches one convolution ahead whether or not there is memory. With more memory it would run: {told}."
         if told
         else "",
     )
@@ -289,8 +289,8 @@ def claim_search(searches: list[Row], growth: list[Row]) -> list[Claim]:
                 ("", Cases(holds=[n <= MOST_SUBSETS for n in deep], what=f"at most {MOST_SUBSETS} maps in L_I:")),
             ),
             more=", ".join(each),
-            why="Counted on the timeline of swap-all with fetches as early as memory allows. There a slow link is "
-            "behind all the time, so most fetches are waited for. We search with a beam instead.",
+            why="Counted on the timeline of swap-all with prefetches as early as memory allows. There a slow link lags "
+            "behind all the time, so most prefetches are waited for. We search with a beam instead.",
         ),
         Claim(
             text="Planning takes about 2 minutes for ResNeXt-101 of more than 300 layers (5.2)",

@@ -43,12 +43,12 @@ def claim_classes(rows: list[Row]) -> list[Claim]:
 def counts(
     text: str, rows: list[Row], name: str, paper: tuple[int, int, int], setting: Setting, why: str = ""
 ) -> Claim:
-    """Kept, swapped and computed again at batch 512."""
+    """Kept, swapped and recomputed at batch 512."""
     told = "/".join(map(str, paper))
     found = [row[f"{name} classes"] for row in rows if row[f"{name} classes"]]
     labels = ("kept", "swapped", "again")
     return Claim(
-        text=f"{text}: {told} maps are kept, swapped and computed again (Table 3)",
+        text=f"{text}: {told} maps are kept, swapped and recomputed (Table 3)",
         paper=told,
         setting=setting,
         evidence=tuple(

@@ -44,7 +44,7 @@ CLASSES = ("PoocH classes", "PoocH, filled classes", "SuperNeurons classes")
 
 
 def table_3(rows: list[Row]) -> str:
-    """Kept/swapped/computed again at batch 512."""
+    """Kept/swapped/recomputed at batch 512."""
     own = [row for row in rows if row["network"] == "resnet50" and row["batch"] == 512]
     cells = [
         [link_name(row["link"]), *("-" if row[name] is None else "/".join(map(str, row[name])) for name in CLASSES)]
@@ -154,20 +154,20 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
     sections = [
         "# PoocH, 2019",
         "Ito, Imai, Duc, Negishi, Kawachiya, Matsumiya, Endo: Profiling based Out-of-core Hybrid Method for Large "
-        "Neural Networks. Written by `python -m bench.papers.pooch2019`: networks by formula on a V100 with 16e9 bytes "
-        "and 8 MiB for workspaces, links that are duplex, at the nominal speeds of the paper's machines (16 GB/s on "
+        "Neural Networks. Written by `python -m bench.papers.pooch2019` for networks by formula on a V100 with 16e9 "
+        "bytes and 8 MiB for workspaces. Links are duplex, at the nominal speeds of the paper's machines (16 GB/s on "
         "x86, 75 GB/s on POWER9) and at 75 % of them. Every plan is simulated, and checked by `memsched.validate`. "
         "points.json beside the pictures has every number.",
-        environment_line(environment) + " Only seconds of planning depend on the machine.",
-        "What differs from the paper: times come from formulas instead of measurements, see docs/profiles.md, without "
-        "costs of synchronisation and allocation; only bytes of memory are counted, so it has no holes. Whether a plan "
-        "fits is decided by the order of its steps and not by durations. L_I is searched with a beam where it is "
-        "large. The text gives neither the batch of AlexNet nor the sizes of the clips; those are ours, and the "
-        "figures' own numbers are not in the text.",
+        environment_line(environment) + " Only planning times depend on the machine.",
+        "What differs from the paper: times come from formulas, not from measurements (docs/profiles.md), without "
+        "costs of synchronisation and allocation. Memory is counted in bytes, so it has no holes. The order of its "
+        "steps decides whether a plan fits, durations do not. Large L_I are searched with a beam. The paper gives "
+        "neither the batch of AlexNet nor the sizes of the clips, so these are ours; nor does its text give the "
+        "numbers in its figures.",
         *claims_section(claims(parts)),
         "## ResNet-50 (Figures 15 to 18)",
-        "Images a second; classes are kept/swapped/computed again. `filled` is `pooch(fill=True)`, which keeps in the "
-        "end what still fits.",
+        "Images per second. Classes are numbers of maps kept/swapped/recomputed. `filled` is `pooch(fill=True)`, "
+        "which at the end keeps what still fits.",
         speeds_table(rows, "resnet50"),
         (
             f"The search is greedy, so a faster link can lead to a slower plan: {', '.join(falls)}."
@@ -182,24 +182,24 @@ def report(parts: Parts, drawn: list[tuple[str, str, str]], environment: Row) ->
         "## AlexNet (Figures 19 and 20)",
         speeds_table(rows, "alexnet"),
         "## ResNeXt-101 (3D) (Figures 4, 21 and 22)",
-        "One clip of frames x side; clips a second.",
+        "One clip, frames x side; clips per second.",
         speeds_table(rows, "resnext101_3d"),
-        "Percent of the speed of the compute bound, if grouped convolutions took one to several times as long as by "
-        "formula (clips that do not fit in-core):",
+        "Speed in percent of the compute bound if grouped convolutions take one to several times as long as by "
+        "formula, for clips that do not fit in-core:",
         slower_table(parts["slower"]),
         "## Planners of the Euro-Par 2020 paper",
-        "ResNet-50, images a second. AUTOSWAP and TFLMS swap only, as swap-opt. vDNN may use any workspace that "
-        "finds room, not only 8 MiB, so its speed can be above the compute bound of the others.",
+        "ResNet-50, images per second. AUTOSWAP and TFLMS only swap, as swap-opt does. vDNN may use any workspace "
+        "that fits, not only 8 MiB, so it can exceed the compute bound of the others.",
         baselines_table(rows),
         "## The search",
-        "Makespan over the compute bound, in brackets the plans that were simulated. By default up to 12 maps of L_I "
-        f"are searched exhaustively, otherwise with a beam of 4. {searches_text(searched)}",
+        "Makespan relative to the compute bound, with the number of simulated plans in brackets. By default, up to "
+        f"12 maps of L_I are searched exhaustively, more with a beam of 4. {searches_text(searched)}",
         searches_table(searched),
         "## Planning time",
-        "Memory half-way between what swap-all needs and the plain run, 12 GB/s. CPU time of one thread; one plan from "
-        f"Python is building the schedule of swap-all and simulating it. Over these networks planning grows with "
-        f"about the power {exponent(parts['growth'])} of the number of maps; it depends as much on how many maps the "
-        "link cannot hide.",
+        "Memory is half-way between what swap-all needs and the peak of the plain run; the link has 12 GB/s. CPU "
+        'time of one thread. "One plan from Python" is the time to build the schedule of swap-all and simulate it. '
+        f"Over these networks planning time grows with about the power {exponent(parts['growth'])} of the number of "
+        "maps. It depends as much on how many transfers the link cannot hide.",
         growth_table(parts["growth"]),
         "## Pictures",
     ]

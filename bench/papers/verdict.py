@@ -22,24 +22,25 @@ MUCH = 0.05  # "significantly" better
 SAME = 1e-5  # the stored points have six digits
 FEWEST = 3  # cases, for a mean or a median to be one
 
-RULE = (
-    "One rule judges the claims of all papers (bench/papers/verdict.py); no verdict is written by hand. The "
-    "**setting** comes first: where ours is not the paper's (another algorithm, hardware of which the paper gives "
-    "too little or of which our model leaves out what the claim measures, or networks and sizes that the paper "
-    "does not give), the claim is **not comparable**, and the reason stands beside it. A model of the very GPU "
-    "and link that the paper names counts as its hardware, for bytes and for makespans; a network of today's "
-    "packages counts as the paper's. A bound, a range or an ordering for all links, batches or sizes is judged on "
-    "all of ours where the paper does not give its own; a single figure is not comparable then. Otherwise every "
-    "measured case counts, not the best one. A **figure** or range is confirmed where every case is within "
-    f"{100 * TOLERANCE:g} % of it; a mean or median where it is, and stays so without any one of its cases, of "
-    f"which it needs {FEWEST}. It is changed where most cases (or the mean) are within a factor of {FACTOR:g} of "
-    "it, on the same side of no effect; refuted otherwise. A bound (below, at least) has no tolerance. A bound, "
-    "an **ordering** or an **outcome** (runs, or runs out of memory) is confirmed where it holds in the share of "
-    f"cases that its words ask for: all, or {100 * OFTEN:g} % for often; changed where it holds in more than half "
-    "of that share; refuted otherwise. In an ordering what has no plan where the other has one has lost, equal "
-    "cases do not contradict it, and a confirmed one needs the better to be truly better in the median case, by "
-    f"{100 * MUCH:g} % where the paper says significantly. A claim of several parts is as good as its worst part."
-)
+RULE = f"""\
+One rule judges the claims of all papers (bench/papers/verdict.py). No verdict is written by hand.
+
+* **Setting.** A claim is **not comparable** if our setting is not the paper's: another algorithm; hardware that the \
+paper describes too little, or of which our model leaves out what the claim measures; networks or sizes that the paper \
+does not give. The reason stands beside the claim. A model of the very GPU and link that the paper names counts as its \
+hardware, for bytes and for makespans, and a network of today's packages counts as the paper's. Where the paper does \
+not give its links, batches or sizes, a bound, a range or an ordering is judged on all of ours, and a single figure is \
+not comparable.
+* **Cases.** Otherwise every measured case counts, not only the best one.
+* **Figure or range.** Confirmed if every case is within {100 * TOLERANCE:g} % of it. A mean or a median needs at \
+least {FEWEST} cases; it is confirmed if it is within {100 * TOLERANCE:g} % and stays so without any one of its cases. \
+Changed if most cases (or the mean) are within a factor of {FACTOR:g}, on the same side of no effect. Otherwise refuted.
+* **Bound** (below, at least), **ordering**, **outcome** (runs, or runs out of memory). Confirmed if it holds in the \
+share of cases that the claim's words ask for: all, or {100 * OFTEN:g} % for "often". Changed if it holds in more than \
+half of that share. Otherwise refuted. A bound has no tolerance.
+* **In an ordering** a plan beats no plan, and equal cases do not contradict the claim. To be confirmed, the better \
+one must be truly better in the median case, by {100 * MUCH:g} % if the paper says "significantly".
+* **A claim of several parts** is as good as its worst part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
