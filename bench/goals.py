@@ -278,7 +278,7 @@ def call(entry: tuple[str, Callable[[], Row]]) -> tuple[str, Row]:
 
 
 def compact(document: Row) -> str:
-    """The document as JSON, each part as its columns and one line a row, six digits a number."""
+    """The document as JSON, each part as its columns and one line per row, six digits per number."""
     parts = []
     for part, rows in document["parts"].items():
         columns = list(dict.fromkeys(column for row in rows for column in row))

@@ -213,7 +213,7 @@ def simulate_part(rows: list[Row]) -> tuple[list[list[str]], str]:
     big = rows[0]
     goals = [
         [
-            "the simulator runs at least 5 million steps a second",
+            "the simulator runs at least 5 million steps per second",
             f"{big['steps_per_second'] / 1e6:.1f} million ({big['steps']} steps)",
             verdict(big["steps_per_second"] >= 5e6),
         ]

@@ -113,7 +113,7 @@ def run(networks: Sequence[str], memory: Sequence[str], rounds: int) -> dict[str
 
 
 def better_and_worse(shared: list[float | None], own: list[float | None]) -> Row:
-    """How the plans of a shared table compare with those of a table a point."""
+    """How the plans of a shared table compare with those of a table per point."""
     both = [(a, b) for a, b in zip(shared, own, strict=True) if a is not None and b is not None]
     ratios = [a / b for a, b in both]
     return {

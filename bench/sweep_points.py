@@ -59,7 +59,7 @@ def main() -> None:
     """Print the ratios."""
     for planner, found in measure().items():
         more = ", ".join(f"{jobs} threads {found[f'{jobs} threads']:.2f} x" for jobs in JOBS)
-        print(f"{planner}: a single call {found['loop']:.0f} us; a sweep without a store, in points a second: {more}")
+        print(f"{planner}: a single call {found['loop']:.0f} us; a sweep without a store, in points per second: {more}")
 
 
 if __name__ == "__main__":

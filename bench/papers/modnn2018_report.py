@@ -72,7 +72,7 @@ def main_table(rows: list[Row]) -> str:
 
 
 def ratio_table(rows: list[Row], names: tuple[str, ...], first: str, cell: dict[str, float]) -> str:
-    """Time over ideal, a row a point; `cell` is the unit of each key that names the point."""
+    """Time over ideal, a row per point; `cell` is the unit of each key that names the point."""
     cells = [
         [
             row["network"],

@@ -23,7 +23,7 @@ from bench.remat_chains import chain_of, ideal, slow_link
 import memsched as ms
 
 PIECES = 16 << 20
-PROFILES = (  # one a network, and second ones of four families
+PROFILES = (  # one per network, and a second one for four families
     "resnet18-500-b32",
     "resnet34-500-b32",
     "resnet50-500-b32",

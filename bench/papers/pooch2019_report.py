@@ -137,7 +137,7 @@ def growth_table(rows: list[Row]) -> str:
         ]
         for row in sorted(rows, key=lambda row: row["maps"])
     ]
-    head = ["network", "size", "maps", "ops", "L_I", "plans", "planning (ms)", "us a plan"]
+    head = ["network", "size", "maps", "ops", "L_I", "plans", "planning (ms)", "us per plan"]
     return table([*head, "one plan from Python (us)", "ratio", "overhead"], cells)
 
 

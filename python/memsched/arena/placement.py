@@ -15,7 +15,7 @@ from memsched import _core
 from memsched.arena.buffers import Buffer, write_buffers
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support import checks
-from memsched.support.documents import Document, Source, check_keys, read_document
+from memsched.support.documents import Document, Source, check_keys, fields, read_document
 from memsched.support.types import Progress
 from memsched.validation.placement import validate_placement
 
@@ -143,26 +143,8 @@ class Placement:
 
     def to_json(self) -> Document:
         """The form `memsched-placement/1`."""
-        return {
-            "format": _FORMAT,
-            "buffers": [
-                {
-                    "start": buffer.start,
-                    "end": buffer.end,
-                    "size": buffer.size,
-                    "alignment": buffer.alignment,
-                    "offset": buffer.offset,
-                    "name": buffer.name,
-                }
-                for buffer in self.buffers
-            ],
-            "offsets": list(self.offsets),
-            "height": self.height,
-            "lower_bound": self.lower_bound,
-            "optimal": self.optimal,
-            "method": self.method,
-            "runtime": self.runtime,
-        }
+        buffers = [fields(one, "start", "end", "size", "alignment", "offset", "name") for one in self.buffers]
+        return {"format": _FORMAT, **fields(self, *_KEYS), "buffers": buffers, "offsets": list(self.offsets)}
 
     @classmethod
     def from_json(cls, source: Source) -> Placement:

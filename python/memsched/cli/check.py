@@ -19,7 +19,7 @@ from memsched.cli.inputs import (
 )
 from memsched.cli.show import answer, describe_link, exact_bytes, facts, report
 from memsched.result import Result
-from memsched.support.documents import read_document
+from memsched.support.documents import fields, read_document
 from memsched.support.units import format_bytes, format_seconds
 from memsched.validation.plan import ValidationReport
 from memsched.validation.plan import validate as check_plan
@@ -47,15 +47,8 @@ def simulate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     """
     document = read_document(read_text(file), *RESULTS, PLAN)
     result, origin = open_result(document, problem, machine)
-    document = {
-        "planner": result.planner,
-        "problem": result.problem.name,
-        "device": result.device.to_json(),
-        "bandwidth_from": origin,
-        "lower_bound": result.lower_bound,
-        "bound_on": result.bound_on,
-        "gap": result.gap,
-    }
+    document = fields(result, "planner", "lower_bound", "bound_on", "gap")
+    document |= {"problem": result.problem.name, "device": result.device.to_json(), "bandwidth_from": origin}
     answer(as_json, lambda: document | result.timeline.to_json(), report(result, origin))
 
 
@@ -90,7 +83,7 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         *("lower_bound", "bound_on", "claimed_lower_bound", "proven", "optimal", "recomputed"),
     )
     document = {"valid": True, "steps": len(schedule.steps), "budget": budget}
-    document |= {name: getattr(known, name) for name in names}
+    document |= fields(known, *names)
     rows = [
         ("link", describe_link(device, origin)),
         ("makespan", format_seconds(known.makespan)),

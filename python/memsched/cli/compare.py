@@ -28,7 +28,7 @@ from memsched.problems.budget import memory_percent
 from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
 from memsched.result import Result
 from memsched.study.compare import compare as run_planners
-from memsched.support.documents import plain, write_document
+from memsched.support.documents import fields, plain, write_document
 from memsched.support.units import format_bytes, format_seconds
 
 BOUNDS = ("compute", "transfer", "fractional", "recompute", "best")
@@ -102,17 +102,8 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
         return {"status": "failed", "message": str(outcome)}
     return {
         "status": "planned",
-        "makespan": outcome.makespan,
-        "lower_bound": outcome.lower_bound,
-        "gap": outcome.gap,
-        "peak_memory": outcome.peak_memory,
-        "bytes_out": outcome.timeline.bytes_out,
-        "bytes_in": outcome.timeline.bytes_in,
-        "idle": outcome.timeline.idle,
-        "recompute_time": outcome.timeline.recompute_time,
-        "estimate": outcome.estimate,
-        "runtime": outcome.runtime,
-        "optimal": outcome.optimal,
+        **fields(outcome, "makespan", "lower_bound", "gap", "peak_memory", "estimate", "runtime", "optimal"),
+        **fields(outcome.timeline, "bytes_out", "bytes_in", "idle", "recompute_time"),
     }
 
 
@@ -126,7 +117,7 @@ def _comparison(problem: Problem, device: Device, origin: str, known: Bounds, ou
         "peak_memory": peak_memory(problem),
         "device": device.to_json(),
         "bandwidth_from": origin,
-        "bounds": {name: getattr(known, name) for name in BOUNDS},
+        "bounds": fields(known, *BOUNDS),
         "best": min(results, key=lambda name: results[name].makespan, default=None),
         "planners": {name: _outcome_json(outcome) for name, outcome in outcomes.items()},
     }

@@ -28,7 +28,7 @@ from memsched.show.plots.classes import plot_classes as draw_classes
 from memsched.show.plots.plan import plot as draw
 from memsched.show.trace import trace as make_trace
 from memsched.study.sources import PROBLEMS, named_problem
-from memsched.support.documents import write_document
+from memsched.support.documents import fields, write_document
 from memsched.support.units import format_seconds
 
 
@@ -57,16 +57,8 @@ def _drawing_command(command: Callable[..., Any]) -> click.Command:
 
 def _say(result: Result, output: str, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "output": output,
-                "planner": result.planner,
-                "problem": result.problem.name,
-                "makespan": result.makespan,
-                "lower_bound": result.lower_bound,
-                "peak_memory": result.peak_memory,
-            }
-        )
+        figures = fields(result, "planner", "makespan", "lower_bound", "peak_memory")
+        print_json({"output": output, "problem": result.problem.name, **figures})
     else:
         print_rich(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}")
 

@@ -12,7 +12,7 @@ from memsched.arena.order import order as find_order
 from memsched.cli.inputs import check_writable, json_option, load_problem
 from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
-from memsched.support.documents import write_document
+from memsched.support.documents import fields, write_document
 from memsched.support.units import format_percent, format_seconds, parse_seconds
 
 LIMIT = "10"  # seconds
@@ -31,16 +31,9 @@ def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Sc
 def _document(problem: Problem, listed: Order, found: Order) -> dict[str, Any]:
     return {
         "problem": problem.name,
-        "method": found.method,
         "listed_peak": listed.peak_memory,
-        "peak_memory": found.peak_memory,
-        "lower_bound": found.lower_bound,
-        "optimal": found.optimal,
-        "gap": found.gap,
         "reduction": _reduction(listed, found),
-        "runtime": found.runtime,
-        "visited": found.visited,
-        "order": list(found.order),
+        **fields(found, "method", "peak_memory", "lower_bound", "optimal", "gap", "runtime", "visited", "order"),
     }
 
 

@@ -108,6 +108,11 @@ def check_keys(document: Document, what: str, required: tuple[str, ...], optiona
             raise InvalidInputError(f"{what} has the unknown key {key!r}; remove it or fix its spelling")
 
 
+def fields(one: object, *names: str) -> Document:
+    """Attributes of an object, by name."""
+    return {name: getattr(one, name) for name in names}
+
+
 def plain(value: Any) -> Any:
     """A value that JSON can hold: "inf" for infinity, null for NaN."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -180,7 +185,7 @@ def read_graph(source: Source) -> Graph:
 
 def write_graph(graph: Graph) -> Document:
     """The form `memsched-graph/1`."""
-    return {"format": "memsched-graph/1", **{key: getattr(graph, key) for key in _GRAPH_REQUIRED}}
+    return {"format": "memsched-graph/1", **fields(graph, *_GRAPH_REQUIRED)}
 
 
 def read_device(source: Source) -> Device:
@@ -203,16 +208,8 @@ def read_device(source: Source) -> Device:
 
 def write_device(device: Device) -> Document:
     """The form `memsched-device/1`."""
-    return {
-        "format": "memsched-device/1",
-        "memory": device.memory,
-        "d2h": bandwidth_to_json(device.d2h),
-        "h2d": bandwidth_to_json(device.h2d),
-        "duplex": device.duplex,
-        "latency": device.latency,
-        "host_memory": device.host_memory,
-        "name": device.name,
-    }
+    document = {"format": "memsched-device/1", **fields(device, "memory", *_DEVICE_OPTIONAL)}
+    return document | {"d2h": bandwidth_to_json(device.d2h), "h2d": bandwidth_to_json(device.h2d)}
 
 
 def read_plan(source: Source) -> Schedule:
@@ -227,13 +224,5 @@ def read_plan(source: Source) -> Schedule:
 
 def write_plan(schedule: Schedule) -> Document:
     """The form `memsched-plan/1`."""
-    return {
-        "format": "memsched-plan/1",
-        "planner": schedule.planner,
-        "graph": schedule.graph,
-        "chunk": schedule.chunk,
-        "rounds": [list(pair) for pair in schedule.rounds],
-        "budget": schedule.budget,
-        "memory": schedule.memory,
-        "steps": list(schedule.steps),
-    }
+    document = {"format": "memsched-plan/1", **fields(schedule, *_PLAN_REQUIRED)}
+    return document | {"rounds": [list(pair) for pair in schedule.rounds], "steps": list(schedule.steps)}

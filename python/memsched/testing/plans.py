@@ -166,17 +166,10 @@ class _PlanWriter:
 
     def schedule(self, chunk: int | str | None, budget: int) -> Schedule:
         """The list as a schedule."""
-        plan = {
-            "format": "memsched-plan/1",
-            "planner": {"name": "random"},
-            "graph": self.graph["name"],
-            "chunk": chunk,
-            "rounds": [[self.graph["batch"], 1]],
-            "budget": budget,
-            "memory": "fluid",
-            "steps": self.steps,
-        }
-        return Schedule.from_json(plan)
+        planner, rounds = {"name": "random"}, [(self.graph["batch"], 1)]
+        return Schedule(
+            self.steps, budget=budget, graph=self.graph["name"], planner=planner, chunk=chunk, rounds=rounds
+        )
 
     def live(self) -> int:
         return sum(self.size[t] for t in self.device)

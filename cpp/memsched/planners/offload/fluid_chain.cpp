@@ -124,7 +124,7 @@ double FluidModel::turn_idle(const FluidState& s) const {
 double fluid_makespan(const FluidChain& chain, const std::vector<std::uint8_t>& offloaded) {
     if (offloaded.size() != chain.forward.size()) {
         throw std::invalid_argument("offloaded has " + std::to_string(offloaded.size()) +
-                                    " flags, expected one a stage");
+                                    " flags, expected one per stage");
     }
     const FluidModel model(chain);
     FluidState state = model.initial();

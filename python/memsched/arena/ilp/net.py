@@ -9,7 +9,6 @@ from memsched._core import Graph
 from memsched.support.documents import Document
 
 INPUT = -1  # the source of items that exist from the start
-WORKSPACE = -1  # in place of the id of a tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

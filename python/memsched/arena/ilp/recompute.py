@@ -110,7 +110,7 @@ class _Program:
         self.model, self.turns = model, turns
         self.positions = turns.positions()
         self.held: list[list[tuple[int, int]]] = []
-        self.ran: list[list[int]] = []  # variables of each position, one a way
+        self.ran: list[list[int]] = []  # variables of each position, one per way
         self.at: list[list[int]] = [[] for _ in turns.ways]  # positions of each op, by number
         for number, (turn, op) in enumerate(self.positions):
             first, ways = turn == op, turns.ways[op]

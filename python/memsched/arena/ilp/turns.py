@@ -63,7 +63,7 @@ class Turns:
 
     @property
     def variables(self) -> int:
-        """That a program has at most, one a way and one an item that is touched, wherever an op may run."""
+        """Most variables of a program: one per way and one per touched item, wherever an op may run."""
         places = [1 + last - op for op, last in enumerate(self.last)]
         each = [len(ways) + len(items) for ways, items in zip(self.ways, self.touched, strict=True)]
         return sum(count * more for count, more in zip(places, each, strict=True))

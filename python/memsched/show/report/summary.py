@@ -12,6 +12,7 @@ from memsched.problems.family import count_rounds
 from memsched.problems.problem import make_device
 from memsched.result import Result
 from memsched.show.report.figures import budget_of
+from memsched.support.documents import fields
 
 _EQUAL = 1 + 1e-12
 
@@ -50,33 +51,17 @@ class Summary:
 
     def to_json(self, result: Result) -> dict[str, Any]:
         """The figures of the result and of the summary."""
-        timeline = result.timeline
+        own = ("planner", "params", "makespan", "lower_bound", "bound_on", "gap", "optimal", "peak_memory", "estimate")
         return {
             "problem": result.problem.name,
-            "planner": result.planner,
-            "params": result.params,
             "device": result.device.to_json(),
             "rounds": [list(pair) for pair in result.schedule.rounds],
             "chunk": result.schedule.chunk,
             "budget": budget_of(result),
-            "makespan": result.makespan,
-            "lower_bound": result.lower_bound,
-            "bound_on": result.bound_on,
-            "gap": result.gap,
-            "optimal": result.optimal,
-            "any_bound": self.any_bound,
-            "any_gap": self.any_gap,
-            "ideal": self.ideal,
-            "peak_memory": result.peak_memory,
             "resident": result.graph.resident,
-            "bytes_out": timeline.bytes_out,
-            "bytes_in": timeline.bytes_in,
-            "idle": timeline.idle,
-            "recompute_time": timeline.recompute_time,
-            "estimate": result.estimate,
-            "runtime": result.runtime,
-            "offloaded": list(result.offloaded),
-            "recomputed": list(result.recomputed),
+            **fields(result, *own, "runtime", "offloaded", "recomputed"),
+            **fields(self, "any_bound", "any_gap", "ideal"),
+            **fields(result.timeline, "bytes_out", "bytes_in", "idle", "recompute_time"),
         }
 
 

@@ -170,11 +170,8 @@ def read_store(path: str | os.PathLike[str]) -> Sweep:
     """
     from memsched.study.sweep.store import Store
 
-    opened = Store(path, read_only=True)
-    try:
+    with closing(Store(path, read_only=True)) as opened:
         return Sweep(opened.rows(), claimed=True)
-    finally:
-        opened.close()
 
 
 def plan_again(path: str | os.PathLike[str], key: str) -> Result:
@@ -212,14 +209,11 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     from memsched.study.sweep.work import Work, planning
 
     checks.text("key", key)
-    opened = Store(path, read_only=True)
-    try:
+    with closing(Store(path, read_only=True)) as opened:
         row = next(iter(opened.rows([key])), None)
         if row is None:
             raise InvalidInputError(f"'{opened.path}' has no point {key!r}; rows have theirs under 'key'")
         source, document = opened.problem(row["problem_key"])
-    finally:
-        opened.close()
     problem = problem_from(document)
     if isinstance(problem, GraphFamily) and source is not None:
         problem = find_problem(source)  # the original has all batches
