@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError, MemschedError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, StoreError
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, problem_from
 from memsched.result import Result
@@ -196,6 +196,8 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     InfeasibleError
         As in the sweep.
     StoreError
+        The store cannot be read, or it has too few graphs of a family that was made by a function: of these it keeps
+        those at the full batch and at powers of two.
 
     Examples
     --------
@@ -225,7 +227,23 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         table_slots=row["table_slots"],
         devices=(),
     )
-    return planning(work)(read_device(row["device"]))
+    plan_on = planning(work)
+    device = read_device(row["device"])
+    if row["status"] != "planned" or not isinstance(problem, GraphFamily) or problem.batches is None:
+        return plan_on(device)
+    kept = ", ".join(map(str, problem.batches))
+    other = StoreError(
+        f"the plan of {key!r} cannot be made again: of the family '{problem.name}' the store has only the graphs at "
+        f"batch {kept}; call {row['planner']} with the family itself"
+    )
+    try:
+        found = plan_on(device)
+    except InfeasibleError as error:
+        raise other from error
+    whole = len(problem.batches) == problem.batch or "time_limit" in row["options"]
+    if not whole and found.makespan != row["makespan"]:
+        raise other
+    return found
 
 
 def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store | Memory:
