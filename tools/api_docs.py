@@ -296,14 +296,13 @@ def rendered(docstring: str) -> Iterator[str]:
 def docstring_of(node: Definition) -> str:
     """A docstring, with the shared parameters where the decorator adds them."""
     text = ast.get_docstring(node) or ""
-    decorators = {ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
-    if isinstance(node, ast.ClassDef) or not decorators & {"documented", "Planner"}:
-        return text
-    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-    completed: str = runpy.run_path(str(PACKAGE / "support" / "docstrings.py"))["completed"](
-        text, [one.arg for one in arguments]
-    )
-    return completed
+    shared = runpy.run_path(str(PACKAGE / "support" / "docstrings.py"))
+    for one in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+        name = ast.unparse(one.func if isinstance(one, ast.Call) else one)
+        if name in shared["RAISED_BY"]:
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            text = str(shared["completed"](text, [argument.arg for argument in arguments], name))
+    return text
 
 
 def is_property(function: ast.FunctionDef) -> bool:

@@ -64,7 +64,7 @@ class Planner:
     plan: Callable[..., Result] = _undecorated
 
     def __call__(self, plan: Plan) -> Plan:
-        ENTRIES[plan] = replace(self, plan=documented(plan))
+        ENTRIES[plan] = replace(self, plan=documented(plan, "Planner"))
         return plan
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from textwrap import fill
+from functools import cache
+from textwrap import fill, indent
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,35 +29,49 @@ PARAMETERS = {
     "result : Result": "From any planner, simulated.",
     "path : str or path, optional": "File to save the picture to: .png, .svg or .pdf.",
 }
-RAISES = {"InvalidInputError": "An argument is not what it must be; the message says which and why."}
+RAISES = {
+    "InfeasibleError": "M is below the least memory of the planner, min_memory(problem, planner).",
+    "MemschedError": "matplotlib is not installed.",
+    "InvalidInputError": "An argument is not what it must be; the message says which and why.",
+}
+RAISED_BY = {  # decorator -> what the functions that it decorates raise
+    "documented": ("InvalidInputError",),
+    "picture": ("MemschedError", "InvalidInputError"),
+    "Planner": ("InfeasibleError", "InvalidInputError"),
+}
 
 
-def documented(function: Function) -> Function:
-    """Complete the docstring of a function with the parameters that it does not describe itself."""
+def documented(function: Function, decorator: str = "documented") -> Function:
+    """Complete the docstring of a function with the parameters and errors that it does not describe itself."""
     code = function.__code__
     if function.__doc__:  # none under python -OO
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        function.__doc__ = completed(inspect.cleandoc(function.__doc__), names)
+        function.__doc__ = completed(inspect.cleandoc(function.__doc__), names, decorator)
     return function
 
 
-def completed(docstring: str, parameters: Iterable[str]) -> str:
-    """A docstring in numpy's form, with every shared parameter among those named, in their order."""
+def picture(function: Function) -> Function:
+    """The same for a function that draws."""
+    return documented(function, "picture")
+
+
+def completed(docstring: str, parameters: Iterable[str], decorator: str) -> str:
+    """A docstring in numpy's form, with every shared parameter among those named, in their order, and the errors."""
     text, *parts = re.split(r"^(\w+)\n-+\n", docstring, flags=re.MULTILINE)
     sections = dict.fromkeys(("Parameters", "Returns", "Raises"), "") | dict(zip(parts[::2], parts[1::2], strict=True))
-    own, shared = _items(sections["Parameters"]), _items(_listed(PARAMETERS))
-    blocks = [own.get(name) or shared.get(name, "") for name in parameters]
+    own, raised = _items(sections["Parameters"]), _items(sections["Raises"])
+    blocks = [own.get(name) or _shared().get(name, "") for name in parameters]
     sections["Parameters"] = "".join(dict.fromkeys(blocks))
-    raised = _items(sections["Raises"])
-    sections["Raises"] = "".join((raised | (_items(_listed(RAISES)) | raised)).values())
+    sections["Raises"] = "".join((raised | {name: _shared()[name] for name in RAISED_BY[decorator]} | raised).values())
     written = (f"{title}\n{'-' * len(title)}\n{body.strip()}" for title, body in sections.items() if body)
     return "\n\n".join([text.strip(), *written])
 
 
-def _listed(items: dict[str, str]) -> str:
-    indent = "    "
-    texts = (fill(text, 110, initial_indent=indent, subsequent_indent=indent) for text in items.values())
-    return "".join(f"{head}\n{text}\n" for head, text in zip(items, texts, strict=True))
+@cache
+def _shared() -> dict[str, str]:
+    """The entries of all shared parameters and errors."""
+    texts = (f"{head}\n{indent(fill(text, 106), '    ')}\n" for head, text in (PARAMETERS | RAISES).items())
+    return _items("".join(texts))
 
 
 def _items(body: str) -> dict[str, str]:

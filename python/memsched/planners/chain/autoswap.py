@@ -225,11 +225,6 @@ def autoswap(
         params["weights"] are the best weights of DOA, AOA, WDOA and SWDOA (None: nothing is offloaded);
         params["evaluations"] counts the weights tried.
 
-    Raises
-    ------
-    InfeasibleError
-        M < min_memory(chain).
-
     References
     ----------
     Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", arXiv:1903.06631, 2019;

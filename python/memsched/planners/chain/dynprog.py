@@ -138,8 +138,6 @@ def dynprog(
 
     Raises
     ------
-    InfeasibleError
-        M < min_memory(chain, "dynprog").
     LimitError
         The hash tables exceed max_states.
 

@@ -33,11 +33,6 @@ def greedy(
     Optimal if fractions of activations may travel (Theorem 2). Here the amount is rounded up to whole activations or
     pieces. O(n) time.
 
-    Raises
-    ------
-    InfeasibleError
-        M < min_memory(chain).
-
     References
     ----------
     Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020, section 4, Theorem 2.

@@ -122,11 +122,6 @@ def offload(
     Result
         `gap` is certified by `lower_bound`; params["evaluations"] counts the moves tried.
 
-    Raises
-    ------
-    InfeasibleError
-        M < min_memory(chain).
-
     Examples
     --------
     >>> import memsched as ms

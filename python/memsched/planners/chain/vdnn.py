@@ -49,8 +49,6 @@ def vdnn(
 
     Raises
     ------
-    InfeasibleError
-        M < min_memory(chain).
     LimitError
         Time ran out before a set that runs was found.
 

@@ -33,10 +33,6 @@ def swap_all(
         Prefetch as early as memory allows, one layer ahead or on demand, whichever is fastest. Otherwise one layer
         ahead: the paper's "swap-all (w/o scheduling)".
 
-    Raises
-    ------
-    InfeasibleError
-
     References
     ----------
     Ito, Imai, Duc, Negishi, Kawachiya, Matsumiya, Endo, "Profiling based out-of-core hybrid method for large neural

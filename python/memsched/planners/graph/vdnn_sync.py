@@ -41,10 +41,6 @@ def vdnn_sync(
     Result
         params["moved"] is "all" or "conv".
 
-    Raises
-    ------
-    InfeasibleError
-
     References
     ----------
     Rhu, Gimelshein, Clemons, Zulfiqar, Keckler, "vDNN: virtualized deep neural networks for scalable, memory-efficient

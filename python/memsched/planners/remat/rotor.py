@@ -93,8 +93,6 @@ def rotor(
 
     Raises
     ------
-    InfeasibleError
-        M < min_memory(chain, "rotor").
     LimitError
         This many slots would need a larger table, or M is so close to the least memory of a long chain that its stages
         would run more than 2^20 times.

@@ -19,7 +19,7 @@ from memsched.show.arena import arena_of, round_end
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.addresses import place
 from memsched.support import checks
-from memsched.support.docstrings import documented
+from memsched.support.docstrings import picture
 from memsched.support.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _legend(figure: Figure, arenas: list[_Arena], top: float) -> None:
     legend(figure, handles)
 
 
-@documented
+@picture
 def plot_addresses(
     arenas: Result | Placement | Sequence[Result | Placement], path: str | os.PathLike[str] | None = None
 ) -> Figure:
@@ -214,11 +214,6 @@ def plot_addresses(
     ----------
     arenas : Result, Placement or sequence of them
         Up to six. A result is drawn in seconds if its schedule has addresses and its ops take time, else by op.
-
-    Raises
-    ------
-    MemschedError
-        matplotlib is not installed.
 
     References
     ----------

@@ -12,7 +12,7 @@ from memsched.result import Result
 from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support import checks
-from memsched.support.docstrings import documented
+from memsched.support.docstrings import picture
 from memsched.support.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles=handles, loc="lower right", ncols=3, frameon=False, fontsize=9.5, handlelength=1.5)
 
 
-@documented
+@picture
 def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw the feature maps along the network, as high as they are large, coloured by their class in a plan.
 
@@ -62,11 +62,6 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     ----------
     results : Result or sequence of Result
         Up to six.
-
-    Raises
-    ------
-    MemschedError
-        matplotlib is not installed.
 
     References
     ----------

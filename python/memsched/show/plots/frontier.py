@@ -14,7 +14,7 @@ from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.problem import make_device, name_of, peak_memory
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
-from memsched.support.docstrings import documented
+from memsched.support.docstrings import picture
 from memsched.support.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _subtitle(first: Frontier) -> str:
     return f"{first.problem.n} stages, {link}"
 
 
-@documented
+@picture
 def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw makespan against memory: a curve for each planner, with the ideal, the lower bounds and the plain peak.
 
@@ -207,8 +207,6 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     ------
     InvalidInputError
         Also for frontiers of different problems or links.
-    MemschedError
-        matplotlib is not installed.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from memsched.result import Result
 from memsched.show.plots.figure import SIZE, byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
-from memsched.support.docstrings import documented
+from memsched.support.docstrings import picture
 from memsched.support.units import format_bytes, format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -148,16 +148,11 @@ def _title(result: Result) -> str:
     return ", ".join(facts)
 
 
-@documented
+@picture
 def plot(result: Result, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a result: the three streams and, on the same time axis, the memory in use.
 
     Of a plan in rounds the first round is drawn. Needs matplotlib; does not touch pyplot's global state.
-
-    Raises
-    ------
-    MemschedError
-        matplotlib is not installed.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from memsched.show.plots.figure import byte_unit, clear, new_figure, save
 from memsched.show.plots.frontier import COLOURS, MARKERS
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
-from memsched.support.docstrings import documented
+from memsched.support.docstrings import picture
 from memsched.support.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
     figure.legend(handles=handles, loc="lower center", ncols=min(len(names), per_row), frameon=False, fontsize=9)
 
 
-@documented
+@picture
 def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
     """Plot makespan over the ideal against memory: a panel per problem and bandwidth, a line per planner.
 
@@ -97,8 +97,6 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     ------
     InvalidInputError
         Also if nothing is planned, or there are more than 60 panels.
-    MemschedError
-        matplotlib is not installed.
 
     Examples
     --------
