@@ -5,6 +5,7 @@
 #include "memsched/planners/classes/baselines.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/vdnn_sync.h"
+#include "memsched/planners/selective/selective.h"
 #include "support.h"
 
 namespace memsched::bindings {
@@ -97,6 +98,20 @@ void bind_searches(py::module_& module) {
         "graph"_a, "device"_a, "workspace_limit"_a, "recompute"_a, "tree"_a, "beam"_a, "fill"_a, "threads"_a,
         "time_limit"_a, "more_seconds"_a, "seed"_a, "planner"_a, "progress"_a = py::none(),
         "The schedule, and the number of plans simulated.");
+    module.def(
+        "selective",
+        [](const Graph& graph, const Device& device, std::int64_t moves, std::uint64_t seed,
+           std::optional<double> time_limit, const py::object& planner, const py::object& progress) {
+            const std::string text = dump_json(planner, "planner");
+            const PythonProgress ticker(time_limit, progress);
+            std::optional<SelectiveSolution> found =
+                selective(graph, device, device.memory, moves, seed, ticker.progress());
+            return found ? std::pair(MaybeSchedule(name_schedule(graph, device.memory, found->steps, text)),
+                                     found->evaluations)
+                         : std::pair(MaybeSchedule(), std::int64_t{0});
+        },
+        "graph"_a, "device"_a, "moves"_a, "seed"_a, "time_limit"_a, "planner"_a, "progress"_a = py::none(),
+        "The schedule, or None, and the number of plans built.");
     module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner,

@@ -68,6 +68,7 @@ __all__: list[str] = [
     "prefix_makespans",
     "recompute_bound",
     "residency",
+    "selective",
     "simulate_graph",
     "simulate_rounds",
     "stages_of_tensors",
@@ -1089,6 +1090,19 @@ def recompute_bound(graph: Graph, device: Device, budget: int) -> float:
 def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]:
     """
     The buffers of a schedule, as columns like those of Timeline.blocks.
+    """
+
+def selective(
+    graph: Graph,
+    device: Device,
+    moves: int,
+    seed: int,
+    time_limit: float | None,
+    planner: _Document | None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[Schedule | None, int]:
+    """
+    The schedule, or None, and the number of plans built.
     """
 
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...

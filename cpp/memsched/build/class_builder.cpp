@@ -7,7 +7,6 @@ namespace memsched {
 namespace {
 
 constexpr std::size_t between_questions = 4096; // repeated runs between two calls of hopeless_
-constexpr int deepest = 4000;                   // nested runs, to limit the stack
 
 } // namespace
 
@@ -194,7 +193,7 @@ bool ClassBuilder::run(OpId id) {
     // If memory is so scarce that tensors are dropped before their use, runs could repeat forever.
     const std::size_t most = 64 * graph_.ops().size();
     repeated_ += ran_[at(id)];
-    if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest) {
+    if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest_run) {
         return false;
     }
     if (ran_[at(id)] && repeated_ % between_questions == 0 && hopeless_ && hopeless_()) {

@@ -14,6 +14,8 @@
 
 namespace memsched {
 
+constexpr int deepest_run = 4000; // nested runs of ops, to limit the stack
+
 enum class MapClass : std::uint8_t { keep, swap, recompute };
 
 // Builds plans for one graph, many times; one object per thread. The ops before the turn are the forward, all others

@@ -46,8 +46,9 @@ void FetchPlaces::attribute(Outline& outline) {
             }
             std::sort(outline.fetches.begin() + before, outline.fetches.end(),
                       [](const Fetch& a, const Fetch& b) { return a.at < b.at; });
-            live += written_bytes(graph_, op);
-            outline.usage.push_back(live + op.choices[0].workspace);
+            const Bytes room = workspace(op, 0, event.skip);
+            live += run_bytes(graph_, op, event.skip) - room;
+            outline.usage.push_back(live + room);
             outline.runs.push_back(event.id);
         } else if (event.what == PlanEvent::fetch) {
             waiting_[at(event.id)] = ++asked;
@@ -154,7 +155,7 @@ bool FetchPlaces::list(Outline& outline, Bytes capacity, const FetchRule& rule, 
             }
             ++run;
         }
-        *step = {verb(event.what), false, event.id, 0, -1};
+        *step = {verb(event.what), event.skip, event.id, 0, -1};
         const bool moves = event.what == PlanEvent::offload || event.what == PlanEvent::leave;
         step += event.what != PlanEvent::fetch && (!moves || travels.empty() || travels[at(event.id)]);
     }

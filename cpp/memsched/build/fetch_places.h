@@ -26,7 +26,8 @@ struct FetchRule {
 // An event of the outline. A fetch is requested where its tensor is first wanted.
 struct PlanEvent {
     enum What : std::uint8_t { run, offload, leave, free, fetch } what;
-    std::int32_t id; // OpId of a run, TensorId otherwise
+    std::int32_t id;   // OpId of a run, TensorId otherwise
+    bool skip = false; // run only: without its tape
 };
 
 struct Fetch {

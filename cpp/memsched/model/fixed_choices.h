@@ -23,4 +23,8 @@ struct FixedChoices {
 // Fixes the fastest choice of each op within the limit.
 FixedChoices fix_choices(const Graph& graph, Bytes limit);
 
+// Fixes the fastest choice of each op that can run alone in `capacity` bytes (resident excluded), by its reads, writes
+// and workspace; of those that cannot, and with 0, the choice with the least workspace.
+FixedChoices fit_choices(const Graph& graph, Bytes capacity);
+
 } // namespace memsched

@@ -190,6 +190,14 @@ Bytes workspace(const Op& op, int choice, bool skip) {
     return skip && op.skip_workspace ? *op.skip_workspace : op.choices[at(choice)].workspace;
 }
 
+Bytes run_bytes(const Graph& graph, const Op& op, bool skip) {
+    Bytes bytes = written_bytes(graph, op) + workspace(op, 0, skip);
+    for (std::size_t k = 0; skip && k < op.tape.size(); ++k) {
+        bytes -= graph.tensor(op.tape[k]).bytes;
+    }
+    return bytes;
+}
+
 std::int32_t baseline(const Op& op) {
     const auto least = std::min_element(op.choices.begin(), op.choices.end(),
                                         [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });

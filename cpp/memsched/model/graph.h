@@ -87,6 +87,9 @@ class Graph {
 
 Bytes workspace(const Op& op, int choice, bool skip);
 
+// What a run with the first choice holds in addition to its reads: writes, without the tape if it skips, and workspace.
+Bytes run_bytes(const Graph& graph, const Op& op, bool skip);
+
 // The choice with the least workspace, the first on ties.
 std::int32_t baseline(const Op& op);
 

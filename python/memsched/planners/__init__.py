@@ -9,6 +9,7 @@ from memsched.planners.chain.vdnn import vdnn
 from memsched.planners.graph.modnn import modnn
 from memsched.planners.graph.olla import olla
 from memsched.planners.graph.pooch import pooch
+from memsched.planners.graph.selective import selective
 from memsched.planners.graph.superneurons import superneurons
 from memsched.planners.graph.swap_all import swap_all
 from memsched.planners.graph.swap_opt import swap_opt
@@ -27,6 +28,7 @@ __all__ = [  # noqa: RUF022
     "vdnn",
     "tflms",
     "autoswap",
+    "selective",
     "modnn",
     "olla",
     "pooch",

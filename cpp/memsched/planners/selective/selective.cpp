@@ -1,0 +1,253 @@
+#include "memsched/planners/selective/selective.h"
+
+#include "memsched/model/fixed_choices.h"
+#include "memsched/model/lifetimes.h"
+#include "memsched/planners/selective/starts.h"
+#include "memsched/simulate/simulate.h"
+#include "memsched/support/late_acceptance.h"
+#include "memsched/support/mix.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace memsched {
+namespace {
+
+using Classes = std::vector<MapClass>;
+
+class Search {
+  public:
+    Search(const FixedChoices& fixed, const Device& device, Bytes budget, const Progress& progress)
+        : fixed_(fixed), linked_(device.d2h > 0 && device.h2d > 0), device_(device),
+          capacity_(std::min(budget, device.memory) - fixed.graph.resident()), builder_(fixed.graph, linked_),
+          simulator_(fixed.graph, device, budget), progress_(progress) {
+        for (const Op& op : fixed.graph.ops()) {
+            total_ += op.choices[0].time;
+        }
+    }
+
+    Seconds ask(const Classes& classes) {
+        ++evaluations_;
+        if (!builder_.build(classes, capacity_, {}, list_)) {
+            return Simulator::illegal;
+        }
+        const Seconds found = simulator_.makespan(list_);
+        if (found < best_) {
+            best_ = found;
+            steps_ = list_;
+            classes_ = classes;
+        }
+        return found;
+    }
+
+    // Whether it was told to stop and has a plan, or nothing can be better.
+    bool stopped() { return (progress_.tick(0) && has_plan()) || best_ <= total_ * (1 + 1e-12); }
+    bool has_plan() const { return best_ < Simulator::illegal; }
+
+    void start();
+    void walk(std::int64_t moves, std::uint64_t seed);
+
+    Seconds makespan() const { return best_; }
+    StepList steps() const { return fixed_.on_original(steps_); }
+    std::int64_t evaluations() const { return evaluations_; }
+
+  private:
+    Classes all(MapClass kind) const { return Classes(builder_.gaps().size(), kind); }
+    void from_cuts(OpId p);
+    void change(Classes& classes, std::mt19937_64& random) const;
+    MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const;
+
+    const FixedChoices& fixed_;
+    bool linked_;
+    Device device_;
+    Bytes capacity_;
+    Seconds total_ = 0;
+    GapBuilder builder_;
+    Simulator simulator_;
+    const Progress& progress_;
+    StepList list_, steps_;
+    Classes classes_; // of the best plan
+    Seconds best_ = Simulator::illegal;
+    std::int64_t evaluations_ = 0;
+    std::vector<std::size_t> decisions_; // gaps that the walk may change
+    std::vector<double> weights_;        // their bytes, summed up
+};
+
+// Shares of what may run again, and of what then exceeds the memory, and the size of segments: the best of a grid, and
+// then of finer steps.
+void Search::from_cuts(OpId p) {
+    Pace pace(progress_, 0);
+    RankedCuts cuts(fixed_.graph, p, device_, capacity_, total_, pace);
+    const auto count = static_cast<double>(cuts.count());
+    struct Point {
+        double again = 1, away = 0, segment = 0; // shares: of the ops, of the bytes in excess, of the memory
+        bool late = false;
+    };
+    Point best;
+    Seconds least = Simulator::illegal;
+    const auto try_point = [&](const Point& point) {
+        const double share = std::clamp(point.again, 0.0, 1.0);
+        const auto runs = static_cast<std::size_t>(std::llround(share * count));
+        cuts.cut_into_segments(static_cast<Bytes>(point.segment * static_cast<double>(capacity_)));
+        RankedCuts::Plan plan = cuts.plan(builder_.gaps(), runs, 0, point.late);
+        const auto held = static_cast<double>(plan.held);
+        const double over = std::max(held - static_cast<double>(cuts.room()), 0.0);
+        const double bytes = over * (1 + point.away) + std::max(0.0, point.away) * 0.02 * held;
+        if (linked_ && bytes > 0) {
+            plan = cuts.plan(builder_.gaps(), runs, static_cast<Bytes>(bytes), point.late);
+        }
+        const Seconds found = ask(plan.classes);
+        if (found < least) {
+            least = found;
+            best = point;
+            best.again = share;
+        }
+    };
+    const std::vector<double> aways = linked_ ? std::vector{0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
+    for (const double segment : {0.0, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05}) {
+        const int shares = segment == 0 ? 20 : 10;
+        for (int k = 0; k <= shares && !stopped(); ++k) {
+            for (const double away : aways) {
+                try_point({static_cast<double>(k) / shares, away, segment, false});
+                if (segment == 0) {
+                    try_point({static_cast<double>(k) / shares, away, segment, true});
+                }
+            }
+        }
+    }
+    if (least == Simulator::illegal) {
+        return;
+    }
+    for (double step = 1 / 20.0; step * count > 0.5 && !stopped(); step /= 2) {
+        for (const double sign : {-1.0, 1.0}) {
+            Point next = best;
+            next.again += sign * step;
+            try_point(next);
+            next = best;
+            next.away += 4 * sign * step;
+            if (linked_) {
+                try_point(next);
+            }
+            next = best;
+            next.segment *= 1 + 2 * sign * step;
+            if (best.segment > 0) {
+                try_point(next);
+            }
+        }
+    }
+}
+
+void Search::start() {
+    if (ask(all(MapClass::keep)) <= total_ * (1 + 1e-12)) {
+        return;
+    }
+    if (linked_) {
+        ask(all(MapClass::swap));
+    }
+    ask(all(MapClass::recompute));
+    const Lifetimes lifetimes(fixed_.graph);
+    const auto fullest = std::max_element(lifetimes.usage.begin(), lifetimes.usage.end()) - lifetimes.usage.begin();
+    std::vector<OpId> ops{static_cast<OpId>(fullest)};
+    if (const OpId op = cut_bound(fixed_.graph, device_, capacity_ + fixed_.graph.resident(), progress_).op; op >= 0) {
+        ops.insert(ops.begin(), op);
+    }
+    if (at(lifetimes.turn) < fixed_.graph.ops().size()) {
+        ops.push_back(lifetimes.turn);
+    }
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+        if (std::find(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(k), ops[k]) ==
+                ops.begin() + static_cast<std::ptrdiff_t>(k) &&
+            !stopped()) {
+            from_cuts(ops[k]);
+        }
+    }
+}
+
+MapClass Search::other(std::size_t gap, MapClass now, std::mt19937_64& random) const {
+    const bool again = builder_.recomputable(builder_.gaps()[gap].tensor);
+    if (again && linked_) {
+        return static_cast<MapClass>((static_cast<int>(now) + 1 + static_cast<int>(random() % 2)) % 3);
+    }
+    const MapClass away = again ? MapClass::recompute : MapClass::swap;
+    return now == MapClass::keep ? away : MapClass::keep;
+}
+
+// One or two gaps, the larger ones more often; or all gaps of the outputs of one op across the same moment.
+void Search::change(Classes& classes, std::mt19937_64& random) const {
+    const auto pick = [&] {
+        if (random() % 2) {
+            return decisions_[random() % decisions_.size()];
+        }
+        const double place = static_cast<double>(random() >> 11) * 0x1p-53 * weights_.back();
+        const auto found = std::upper_bound(weights_.begin(), weights_.end(), place) - weights_.begin();
+        return decisions_[std::min(static_cast<std::size_t>(found), decisions_.size() - 1)];
+    };
+    const int count = 1 + static_cast<int>(random() % 3 == 0);
+    for (int k = 0; k < count; ++k) {
+        const std::size_t gap = pick();
+        classes[gap] = other(gap, classes[gap], random);
+    }
+}
+
+void Search::walk(std::int64_t moves, std::uint64_t seed) {
+    const std::vector<Gap>& gaps = builder_.gaps();
+    double sum = 0;
+    for (std::size_t g = 0; g < gaps.size(); ++g) {
+        if (linked_ || builder_.recomputable(gaps[g].tensor)) {
+            decisions_.push_back(g);
+            weights_.push_back(sum += static_cast<double>(fixed_.graph.tensor(gaps[g].tensor).bytes));
+        }
+    }
+    if (decisions_.empty() || !has_plan()) {
+        return;
+    }
+    std::mt19937_64 random(seed);
+    LateAcceptance late(64);
+    Classes current = classes_, next;
+    late.restart(best_);
+    std::int64_t waited = 0;
+    for (std::int64_t move = 0; move < moves && !stopped(); ++move) {
+        next = current;
+        change(next, random);
+        const Seconds before = best_;
+        if (late.accept(ask(next))) {
+            current.swap(next);
+        }
+        waited = best_ < before * (1 - 1e-12) ? 0 : waited + 1;
+        if (waited > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
+            current = classes_;
+            late.restart(best_);
+            waited = 0;
+        }
+    }
+}
+
+} // namespace
+
+std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
+                                           std::uint64_t seed, const Progress& progress) {
+    const Bytes capacity = std::min(budget, device.memory) - graph.resident();
+    const FixedChoices fast = fit_choices(graph, capacity), small = fit_choices(graph, 0);
+    Search first(fast, device, budget, progress), second(small, device, budget, progress);
+    Search* best = &first;
+    try {
+        first.start();
+        if (fast.choice != small.choice && !first.stopped()) {
+            second.start();
+            best = second.makespan() < first.makespan() ? &second : best;
+        }
+        best->walk(moves, seed);
+    } catch (const Stopped&) {
+        best = second.makespan() < first.makespan() ? &second : &first;
+        if (!best->has_plan()) {
+            throw;
+        }
+    }
+    if (!best->has_plan()) {
+        return std::nullopt;
+    }
+    return SelectiveSolution{best->steps(), best->makespan(), first.evaluations() + second.evaluations()};
+}
+
+} // namespace memsched

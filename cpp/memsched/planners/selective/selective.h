@@ -1,0 +1,25 @@
+// Selective offloading and recomputation: each gap between two uses of a tensor is kept, swapped or recomputed. The
+// cuts of the lower bound tell what is cheapest to run again; a walk on the simulated makespan does the rest.
+#pragma once
+
+#include "memsched/model/device.h"
+#include "memsched/model/schedule.h"
+#include "memsched/support/progress.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace memsched {
+
+struct SelectiveSolution {
+    StepList steps;
+    Seconds makespan = 0;
+    std::int64_t evaluations = 0; // plans that were built
+};
+
+// moves: changes that the walk tries. budget: bytes, resident included. None if no plan was found. Stops early, with
+// the best so far, when told to; throws Stopped if there is none yet.
+std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
+                                           std::uint64_t seed, const Progress& progress);
+
+} // namespace memsched

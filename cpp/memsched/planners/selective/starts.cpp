@@ -1,0 +1,151 @@
+#include "memsched/planners/selective/starts.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace memsched {
+namespace {
+
+constexpr int prices = 40; // from a tenth of a thousandth of a typical price to a hundred times it
+
+} // namespace
+
+RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total, Pace& pace)
+    : graph_(graph), retention_(graph, p), capacity_(capacity), needed_(graph.tensors().size(), 0),
+      fixed_(graph.tensors().size(), 0) {
+    for (const TensorId t : graph.op(p).reads) {
+        fixed_[at(t)] = 1;
+    }
+    RetentionCurve curve(graph, p, device, capacity, total);
+    std::vector<Seconds> asked;
+    if (const Seconds best = curve.refine(24, pace).price; best > 0) {
+        asked = {best * (1 - 1e-6), best * (1 + 1e-6)};
+    }
+    const double typical =
+        (retention_.before() + retention_.after()) / static_cast<double>(std::max<Bytes>(retention_.needed(), 1));
+    for (int k = 0; k < prices; ++k) {
+        asked.push_back(typical * 1e-4 * std::pow(1e6, static_cast<double>(k) / (prices - 1)));
+    }
+    std::sort(asked.begin(), asked.end());
+    std::vector<std::uint8_t> seen(graph.ops().size(), 0);
+    std::size_t rank = 0;
+    for (const Seconds price : asked) {
+        retention_.cheapest(price, pace);
+        if (rank == 0) { // whatever is wanted is held or made again: without price all is held
+            for (const TensorId t : retention_.held()) {
+                needed_[at(t)] = 1;
+            }
+        }
+        ++rank;
+        for (const OpId op : retention_.again()) {
+            if (!seen[at(op)]) {
+                seen[at(op)] = 1;
+                ranked_.push_back({op, rank});
+            }
+        }
+    }
+    last_before_.assign(graph.tensors().size(), -1);
+    for (OpId op = 0; op < p; ++op) {
+        for (const TensorId t : graph.op(op).reads) {
+            last_before_[at(t)] = op;
+        }
+    }
+    std::vector<Bytes> change(at(p) + 1, 0);
+    for (std::size_t t = 0; t < last_before_.size(); ++t) {
+        const OpId writer = graph.writer(static_cast<TensorId>(t));
+        if (writer >= 0 && writer < p && last_before_[t] > writer) {
+            change[at(writer)] += graph.tensors()[t].bytes;
+            change[at(last_before_[t])] -= graph.tensors()[t].bytes;
+        }
+    }
+    Bytes crossing = 0;
+    for (const Bytes more : change) {
+        crossing_.push_back(crossing += more);
+    }
+    crosses_.assign(graph.tensors().size(), 0);
+    std::sort(ranked_.begin(), ranked_.end(), [](const Ranked& one, const Ranked& other) {
+        return std::pair(one.rank, one.op) < std::pair(other.rank, other.op);
+    });
+}
+
+void RankedCuts::cut_into_segments(Bytes bytes) {
+    crosses_.assign(graph_.tensors().size(), 0);
+    const OpId p = retention_.op();
+    OpId first = 0; // of the segment
+    Bytes written = 0;
+    for (OpId op = 0; bytes > 0 && op < p; ++op) {
+        for (const TensorId t : graph_.op(op).writes) {
+            written += needed_[at(t)] ? graph_.tensor(t).bytes : 0;
+        }
+        if (written <= bytes) {
+            continue;
+        }
+        OpId best = op;
+        for (OpId b = op; b > first + (op - first) / 2; --b) {
+            best = crossing_[at(b)] < crossing_[at(best)] ? b : best;
+        }
+        for (std::size_t t = 0; t < crosses_.size(); ++t) {
+            const OpId writer = graph_.writer(static_cast<TensorId>(t));
+            crosses_[t] |= writer >= 0 && writer <= best && last_before_[t] > best;
+        }
+        first = best + 1;
+        written = 0;
+        op = best;
+    }
+}
+
+RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t again, Bytes away, bool late) const {
+    std::vector<std::uint8_t> runs(graph_.ops().size(), 0);
+    for (std::size_t k = 0; k < again; ++k) {
+        runs[at(ranked_[k].op)] = 1;
+    }
+    if (late && again > 0) { // the same number of the last price, from its other end
+        const std::size_t rank = ranked_[again - 1].rank;
+        std::size_t first = again - 1, beyond = again;
+        for (; first > 0 && ranked_[first - 1].rank == rank; --first) {
+        }
+        for (; beyond < ranked_.size() && ranked_[beyond].rank == rank; ++beyond) {
+        }
+        for (std::size_t k = first; k < beyond; ++k) {
+            runs[at(ranked_[k].op)] = k >= beyond - (again - first);
+        }
+    }
+    // What is wanted, from p back: needed tensors, and the reads of what runs again.
+    std::vector<std::uint8_t> wanted = needed_;
+    for (OpId op = retention_.op() - 1; op >= 0; --op) {
+        const auto& writes = graph_.op(op).writes;
+        runs[at(op)] = runs[at(op)] && std::any_of(writes.begin(), writes.end(),
+                                                   [&](TensorId t) { return wanted[at(t)] && !crosses_[at(t)]; });
+        for (const TensorId t : runs[at(op)] ? graph_.op(op).reads : std::vector<TensorId>{}) {
+            wanted[at(t)] |= !fixed_[at(t)];
+        }
+    }
+    Plan made{std::vector<MapClass>(gaps.size(), MapClass::keep), retention_.reads(), 0};
+    std::vector<std::size_t> stays;
+    for (std::size_t g = 0; g < gaps.size(); ++g) {
+        const Gap& gap = gaps[g];
+        if (gap.from >= retention_.op() || gap.to <= retention_.op()) {
+            continue;
+        }
+        const OpId writer = graph_.writer(gap.tensor);
+        if (writer >= 0 && runs[at(writer)] && !crosses_[at(gap.tensor)]) {
+            made.classes[g] = MapClass::recompute;
+        } else if (wanted[at(gap.tensor)]) {
+            made.held += graph_.tensor(gap.tensor).bytes;
+            stays.push_back(g);
+        }
+    }
+    std::stable_sort(stays.begin(), stays.end(), [&](std::size_t one, std::size_t other) { // what may leave first
+        return gaps[one].from < gaps[other].from;
+    });
+    for (const std::size_t g : stays) {
+        if (made.away >= away) {
+            break;
+        }
+        made.classes[g] = MapClass::swap;
+        made.away += graph_.tensor(gaps[g].tensor).bytes;
+    }
+    return made;
+}
+
+} // namespace memsched

@@ -1,0 +1,107 @@
+"""selective: against exhaustive search on small graphs, against its bound on captured ones; anytime, deterministic."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+import memsched as ms
+from oracles.exhaustive import least_makespan
+
+
+def drawn_chain(rng: random.Random, stages: int) -> ms.Chain:
+    """Small times and sizes, with tapes."""
+    outputs = [rng.randint(1, 6) for _ in range(stages + 1)]
+    return ms.Chain(
+        [rng.randint(1, 5) for _ in range(stages)],
+        [rng.randint(1, 6) for _ in range(stages)],
+        outputs,
+        [rng.randint(0, 4) for _ in range(stages + 1)],
+        saved=[after + rng.randint(0, 8) for after in outputs[1:]],
+    )
+
+
+@pytest.mark.parametrize(
+    "count", [8, pytest.param(60, marks=pytest.mark.slow), pytest.param(600, marks=pytest.mark.exhaustive)]
+)
+def test_no_plan_of_a_small_chain_is_faster(count: int) -> None:
+    """All plans in any order: nearly always it finds the best, and never a bound above it."""
+    rng = random.Random(count)
+    feasible = equal = 0
+    for _ in range(count):
+        graph = ms.to_graph(drawn_chain(rng, 2))
+        least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+        memory, beta = rng.randint(least, max(least, peak - 1)), rng.choice([0.0, 0.5, 1.0, 2.0])
+        device = ms.Device(memory, beta, duplex=rng.random() < 0.5)
+        link = {"d2h": beta, "h2d": beta, "duplex": device.duplex, "latency": 0, "host_memory": None}
+        best = least_makespan(graph.to_json(), memory, link, any_plan=True)
+        if best is None:
+            with pytest.raises(ms.InfeasibleError):
+                ms.selective(graph, device=device, moves=300)
+            continue
+        found = ms.selective(graph, device=device, moves=300)
+        feasible += 1
+        assert found.lower_bound <= best.makespan * (1 + 1e-9)
+        assert found.makespan >= best.makespan * (1 - 1e-9)
+        equal += found.makespan <= best.makespan * (1 + 1e-9)
+    assert feasible > count / 2
+    assert equal >= 0.9 * feasible
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "link", "gap"),
+    [
+        ("gpt2-1024-b8", 0.3, 0.0, 0.01),  # without a link: in percent 0.4 when this was written
+        ("gpt2-1024-b8", 0.2, 3e9, 0.01),  # 0.6
+        ("encdec-256-b32-bf16", 0.1, 0.0, 0.005),  # 0.2
+        ("encdec-256-b32-bf16", 0.1, 12e9, 0.02),  # 1.2
+        ("vit-224-b64-bf16", 0.3, 24e9, 0.03),  # 1.8
+    ],
+)
+def test_it_is_close_to_its_bound(name: str, share: float, link: float, gap: float) -> None:
+    graph = ms.profiles.load_graph(name)
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    found = ms.selective(graph, device=ms.Device(int(least + share * (peak - least)), link, duplex=True), moves=0)
+    assert 0 < found.gap < gap
+    assert found.bound_on == "all"
+    assert ms.validate(found).proven
+    assert bool(found.offloaded) <= (link > 0)
+
+
+def test_more_moves_are_never_worse_and_a_limit_ends_them() -> None:
+    graph = ms.profiles.load_graph("resnet18-224-b32")
+    device = ms.Device((ms.min_memory(graph) + ms.peak_memory(graph)) // 2, 12e9)
+    few, more = (ms.selective(graph, device=device, moves=moves) for moves in (0, 400))
+    assert more.makespan <= few.makespan
+    assert more.schedule == ms.selective(graph, device=device, moves=400).schedule
+    began = time.process_time()
+    timed = ms.selective(graph, device=device, time_limit=0.5)
+    assert time.process_time() - began < 0.9
+    assert timed.params["evaluations"] > few.params["evaluations"]
+
+
+def test_at_the_least_memory_there_is_a_plan_with_a_link_and_none_below() -> None:
+    graph = ms.profiles.load_graph("vgg16-224-b32")
+    least = ms.min_memory(graph, "selective")
+    assert least == ms.min_memory(graph)
+    assert ms.validate(ms.selective(graph, least, 1e9, moves=0)).peak_memory <= least
+    with pytest.raises(ms.InfeasibleError) as caught:
+        ms.selective(graph, least - 1, 1e9)
+    assert caught.value.min_memory == least
+
+
+def test_without_a_link_stages_run_again() -> None:
+    chain = ms.Chain([1, 1, 1], [1, 1, 1], [1] * 4, [1] * 4, saved=[20, 20, 20])
+    graph = ms.to_graph(chain)
+    found = ms.selective(graph, 30, 0.0)
+    assert found.makespan == 8.0  # two stages run again
+    assert found.makespan <= ms.rotor(chain, 30, 0.0).makespan
+
+
+def test_bad_options_are_named() -> None:
+    graph = ms.profiles.load_graph("resnet18-224-b32")
+    for name, value in (("moves", -1), ("seed", 1.5), ("time_limit", -1)):
+        with pytest.raises(ms.InvalidInputError, match=name):
+            ms.selective(graph, 10**10, 1e9, **{name: value})
