@@ -7,17 +7,10 @@ from memsched.support.units import MEMORY_FORMS, parse_bytes, parse_share, whole
 
 
 def parse_memory(value: str | float, problem: Problem, what: str = "the memory") -> int:
-    """A memory budget M in bytes, resident included, from a size or a percentage.
+    """A memory budget M in bytes, resident included, from a size as in `parse_bytes` or a percentage.
 
-    Parameters
-    ----------
-    value : str, int or float
-        As in `parse_bytes`, or "40%": min_memory + 0.4 (peak_memory - min_memory), rounded down to whole bytes. 0% is
-        the least memory of any plan without recomputation; at 100% the plain run fits; more is allowed.
-    problem : Chain, Graph or GraphFamily
-        The problem that the percentage refers to.
-    what : str
-        The option's name in errors.
+    "40%" is min_memory + 0.4 (peak_memory - min_memory) of the problem, rounded down to whole bytes. 0% is the least
+    memory of any plan without recomputation; at 100% the plain run fits; more is allowed. Errors call the value `what`.
 
     Examples
     --------

@@ -85,27 +85,15 @@ class FluidInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluidSolution:
-    """An offload set and its value in the interruptible model.
+    """An offload set and its value in the interruptible model."""
 
-    Attributes
-    ----------
-    offloaded : ndarray of uint8, shape [n]
-        Flag k: x_k is offloaded.
-    makespan, lower_bound : float
-        Seconds on the real sizes. The bound holds for every set; it is 0 if a discretised solution proves none.
-    optimal : bool
-        Proven for the instance as solved (in slots, if slots were used).
-    states, rounds, slots : int
-        Dynamic program states generated, discretisation rounds, slots used (0: exact).
-    """
-
-    offloaded: Flags
-    makespan: float
-    lower_bound: float
-    optimal: bool
-    states: int
-    rounds: int
-    slots: int
+    offloaded: Flags  # flag k: x_k is offloaded
+    makespan: float  # seconds on the real sizes
+    lower_bound: float  # on every set; 0 if a discretised solution proves none
+    optimal: bool  # proven for the instance as solved (in slots, if slots were used)
+    states: int  # of the dynamic program, generated
+    rounds: int  # of the discretisation
+    slots: int  # 0: exact
 
 
 def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
@@ -173,12 +161,8 @@ def fluid_solve_in_slots(
     It is solved repeatedly with finer activations until the set fits the real sizes.
 
     Gradients and overheads are rounded up, so close to the minimum there may be no solution in slots. Then, and after
-    `max_rounds` rounds, the real sizes are used, with at most `FALLBACK_STATES` states.
-
-    Raises
-    ------
-    LimitError
-        The hash tables exceed `max_states`.
+    `max_rounds` rounds, the real sizes are used, with at most `FALLBACK_STATES` states. LimitError: the hash tables
+    exceed `max_states`.
     """
     if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
         return fluid_solve(instance)

@@ -89,19 +89,9 @@ def peak_memory(problem: Problem) -> int:
 
 
 def make_device(memory: float | None = None, bandwidth: float | None = None, device: Device | None = None) -> Device:
-    """The device of one call: from M and beta, or a device whose memory and bandwidth they override.
+    """The device of one call: from M and beta (here memory and bandwidth), or one of which they override the two.
 
-    Parameters
-    ----------
-    memory : int
-        M, bytes, resident included.
-    bandwidth : float
-        beta, bytes per second in both directions; 0 means no link, inf a free one.
-
-    Raises
-    ------
-    InvalidInputError
-        Neither `memory` nor `device` is given, or a value is out of range.
+    beta is in both directions; 0 means no link, inf a free one. Without a device, M must be given.
     """
     speed = None if bandwidth is None else checks.bandwidth("beta", bandwidth)
     if device is None:

@@ -25,19 +25,9 @@ _PLAN_REQUIRED = ("planner", "graph", "chunk", "rounds", "budget", "memory", "st
 
 
 def read_document(source: Source, *formats: str) -> Document:
-    """Read a JSON object from a dict, a JSON text or a file, and check its `format`.
+    """Read a JSON object from a dict, a JSON text or a file, and check that its `format` is one of those given.
 
-    Parameters
-    ----------
-    source : dict, str or path
-        A string that starts with "{" is JSON text; any other is the path of a file.
-    formats : str
-        The accepted formats, such as "memsched-chain/1".
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, is not JSON, is not an object, or has another format.
+    A string that starts with "{" is JSON text; any other is the path of a file.
     """
     where = "the document"
     if isinstance(source, dict):

@@ -83,14 +83,8 @@ def _bytes_of(text: str, what: str, forms: str) -> int:
 def parse_bytes(value: str | float, what: str = "the size", forms: str = BYTES_FORMS) -> int:
     """Bytes, from a text such as "8GiB" or a whole number. Fractions of a byte are dropped.
 
-    Parameters
-    ----------
-    value : str, int or float
-        kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored.
-    what : str
-        Its name in errors.
-    forms : str
-        The accepted forms, for errors.
+    kB, MB, GB, TB, PB are powers of 1000, KiB to PiB powers of 1024; case is ignored. Errors call the value `what` and
+    list the accepted `forms`.
 
     Examples
     --------
@@ -123,14 +117,7 @@ def parse_share(value: str, what: str = "the memory") -> Fraction:
 
 
 def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
-    """Bytes per second, from a text such as "12GB/s" or a number.
-
-    Parameters
-    ----------
-    value : str or float
-        A size as in `parse_bytes` and "/s", a number of bytes per second, "inf" (a free link) or 0 (no link).
-    what : str
-        Its name in errors.
+    """Bytes per second, from a text such as "12GB/s" or a number; "inf" is a free link, 0 no link.
 
     Examples
     --------

@@ -93,20 +93,7 @@ def _check_head(graph: Json, plan: Json, device: Json) -> int:
 def check_plan(graph: Json, plan: Json, device: Json) -> ValidationReport:
     """Check one plan on one graph and one device, all in their JSON forms.
 
-    Parameters
-    ----------
-    graph, plan, device : mapping
-        Documents `memsched-graph/1`, `memsched-plan/1`, `memsched-device/1`: bytes, seconds, bytes per second.
-
-    Returns
-    -------
-    ValidationReport
-        Seconds and bytes.
-
-    Raises
-    ------
-    ScheduleError
-        The plan cannot run as written; `.step` is the index of the failing step, if there is one.
+    ScheduleError: the plan cannot run as written; `.step` is the index of the failing step, if there is one.
     """
     return checked(graph, plan, device)[0]
 

@@ -18,27 +18,13 @@ from memsched.arena.ilp.start import probe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointSolution:
-    """An order, and an address for everything with bytes. Addresses and heights exclude the resident bytes.
+    """An order, and an address for everything with bytes. Addresses and heights exclude the resident bytes."""
 
-    Attributes
-    ----------
-    order : list of int
-        Ids of the ops.
-    offsets : dict
-        Tensor id -> address in bytes, for tensors that have bytes and are alive at some time.
-    workspaces : dict
-        Op id -> address of its workspace.
-    height, lower_bound : int
-        Bytes from address 0 to the highest end, and the least height that any order and addresses can have.
-    optimal : bool
-        Whether they are equal.
-    """
-
-    order: list[int]
-    offsets: dict[int, int]
-    workspaces: dict[int, int]
-    height: int
-    lower_bound: int
+    order: list[int]  # ids of the ops
+    offsets: dict[int, int]  # tensor -> address, of tensors that have bytes and are alive at some time
+    workspaces: dict[int, int]  # op -> address
+    height: int  # bytes from address 0 to the highest end
+    lower_bound: int  # on the height with any order and addresses
 
     @property
     def optimal(self) -> bool:

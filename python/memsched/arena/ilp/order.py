@@ -15,21 +15,11 @@ from memsched.arena.ilp.start import beam_order, is_up, probe, probed_bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSolution:
-    """An order of a graph's ops.
+    """An order of a graph's ops. Bytes include resident and weights."""
 
-    Attributes
-    ----------
-    order : list of int
-        Ids of the ops.
-    peak_memory, lower_bound : int
-        Peak of this order and a lower bound on the peak of any order, in bytes, resident and weights included.
-    optimal : bool
-        Whether they are equal.
-    """
-
-    order: list[int]
+    order: list[int]  # ids of the ops
     peak_memory: int
-    lower_bound: int
+    lower_bound: int  # on the peak of any order
 
     @property
     def optimal(self) -> bool:

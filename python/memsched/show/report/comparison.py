@@ -83,17 +83,8 @@ class Study:
 def study(result: Result, time_limit: float | None = None, progress: Progress = None) -> Study:
     """Run the planners listed for the problem of a result, with its memory and its link.
 
-    Parameters
-    ----------
-    time_limit : float, optional
-        Seconds for each planner that takes a limit, and for each point of a curve.
-    progress : callable, optional
-        Called with a text before each part of the work.
-
-    Raises
-    ------
-    InvalidInputError
-        A bad time limit.
+    The time limit is for each planner that takes one, and for each point of a curve. `progress` is called with a text
+    before each part of the work.
 
     Examples
     --------

@@ -26,11 +26,8 @@ def budget_of(result: Result) -> int:
 def timeline(result: Result) -> Columns:
     """One entry per run or transfer; of a plan in rounds, of the first round.
 
-    Returns
-    -------
-    dict
-        step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device), kind ("forward",
-        "backward", "loss", "recompute", "offload" or "prefetch"), name, start and end (seconds), bytes (None: a run).
+    step (index in the schedule), lane (0: compute, 1: device to host, 2: host to device), kind ("forward", "backward",
+    "loss", "recompute", "offload" or "prefetch"), name, start and end (seconds), bytes (None: a run).
 
     Examples
     --------

@@ -45,21 +45,10 @@ def _script(text: str) -> tuple[str, str]:
 
 
 def html_page(title: str, body: str, data: dict[str, Any]) -> str:
-    """A whole page.
+    """A whole page, the same text for the same arguments.
 
-    Parameters
-    ----------
-    title : str
-        Plain text.
-    body : str
-        HTML; the caller has escaped foreign text.
-    data : dict
-        Data for page.js; it is in the page as JSON, in the element memsched-data.
-
-    Returns
-    -------
-    str
-        The same text for the same arguments.
+    The title is plain text; the body is HTML, in which the caller has escaped foreign text. The data for page.js is in
+    the page as JSON, in the element memsched-data.
     """
     plotly, plotly_hash = _script(check_plotly().get_plotlyjs())
     ours, our_hash = _script("".join(_asset(name) for name in SCRIPTS))

@@ -213,13 +213,7 @@ def _tabs(results: Sequence[Result]) -> str:
 
 
 def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> str:
-    """The page as HTML.
-
-    Parameters
-    ----------
-    studies : sequence of Study or None
-        The results of other planners on each result's problem, one per result.
-    """
+    """The page as HTML; `studies` are the results of other planners on each result's problem, one per result."""
     summaries = [summarize(result) for result in results]
     uses = [tensor_uses(result) for result in results]
     sections, tables = [], []

@@ -102,20 +102,7 @@ def _tiles(rows: Sequence[Row], planners: int) -> str:
 
 
 def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
-    """The page as HTML.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        One per point, with the keys of `memsched.read_store(path).rows`.
-    title : str
-        Plain text.
-
-    Raises
-    ------
-    InvalidInputError
-        A row lacks a key or has a value of the wrong type.
-    """
+    """The page as HTML, of rows with the keys of `memsched.read_store(path).rows`; the title is plain text."""
     rows = checked(rows)
     names = labels(rows)
     found = standings(rows)

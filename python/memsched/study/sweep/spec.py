@@ -39,17 +39,9 @@ class Spec:
 def read_spec(path: str | os.PathLike[str]) -> Spec:
     """Read a TOML file.
 
-    Parameters
-    ----------
-    path : path
-        It has problems and memory, and optionally planners, bandwidth, shared_tables, slots_of_tables, and the tables
-        device (duplex, latency, host_memory) and options (by planner, or all). Memory is a list, or a range
-        {from = "0%", to = "100%", points = 50}.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, is not TOML, lacks a key or has an unknown one, or a value has the wrong type.
+    It has problems and memory, and optionally planners, bandwidth, shared_tables, slots_of_tables, and the tables
+    device (duplex, latency, host_memory) and options (by planner, or all). Memory is a list, or a range
+    {from = "0%", to = "100%", points = 50}.
     """
     return parse_spec(read_text(path), f"'{os.fspath(path)}'", Path(path).parent)
 
