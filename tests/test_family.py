@@ -183,8 +183,8 @@ def test_errors_say_what_to_do(call: Any, words: str) -> None:
 def test_a_plan_of_rounds_that_a_store_lacks_is_not_made_again(tmp_path: Path) -> None:
     """A store keeps the graphs at powers of two; with these, two rounds of three became three of two, in silence."""
 
-    def make(batch: int) -> ms.Graph:
-        choices = [{"alg": "a", "time": 1.0, "workspace": 0}]
+    def make(batch: int, time: float = 1.0) -> ms.Graph:
+        choices = [{"alg": "a", "time": time, "workspace": 0}]
         op = {"name": "F", "phase": "fwd", "reads": ["x"], "writes": [], "choices": choices}
         return ms.Graph([{"name": "x", "size": 4 * batch, "role": "input"}], [op], batch=batch)
 
@@ -192,6 +192,10 @@ def test_a_plan_of_rounds_that_a_store_lacks_is_not_made_again(tmp_path: Path) -
     [row] = ms.sweep(ms.GraphFamily(make, 6), ["modnn"], memory=[12], beta=[1.0], store=path)
     assert row["makespan"] == 2
     with pytest.raises(ms.StoreError, match=r"has only the graphs at batch 1, 2, 4, 6; call modnn"):
+        ms.plan_again(path, row["key"])
+    still = ms.GraphFamily(lambda batch: make(batch, 0.0), 6)  # what differs is the peak
+    [row] = ms.sweep(still, ["modnn"], memory=[12], beta=[1.0], store=path)
+    with pytest.raises(ms.StoreError, match="cannot be made again"):
         ms.plan_again(path, row["key"])
     [row] = ms.sweep(ms.GraphFamily(make, 6), ["modnn"], memory=[8], beta=[1.0], store=path)
     assert ms.plan_again(path, row["key"]).makespan == row["makespan"] == 3

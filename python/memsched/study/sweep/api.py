@@ -241,7 +241,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     except InfeasibleError as error:
         raise other from error
     whole = len(problem.batches) == problem.batch or "time_limit" in row["options"]
-    if not whole and found.makespan != row["makespan"]:
+    if not whole and (found.makespan, found.peak_memory) != (row["makespan"], row["peak_memory"]):
         raise other
     return found
 
