@@ -19,7 +19,8 @@ from plans import op, tensor
 from test_limits import takes
 from test_tiny_graphs import tiny_graph
 
-FEW_AND_MANY = pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.slow)])
+MORE = [pytest.param(400, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.exhaustive)]
+FEW_AND_MANY = pytest.mark.parametrize("count", [40, *MORE])
 
 
 def any_graph(rng: random.Random) -> ms.Graph:
@@ -154,7 +155,7 @@ def least_peak(graph: ms.Graph) -> int:
     return best + graph.resident
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, *MORE])
 def test_no_order_of_all_has_a_lower_peak(count: int) -> None:
     rng = random.Random(count)
     for _ in range(count):

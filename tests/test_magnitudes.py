@@ -180,7 +180,9 @@ def test_no_planner_beats_its_bound_whatever_the_magnitudes(count: int) -> None:
     assert planned > 3 * count
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [300, pytest.param(1000, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.exhaustive)]
+)
 def test_bounds_are_numbers_whatever_the_magnitudes(count: int) -> None:
     rng = random.Random(-count)
     for _ in range(count):
