@@ -1,10 +1,10 @@
-// Planners of graphs that choose classes of feature maps.
-#include "memsched/build/class_builder.h"
+// Planners of graphs: those that choose classes of feature maps, and moDNN.
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/planners/classes/baselines.h"
 #include "memsched/planners/classes/pooch.h"
 #include "memsched/planners/classes/vdnn_sync.h"
+#include "memsched/planners/modnn/modnn.h"
 #include "memsched/planners/selective/selective.h"
 #include "support.h"
 
@@ -60,8 +60,7 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
     if (!found) {
         return {std::nullopt, 0};
     }
-    const bool stays = std::all_of(found->pooch.classes.begin(), found->pooch.classes.end(),
-                                   [](MapClass one) { return one == MapClass::keep; });
+    const bool stays = std::ranges::all_of(found->pooch.classes, [](MapClass one) { return one == MapClass::keep; });
     if (time_limit) {
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
         more_seconds = std::max(0.0, *time_limit - taken.count());
@@ -181,7 +180,7 @@ void bind_classes(py::module_& module) {
         "least_budget",
         [](const Graph& graph, Bytes limit, const Flags& classes) {
             const std::vector<MapClass> known = classes_of(graph, classes);
-            if (std::find(known.begin(), known.end(), MapClass::recompute) != known.end()) {
+            if (std::ranges::find(known, MapClass::recompute) != known.end()) {
                 throw std::invalid_argument("classes must be keep or swap");
             }
             const py::gil_scoped_release free;
@@ -189,6 +188,20 @@ void bind_classes(py::module_& module) {
         },
         "graph"_a, "workspace_limit"_a, "classes"_a,
         "Least bytes, resident included, for which a plan with classes without recomputation exists.");
+    module.def("modnn_min_memory", &modnn_min_memory, "graph"_a, "Bytes, resident included: eq. (2).");
+    module.def("need_of_fastest", &need_of_fastest, "graph"_a,
+               "Bytes, resident excluded: the largest need of an op with its fastest algorithm.");
+    module.def(
+        "modnn",
+        [](const Graph& graph, const Device& device, bool foresee, const py::object& planner,
+           const py::object& progress, std::optional<double> time_limit) {
+            const std::string text = dump_json(planner, "planner");
+            const PythonProgress ticker(time_limit, progress);
+            const ModnnSolution found = modnn(graph, device, device.memory, {foresee}, ticker.progress());
+            return std::pair(name_schedule(graph, device.memory, found.steps, text), found.makespan);
+        },
+        "graph"_a, "device"_a, "foresee"_a, "planner"_a, "progress"_a = py::none(), "time_limit"_a = py::none(),
+        "The schedule, and the makespan by the planner's own clock.");
     bind_searches(module);
 }
 

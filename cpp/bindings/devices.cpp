@@ -1,8 +1,6 @@
 // Device for Python.
-#include "memsched/model/device.h"
 
 #include "documents.h"
-#include "support.h"
 
 namespace memsched::bindings {
 namespace {

@@ -33,7 +33,6 @@ PYBIND11_MODULE(_core, module) {
     bind_chain_plans(module);
     bind_remat(module);
     bind_classes(module);
-    bind_modnn(module);
     bind_ordering(module);
     bind_placement(module);
     module.def("hear", &hear_interrupts, "Raises if the thread must stop; for long loops in Python.");

@@ -1,9 +1,6 @@
 // Orders of ops, and the buffers of a list of steps.
 #include "memsched/order/order.h"
 #include "memsched/simulate/order_steps.h"
-#include "memsched/simulate/residency.h"
-#include "stays.h"
-#include "support.h"
 
 namespace memsched::bindings {
 

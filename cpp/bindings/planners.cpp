@@ -1,10 +1,8 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
-#include "memsched/bounds/bounds.h"
 #include "memsched/bounds/cut_bound.h"
 #include "memsched/bounds/recompute_bound.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
-#include "memsched/model/lifetimes.h"
 #include "memsched/planners/offload/chain_plans.h"
 #include "memsched/planners/offload/dynprog.h"
 #include "memsched/planners/offload/offload.h"

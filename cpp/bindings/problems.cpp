@@ -1,11 +1,7 @@
 // Chain and Graph for Python.
 #include "documents.h"
-#include "memsched/model/chain.h"
-#include "memsched/model/graph.h"
 #include "memsched/model/lifetimes.h"
-#include "support.h"
 
-#include <cmath>
 #include <limits>
 #include <unordered_map>
 
@@ -71,22 +67,20 @@ py::dict as_dict(py::handle value, const std::string& what) {
     return py::reinterpret_borrow<py::dict>(value);
 }
 
+constexpr std::string_view roles[] = {"input", "weight", "activation", "gradient"}; // in the order of Role
+
 Tensor parse_tensor(py::handle value, std::size_t index) {
     const std::string what = "tensors[" + std::to_string(index) + "]";
     const py::dict d = as_dict(value, what);
     check_keys(d, what, {"name", "size", "role"}, {});
     Tensor tensor{to_text(d["name"], what + ": name"), to_bytes(d["size"], what + ": size"), Role::activation};
     const std::string role = to_text(d["role"], what + ": role");
-    if (role == "input") {
-        tensor.role = Role::input;
-    } else if (role == "weight") {
-        tensor.role = Role::weight;
-    } else if (role == "gradient") {
-        tensor.role = Role::gradient;
-    } else if (role != "activation") {
+    const auto found = std::ranges::find(roles, role);
+    if (found == std::end(roles)) {
         throw std::invalid_argument(what + ": role is '" + role +
                                     "'; it must be input, weight, activation or gradient");
     }
+    tensor.role = static_cast<Role>(found - std::begin(roles));
     return tensor;
 }
 
@@ -160,7 +154,6 @@ py::list names_of(const Graph& graph, const std::vector<TensorId>& ids) {
 }
 
 py::list tensors_of(const Graph& graph) {
-    constexpr const char* roles[] = {"input", "weight", "activation", "gradient"};
     py::list list;
     for (const Tensor& t : graph.tensors()) {
         hear_interrupts();

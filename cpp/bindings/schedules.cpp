@@ -1,11 +1,8 @@
 // Schedule, Timeline and simulate for Python.
 #include "documents.h"
-#include "memsched/model/schedule.h"
 #include "memsched/simulate/rounds.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/errors.h"
-#include "stays.h"
-#include "support.h"
 
 namespace memsched::bindings {
 namespace {

@@ -224,7 +224,7 @@ void check_keys(const py::dict& document, const std::string& what, std::initiali
         }
     }
     const auto among = [](std::initializer_list<const char*> keys, const std::string& key) {
-        return std::any_of(keys.begin(), keys.end(), [&](const char* known) { return key == known; });
+        return std::ranges::any_of(keys, [&](const char* known) { return key == known; });
     };
     for (const auto& item : document) {
         const std::string key = to_text(item.first, what + ": a key");

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "memsched/model/device.h"
-#include "memsched/model/to_graph.h"
+#include "memsched/simulate/residency.h"
 #include "memsched/support/progress.h"
-#include "memsched/support/units.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -88,6 +87,9 @@ class PythonProgress {
     std::optional<py::gil_scoped_release> without_gil_; // the last member: the others need the GIL when they end
 };
 
+// (tensor, start, end, bytes, source, at) of buffers, one entry each.
+py::tuple stay_columns(const std::vector<Stay>& stays);
+
 void register_errors(py::module_& module);
 void bind_devices(py::module_& module);
 void bind_problems(py::module_& module);
@@ -96,7 +98,6 @@ void bind_planners(py::module_& module);
 void bind_chain_plans(py::module_& module);
 void bind_remat(py::module_& module);
 void bind_classes(py::module_& module);
-void bind_modnn(py::module_& module);
 void bind_ordering(py::module_& module);
 void bind_placement(py::module_& module);
 

@@ -3,7 +3,6 @@
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
-#include <vector>
 
 // Theorem 2 on a graph, without a linear program. Ignore which byte belongs to which tensor. Forwards in time, op j may
 // start once its excess has been offloaded, and bytes leave at the speed of the link from the moment they are written;
@@ -41,9 +40,9 @@ std::vector<Seconds> earliest_starts(const Workload& work, const Supply& supply,
 }
 
 Workload reversed(Workload work) {
-    std::reverse(work.time.begin(), work.time.end());
-    std::reverse(work.excess.begin(), work.excess.end());
-    std::reverse(work.away_most.begin(), work.away_most.end());
+    std::ranges::reverse(work.time);
+    std::ranges::reverse(work.excess);
+    std::ranges::reverse(work.away_most);
     return work;
 }
 
@@ -87,9 +86,7 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
     return work;
 }
 
-double largest_excess(const Workload& work) {
-    return std::max(0.0, *std::max_element(work.excess.begin(), work.excess.end()));
-}
+double largest_excess(const Workload& work) { return std::max(0.0, *std::ranges::max_element(work.excess)); }
 
 Seconds total(const std::vector<Seconds>& times) {
     Seconds sum = 0;

@@ -29,8 +29,7 @@ Instants::Instants(const Graph& graph)
                 own.push_back(graph.writer(t));
             }
         }
-        std::sort(own.begin(), own.end());
-        own.erase(std::unique(own.begin(), own.end()), own.end());
+        sort_unique(own);
     }
     writers_ = IdLists(writers);
     readers_ = IdLists(graph.tensors().size(), [&](const auto& put) {
@@ -43,9 +42,9 @@ Instants::Instants(const Graph& graph)
 }
 
 std::size_t Instants::scan(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace) {
-    std::fill(beside_.begin(), beside_.end(), std::uint8_t{0});
-    std::fill(again_.begin(), again_.end(), 0.0);
-    std::fill(piece_.begin(), piece_.end(), none);
+    std::ranges::fill(beside_, std::uint8_t{0});
+    std::ranges::fill(again_, 0.0);
+    std::ranges::fill(piece_, none);
     pieces_.assign(pieces_.size(), {});
     found_.clear();
     runs_.clear();
@@ -82,8 +81,8 @@ std::int64_t Instants::group(const std::vector<std::size_t>& ops, std::size_t fi
 
 // The listed order is topological, so one scan in each direction suffices. The instants are from op first to last.
 void Instants::relate(std::size_t first, std::size_t last) {
-    std::fill(before_.begin(), before_.end(), Word{0});
-    std::fill(after_.begin(), after_.end(), Word{0});
+    std::ranges::fill(before_, Word{0});
+    std::ranges::fill(after_, Word{0});
     for (std::size_t q = last + 1; q-- > 0;) {
         if (const Word later = before_[q] | self_[q]; later != 0) {
             for (const OpId writer : writers_[q]) {

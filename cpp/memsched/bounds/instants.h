@@ -3,7 +3,6 @@
 
 #include "memsched/model/graph.h"
 #include "memsched/support/id_lists.h"
-#include "memsched/support/progress.h"
 
 #include <array>
 #include <cstdint>

@@ -100,10 +100,9 @@ Seconds cheapest(const Question& p, const Rerun& rerun, const Device& device, Se
 // The `count` instants at which the plain run holds most, in order.
 std::vector<std::size_t> fullest(std::vector<std::size_t> instants, std::size_t count,
                                  const std::vector<Bytes>& usage) {
-    std::stable_sort(instants.begin(), instants.end(),
-                     [&](std::size_t one, std::size_t other) { return usage[one] > usage[other]; });
+    std::ranges::stable_sort(instants, [&](std::size_t one, std::size_t other) { return usage[one] > usage[other]; });
     instants.resize(count);
-    std::sort(instants.begin(), instants.end());
+    std::ranges::sort(instants);
     return instants;
 }
 
@@ -112,7 +111,7 @@ Seconds largest(const Instants& instants, const std::vector<Bytes>& spare, const
     const std::vector<Instants::Runs>& runs = instants.runs();
     std::vector<std::size_t> order(runs.size()), rank(runs.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::sort(order.begin(), order.end(), [&](std::size_t one, std::size_t other) {
+    std::ranges::sort(order, [&](std::size_t one, std::size_t other) {
         return runs[one].time * runs[other].bytes < runs[other].time * runs[one].bytes;
     });
     for (std::size_t k = 0; k < order.size(); ++k) {

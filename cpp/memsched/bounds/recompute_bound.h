@@ -3,7 +3,6 @@
 
 #include "memsched/model/device.h"
 #include "memsched/model/graph.h"
-#include "memsched/support/progress.h"
 
 namespace memsched {
 

@@ -58,7 +58,7 @@ ClassBuilder::ClassBuilder(const Graph& graph)
 void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     capacity_ = capacity;
     live_ = most_of_forward_ = most_ = 0;
-    repeats_ = std::find(classes.begin(), classes.end(), MapClass::recompute) != classes.end();
+    repeats_ = std::ranges::find(classes, MapClass::recompute) != classes.end();
     state_.assign(facts_.size(), {});
     for (std::size_t t = 0; t < state_.size(); ++t) {
         state_[t].here = graph_.tensors()[t].source();
@@ -148,7 +148,7 @@ bool ClassBuilder::make_room(Bytes bytes) {
     }
     if (!scarce_) {
         scarce_ = true;
-        std::for_each(maps_.begin(), maps_.end(), [this](TensorId t) { may_yield(t); });
+        std::ranges::for_each(maps_, [this](TensorId t) { may_yield(t); });
     }
     while (live_ + bytes > capacity_ && !yielding_.empty()) {
         std::pop_heap(yielding_.begin(), yielding_.end());
@@ -256,7 +256,7 @@ bool ClassBuilder::backward() {
             return false;
         }
         passing_.insert(passing_.end(), last_read_[at(now_)].begin(), last_read_[at(now_)].end());
-        std::sort(passing_.begin(), passing_.end());
+        std::ranges::sort(passing_);
         for (const TensorId t : passing_) {
             if (state(t).here && done_with(t)) {
                 drop(t);

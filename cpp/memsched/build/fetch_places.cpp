@@ -70,7 +70,7 @@ void FetchPlaces::find_layers(const Outline& outline) {
         }
         first_run_.resize(layers.size());
     }
-    std::fill(first_run_.begin(), first_run_.end(), -1);
+    std::ranges::fill(first_run_, -1);
     for (std::size_t q = outline.runs.size(); q-- > 0;) {
         if (outline.runs[q] >= turn_) {
             first_run_[at(layer_[at(outline.runs[q])])] = static_cast<std::int32_t>(q);
@@ -88,7 +88,7 @@ std::int32_t FetchPlaces::layers_before(const Outline& outline, std::int32_t nee
         if (op < turn_ || layer == own || (rule.kind == Kind::convolutions && graph_.op(op).kind != "conv")) {
             continue;
         }
-        if (std::find(passed.begin(), passed.end(), layer) == passed.end()) {
+        if (std::ranges::find(passed, layer) == passed.end()) {
             passed.push_back(layer);
         }
     }

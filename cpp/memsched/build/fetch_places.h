@@ -1,7 +1,6 @@
 // Turns an outline (the events of a training step, in order) into a list of steps, by placing its fetches.
 #pragma once
 
-#include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
 
 #include <span>

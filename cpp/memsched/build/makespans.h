@@ -4,7 +4,6 @@
 #include "memsched/build/class_builder.h"
 #include "memsched/build/set_builder.h"
 #include "memsched/model/device.h"
-#include "memsched/support/progress.h"
 
 #include <span>
 #include <vector>

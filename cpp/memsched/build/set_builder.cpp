@@ -18,10 +18,10 @@ SetBuilder::SetBuilder(const Graph& graph) : graph_(graph), lifetimes_(graph), p
         }
     }
     const auto release = [&](TensorId t) { return std::tuple(l.last_forward[at(t)], l.birth[at(t)], t); };
-    std::sort(movable_.begin(), movable_.end(), [&](TensorId a, TensorId b) { return release(a) < release(b); });
+    std::ranges::sort(movable_, {}, release);
     by_need_ = movable_;
     const auto need = [&](TensorId t) { return std::tuple(l.first_backward[at(t)], -l.last_forward[at(t)]); };
-    std::stable_sort(by_need_.begin(), by_need_.end(), [&](TensorId a, TensorId b) { return need(a) < need(b); });
+    std::ranges::stable_sort(by_need_, {}, need);
 
     // By op, and for each op by kind of event, in the order of PlanEvent::What; offloads of inputs come before the
     // first op.

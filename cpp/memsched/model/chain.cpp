@@ -1,7 +1,6 @@
 #include "memsched/model/chain.h"
 
 #include <cmath>
-#include <numeric>
 #include <stdexcept>
 
 namespace memsched {

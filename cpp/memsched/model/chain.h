@@ -3,7 +3,6 @@
 
 #include "memsched/support/units.h"
 
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // One algorithm per op, fixed before planning, as in frameworks that give a library a limited workspace.
 #pragma once
 
-#include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
 
 #include <vector>

@@ -199,16 +199,14 @@ Bytes run_bytes(const Graph& graph, const Op& op, bool skip) {
 }
 
 std::int32_t baseline(const Op& op) {
-    const auto least = std::min_element(op.choices.begin(), op.choices.end(),
-                                        [](const Choice& a, const Choice& b) { return a.workspace < b.workspace; });
-    return static_cast<std::int32_t>(least - op.choices.begin());
+    return static_cast<std::int32_t>(std::ranges::min_element(op.choices, {}, &Choice::workspace) - op.choices.begin());
 }
 
 LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep) {
     const std::int32_t choice = baseline(op);
     LeastRun least{false, written_bytes(graph, op) + workspace(op, choice, false)};
     const auto wanted = [&](TensorId t) { return graph.read(t) || (!keep.empty() && keep[at(t)]); };
-    if (!op.tape.empty() && std::none_of(op.tape.begin(), op.tape.end(), wanted)) {
+    if (!op.tape.empty() && std::ranges::none_of(op.tape, wanted)) {
         Bytes kept = written_bytes(graph, op);
         for (const TensorId t : op.tape) {
             kept -= graph.tensor(t).bytes;
@@ -220,10 +218,7 @@ LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint
     return least;
 }
 
-const Choice& fastest(const Op& op) {
-    return *std::min_element(op.choices.begin(), op.choices.end(),
-                             [](const Choice& a, const Choice& b) { return a.time < b.time; });
-}
+const Choice& fastest(const Op& op) { return *std::ranges::min_element(op.choices, {}, &Choice::time); }
 
 Bytes written_bytes(const Graph& graph, const Op& op) {
     Bytes sum = 0;

@@ -1,7 +1,5 @@
 #include "memsched/model/lifetimes.h"
 
-#include <algorithm>
-
 namespace memsched {
 namespace {
 
@@ -38,7 +36,7 @@ Lifetimes::Lifetimes(const Graph& graph)
     for (std::size_t t = 0; t < empty.size(); ++t) {
         empty[t] = graph.tensors()[t].bytes == 0;
     }
-    least = std::max(source_bytes(graph), *std::max_element(need.begin(), need.end()));
+    least = std::max(source_bytes(graph), *std::ranges::max_element(need));
     std::vector<Bytes> change(ops.size() + 1, 0);
     for (std::size_t t = 0; t < birth.size(); ++t) {
         const Bytes bytes = graph.tensors()[t].bytes;
@@ -69,7 +67,7 @@ Bytes min_memory(const Graph& graph) { return graph.resident() + Lifetimes(graph
 
 Bytes peak_memory(const Graph& graph) {
     const Lifetimes lifetimes(graph);
-    return graph.resident() + *std::max_element(lifetimes.usage.begin(), lifetimes.usage.end());
+    return graph.resident() + *std::ranges::max_element(lifetimes.usage);
 }
 
 } // namespace memsched

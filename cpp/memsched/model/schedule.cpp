@@ -2,7 +2,6 @@
 
 #include "memsched/support/errors.h"
 
-#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>

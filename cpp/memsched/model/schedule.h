@@ -1,9 +1,7 @@
 // The common language for plans: an ordered list of run / offload / prefetch / free steps.
 #pragma once
 
-#include "memsched/model/graph.h"
 #include "memsched/model/to_graph.h"
-#include "memsched/support/progress.h"
 
 #include <string>
 #include <utility>

@@ -83,7 +83,7 @@ class Cases {
         for (const OpId op : ops) {
             needs.emplace_back(-HeldCut(problem, reach, op, pace_).least(limit_ + 1), op);
         }
-        std::sort(needs.begin(), needs.end());
+        std::ranges::sort(needs);
         needs.resize(std::min(needs.size(), critical_));
         Pair best;
         std::pair<Bytes, Bytes> most{-1, -1};

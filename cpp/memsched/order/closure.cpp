@@ -17,10 +17,9 @@ std::vector<OpId> safe_part_by_cut(const State& state, const std::vector<OpId>& 
     for (const OpId op : ran) {
         nets.insert(nets.end(), problem.nets[at(op)].begin(), problem.nets[at(op)].end());
     }
-    std::sort(nets.begin(), nets.end());
-    nets.erase(std::unique(nets.begin(), nets.end()), nets.end());
+    sort_unique(nets);
     const auto node = [&](OpId op) { // of an op in `ran`; -1 for other ops
-        const auto found = std::find(ran.begin(), ran.end(), op);
+        const auto found = std::ranges::find(ran, op);
         return found == ran.end() ? -1 : 2 + static_cast<std::int32_t>(found - ran.begin());
     };
     const auto first_net = 2 + static_cast<std::int32_t>(ran.size());
@@ -171,7 +170,7 @@ std::vector<OpId> Closure::safe_part(std::size_t from) const {
     bool chain = true; // then every part is a prefix, and prefixes held more
     for (std::size_t k = 1; k < ran.size() && chain; ++k) {
         const auto& before = problem.before[at(ran[k])];
-        chain = std::find(before.begin(), before.end(), ran[k - 1]) != before.end();
+        chain = std::ranges::find(before, ran[k - 1]) != before.end();
     }
     if (chain) {
         return ran;

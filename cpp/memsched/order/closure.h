@@ -5,7 +5,6 @@
 #pragma once
 
 #include "memsched/order/state.h"
-#include "memsched/support/progress.h"
 
 #include <functional>
 #include <queue>

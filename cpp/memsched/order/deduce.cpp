@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 namespace memsched::order {
 namespace {
@@ -141,7 +140,7 @@ class Deduction {
                 break;
             }
         }
-        std::sort(needs.begin(), needs.end());
+        std::ranges::sort(needs);
         for (std::size_t k = 0; k < std::min(critical_, needs.size()) && !pace_.told_to_stop(); ++k) {
             look_at(reach, cuts[needs[k].second], ops[needs[k].second]);
         }
@@ -155,7 +154,7 @@ class Deduction {
             return other != op && !reach.is_before(op, other) && !reach.is_before(other, op);
         };
         const auto any_told = [&](std::span<const OpId> ops) {
-            return std::any_of(ops.begin(), ops.end(), [&](OpId other) { return told[at(other)] != 0; });
+            return std::ranges::any_of(ops, [&](OpId other) { return told[at(other)] != 0; });
         };
         for (std::size_t v = 0; v < problem.ops(); ++v) {
             const auto other = static_cast<OpId>(v);
@@ -163,7 +162,7 @@ class Deduction {
                 told[v] = any_told(problem.before[v]) || note({op, other}, cut.if_ran(other, now_.lower, now_.below));
             }
         }
-        std::fill(told.begin(), told.end(), 0);
+        std::ranges::fill(told, 0);
         for (std::size_t v = problem.ops(); v-- > 0;) {
             const auto other = static_cast<OpId>(v);
             if (free(other)) {

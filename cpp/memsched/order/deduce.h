@@ -2,7 +2,6 @@
 #pragma once
 
 #include "memsched/order/bound.h"
-#include "memsched/support/progress.h"
 
 #include <utility>
 #include <vector>

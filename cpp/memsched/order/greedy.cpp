@@ -64,7 +64,7 @@ std::vector<OpId> small_first_order(const Problem& problem, Pace& pace) {
     const std::vector<Bytes> touched = touched_at_least(problem);
     std::vector<OpId> ranked(problem.ops());
     std::iota(ranked.begin(), ranked.end(), 0);
-    std::stable_sort(ranked.begin(), ranked.end(), [&](OpId a, OpId b) { return touched[at(a)] < touched[at(b)]; });
+    std::ranges::stable_sort(ranked, {}, [&](OpId op) { return touched[at(op)]; });
     std::vector<OpId> order, stack;
     std::vector<std::uint8_t> ran(problem.ops(), 0);
     for (const OpId op : ranked) {

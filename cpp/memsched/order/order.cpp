@@ -1,6 +1,5 @@
 #include "memsched/order/order.h"
 
-#include "memsched/order/bound.h"
 #include "memsched/order/cases.h"
 #include "memsched/order/deduce.h"
 #include "memsched/order/greedy.h"
@@ -18,7 +17,7 @@ constexpr std::size_t most_nodes = 20'000'000; // per search: some gigabytes
 
 constexpr std::int64_t first_steps = 20'000'000; // for the first bounds, even if time is short
 
-Bytes greatest(const std::vector<Bytes>& bytes) { return *std::max_element(bytes.begin(), bytes.end()); }
+Bytes greatest(const std::vector<Bytes>& bytes) { return *std::ranges::max_element(bytes); }
 
 Bytes start_bytes(const Problem& problem) { return std::max(problem.start, State(problem).memory()); }
 
@@ -186,7 +185,7 @@ class PartSolver {
         }
         std::vector<OpId> ops(order.begin() + static_cast<std::ptrdiff_t>(begin),
                               order.begin() + static_cast<std::ptrdiff_t>(begin + width));
-        std::sort(ops.begin(), ops.end());
+        std::ranges::sort(ops);
         Part window{ops, part_of(part_.problem, ops, ran), {}};
         PartSolver solver(window, at_least(), room_);
         solver.measure(room_, pace);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "memsched/order/problem.h"
-#include "memsched/support/progress.h"
 
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include "memsched/support/min_cut.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace memsched::order {
 namespace {
@@ -13,8 +12,7 @@ using Lists = std::vector<std::vector<std::int32_t>>;
 
 void sort_each(Lists& lists) {
     for (auto& list : lists) {
-        std::sort(list.begin(), list.end());
-        list.erase(std::unique(list.begin(), list.end()), list.end());
+        sort_unique(list);
     }
 }
 
@@ -102,9 +100,9 @@ Problem reversed(const Problem& problem) {
     const auto last = static_cast<OpId>(problem.ops()) - 1;
     Problem turned = problem;
     std::swap(turned.from_start, turned.to_end);
-    std::reverse(turned.scratch.begin(), turned.scratch.end());
+    std::ranges::reverse(turned.scratch);
     Lists members = lists_of(problem.members), before = lists_of(problem.after);
-    std::reverse(before.begin(), before.end());
+    std::ranges::reverse(before);
     for (Lists* lists : {&members, &before}) {
         for (auto& list : *lists) {
             for (OpId& op : list) {
@@ -117,7 +115,7 @@ Problem reversed(const Problem& problem) {
 }
 
 std::vector<OpId> reversed(std::vector<OpId> order) {
-    std::reverse(order.begin(), order.end());
+    std::ranges::reverse(order);
     for (OpId& op : order) {
         op = static_cast<OpId>(order.size()) - 1 - op;
     }

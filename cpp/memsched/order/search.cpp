@@ -30,7 +30,7 @@ void Search::go_to(std::int32_t node) {
     for (std::int32_t k = node; k >= 0; k = nodes_[at(k)].parent) {
         way.push_back(k);
     }
-    std::reverse(way.begin(), way.end());
+    std::ranges::reverse(way);
     std::size_t common = 0;
     while (common < way.size() && common < path_.size() && way[common] == path_[common]) {
         ++common;

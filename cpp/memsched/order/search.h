@@ -2,10 +2,8 @@
 #pragma once
 
 #include "memsched/order/closure.h"
-#include "memsched/support/progress.h"
 
 #include <array>
-#include <limits>
 #include <queue>
 #include <unordered_set>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
-#include <utility>
 
 namespace memsched::placement {
 namespace {
@@ -96,7 +95,7 @@ std::vector<std::pair<std::int64_t, BufferId>> events(std::span<const Buffer> bu
             found.emplace_back(buffers[id].end, ~static_cast<BufferId>(id));
         }
     }
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     return found;
 }
 

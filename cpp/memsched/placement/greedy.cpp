@@ -103,7 +103,7 @@ Ranks rank_by(const Part& part, const Keys& keys) {
     const std::vector<Bytes> room = most_room(part);
     std::vector<BufferId> order(part.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](BufferId a, BufferId b) {
+    std::ranges::stable_sort(order, [&](BufferId a, BufferId b) {
         for (const Key key : keys) {
             const std::int64_t of_a = value_of(part, a, key, room[at(a)]);
             const std::int64_t of_b = value_of(part, b, key, room[at(b)]);
@@ -143,15 +143,15 @@ Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
     for (std::size_t b = 0; b < part.size(); ++b) {
         queue.push_back({lowest(static_cast<BufferId>(b)), ranks[b], static_cast<BufferId>(b)});
     }
-    std::make_heap(queue.begin(), queue.end(), later);
+    std::ranges::make_heap(queue, later);
     Offsets offsets(part.size(), 0);
     while (!queue.empty()) {
-        std::pop_heap(queue.begin(), queue.end(), later);
+        std::ranges::pop_heap(queue, later);
         Next& next = queue.back();
         const Bytes offset = lowest(next.b); // others may have been placed below it since
         if (offset != next.offset) {
             next.offset = offset;
-            std::push_heap(queue.begin(), queue.end(), later);
+            std::ranges::push_heap(queue, later);
             continue;
         }
         const std::size_t b = at(next.b);

@@ -53,8 +53,7 @@ void add_columns(Part& part, std::span<const Buffer> buffers, const std::vector<
             part.fixings.push_back(static_cast<BufferId>(part.id.size() - 1));
         }
     }
-    std::stable_sort(part.fixings.begin(), part.fixings.end(),
-                     [&](BufferId a, BufferId b) { return part.fixed[at(a)] < part.fixed[at(b)]; });
+    std::ranges::stable_sort(part.fixings, {}, [&](BufferId b) { return part.fixed[at(b)]; });
 }
 
 void add_obstacles(Part& part) {

@@ -5,7 +5,6 @@
 #include "memsched/placement/squeeze.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace memsched::placement {
 namespace {
@@ -202,9 +201,7 @@ Placed place(std::span<const Buffer> buffers, const Options& options, const Prog
         all.push_back(first_placement(part, patient));
         bound = std::max(bound, part.least);
     }
-    std::sort(all.begin(), all.end(), [](const Best& x, const Best& y) {
-        return x.bound != y.bound ? x.bound > y.bound : x.part->id.front() < y.part->id.front();
-    });
+    std::ranges::sort(all, {}, [](const Best& one) { return std::pair(-one.bound, one.part->id.front()); });
     std::int64_t nodes = 0;
     const bool hopeless = options.capacity && bound > *options.capacity;
     const Bytes goal = options.capacity ? *options.capacity : bound;

@@ -3,36 +3,35 @@
 #include <algorithm>
 #include <limits>
 
-// Why nothing is lost. Let P be a placement within the capacity, of all these one of the least sum of offsets. There is
-// a way down to P, and no rule cuts it. On it, what is placed lies as in P, and all else lies in P behind the last
-// placed one, by offset and then by rank. Let b be the next one of P, at the offset o.
+// Why nothing is lost. Let P be a placement within the capacity, one with the least sum of offsets. One branch of the
+// search leads to P, and no rule cuts it. At each node of this branch the placed buffers lie as in P, and all others
+// come after the last placed one in P, by offset and then by rank. Let b be the next buffer of P, at the offset o.
 //
-// Rest. b lies at rest_[b]. The placed ones that b meets begin at or below o and share no byte with it, so they end at
-// or below o; fixed ones still to come are where they are. So o is among the offsets of which rest_[b] is the least:
-// aligned, on top of those placed, clear of those fixed. There b would be clear of all others, too, as free ones still
-// to come lie at o or above and hence above b. If rest_[b] were below o, P with b there would have a smaller sum.
+// Rest. b lies at rest_[b]. The placed buffers that b meets begin at or below o and share no byte with it, so they end
+// at or below o. Fixed buffers still to come are where they are. So o is among the offsets of which rest_[b] is the
+// least: aligned, above the placed ones, clear of the fixed ones. If rest_[b] were below o, b could move down to it,
+// since free buffers still to come lie at o or above, hence above b. Then the sum of P would not be the least.
 //
-// Gaps. No c still to come has rest_[c] + bytes <= o. All others still to come lie at o or above, so c could lie at
-// rest_[c], and it lies in P at o or above, which is higher. A fixed c lies at rest_[c] and would have come before b.
+// Gaps. No c still to come has rest_[c] + bytes <= o. All others still to come lie at o or above, and so does a free c
+// in P: it could move down to rest_[c]. A fixed c lies at rest_[c] and would have come before b.
 //
-// Lifting. Where c was tried at rest_[c] before b, in the same level, P has c higher: c comes after b in P, and at
-// rest_[c] it would come before. So when c's turn comes in P, one that was not placed at this level has raised its
-// rest, and c lies on top of it or of a fixed one, aligned: at or above the least of lowest_ + extent of all that c
-// meets and that are still to come. Where there are none, or c is fixed, P is not in the rest of the level.
+// Lifting. Let c have been tried at rest_[c] before b, on the same level. In P it comes after b, so it lies higher than
+// rest_[c], where it would come before b. So a buffer that was not placed at this level has raised its rest by the time
+// of its turn, and c lies on that buffer or on a fixed one: at or above the least lowest_ + extent, aligned, of all
+// that c meets and that are still to come. If there are none, or if c is fixed, P is not in the rest of the level.
 //
-// Floors. Those of a section still to come lie one above the other, at the least lowest_ of them or above. As all
-// offsets are multiples of the unit, each but the topmost takes its extent, and that one its extent less the slack at
-// least.
+// Floors. The buffers of a section that are still to come lie one above the other, all at the least of their lowest_ or
+// above. All offsets are multiples of the unit, so each takes its extent; only the topmost may take less, by the slack.
 //
-// Pieces. No rule for a buffer looks beyond those that it meets. So pieces are problems of their own: P's part of one
-// is not lost by what is found for another.
+// Pieces. No rule for a buffer looks beyond those that it meets, so pieces are problems of their own. What is found for
+// one loses nothing in another.
 //
 // Ranks. Buffers at one offset do not meet, so any order among them leads to P, and a piece may rank its buffers anew.
-// But lifting compares siblings: all of a level must see the same ranks. So new ranks are undone with all else before
-// the next candidate of a level is tried, also those of pieces that were found while a later one was not.
+// But lifting compares siblings, so all candidates of a level must see the same ranks. New ranks are undone before the
+// next candidate of a level is tried, also those of pieces that were found while a later one was not.
 //
-// The next capacity. A larger capacity changes the search only where `fits` said no, and least where the least top was
-// too high. Every cut by `fits` notes its top, so that below the least of them the search is the same.
+// The next capacity. A larger capacity changes the search only where `fits` said no, and first where the refused top
+// was the least. `fits` notes that top; with a capacity below it the search is the same.
 
 namespace memsched::placement {
 namespace {
@@ -345,7 +344,7 @@ void Search::rank(const Range& piece) {
             order.emplace_back(std::move(values), b);
         }
     }
-    std::sort(order.begin(), order.end());
+    std::ranges::sort(order);
     for (std::size_t k = 0; k < order.size(); ++k) {
         std::int32_t& own = ranks_[at(order[k].second)];
         rank_changes_.push_back({order[k].second, own});

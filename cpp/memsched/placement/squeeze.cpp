@@ -34,11 +34,11 @@ void Squeeze::gather(BufferId high, const Offsets& offsets, std::mt19937_64& ran
             places_.push_back({offsets[b], offsets[b] + part_.extent[b], part_.first[b], part_.last[b], -1});
         }
     }
-    std::sort(places_.begin(), places_.end(), [](const Place& x, const Place& y) { return x.offset < y.offset; });
+    std::ranges::sort(places_, {}, &Place::offset);
 }
 
 void Squeeze::sort() {
-    std::sort(order_.begin(), order_.end(), [&](BufferId a, BufferId b) {
+    std::ranges::sort(order_, [&](BufferId a, BufferId b) {
         return weights_[at(a)] != weights_[at(b)] ? weights_[at(a)] > weights_[at(b)] : a < b;
     });
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "memsched/placement/greedy.h"
-#include "memsched/support/progress.h"
 
 #include <cstdint>
 #include <random>

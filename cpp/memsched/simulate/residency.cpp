@@ -66,8 +66,7 @@ StepList with_addresses(const Graph& graph, StepList list, const std::vector<Byt
                                     std::to_string(stays.size()) + " buffers; give one per buffer");
     }
     list.at.assign(list.steps.size(), {});
-    auto next = static_cast<std::size_t>(
-        std::count_if(stays.begin(), stays.end(), [](const Stay& stay) { return stay.source; }));
+    auto next = static_cast<std::size_t>(std::ranges::count_if(stays, [](const Stay& stay) { return stay.source; }));
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
         const Step& step = list.steps[k];
         const bool is_run = step.verb == Verb::run;

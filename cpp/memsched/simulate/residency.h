@@ -1,7 +1,6 @@
 // The buffers of a list of steps, in list order: everything that needs an address.
 #pragma once
 
-#include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
 
 #include <vector>

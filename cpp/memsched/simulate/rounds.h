@@ -2,8 +2,6 @@
 #pragma once
 
 #include "memsched/model/device.h"
-#include "memsched/model/graph.h"
-#include "memsched/model/schedule.h"
 #include "memsched/simulate/timeline.h"
 
 #include <cstdint>

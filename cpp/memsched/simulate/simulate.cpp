@@ -59,11 +59,6 @@ void Simulator::reset(const StepList& list) {
     fault_.clear();
 }
 
-std::size_t Simulator::stream(Verb verb) const {
-    const bool in = verb == Verb::prefetch && device_.duplex;
-    return static_cast<std::size_t>(in ? Stream::h2d : Stream::d2h);
-}
-
 bool Simulator::reserve(Bytes bytes, Seconds& start) {
     if (bytes == 0) {
         return true; // an empty allocation never waits
@@ -243,7 +238,7 @@ template <class Observer> bool Simulator::play_transfer(const Step& step, Observ
     if (!out && state.host < 0) {
         return fail([&] { return "prefetch of '" + tensor.name + "', which has no host copy; offload it before"; });
     }
-    Seconds& link = stream_free_[stream(step.verb)];
+    Seconds& link = stream_free_[!out && device_.duplex ? 2 : 1];
     Seconds start = std::max({earliest_, link, out ? state.ready : state.host});
     if (!out && !(list_->contiguous() ? place(step, start) : reserve(tensor.bytes, start))) {
         return false;

@@ -5,8 +5,6 @@
 #pragma once
 
 #include "memsched/model/device.h"
-#include "memsched/model/graph.h"
-#include "memsched/model/schedule.h"
 #include "memsched/simulate/address_ranges.h"
 #include "memsched/simulate/awaited_bytes.h"
 #include "memsched/simulate/timeline.h"
@@ -40,8 +38,6 @@ class Simulator {
     Timeline times(const StepList& list);
 
   private:
-    enum class Stream : std::size_t { compute, d2h, h2d };
-
     template <class Observer> bool play(const StepList& list, Observer& observer);
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
@@ -57,7 +53,6 @@ class Simulator {
     bool place(const Step& step, Seconds& start);
     void reset(const StepList& list);
     template <class Message> bool fail(const Message& message); // always false; message() makes the sentence
-    std::size_t stream(Verb verb) const;
 
     const Graph& graph_;
     Device device_;
@@ -80,9 +75,9 @@ class Simulator {
     AddressRanges ranges_; // contiguous: in place of both
     Bytes live_ = 0;       // by list order
     Bytes host_bytes_ = 0;
-    Seconds stream_free_[3] = {0, 0, 0};
-    Seconds issue_ = 0;    // E1: the start of the nearest run so far
-    Seconds earliest_ = 0; // of the current step: E1 and its `after`
+    Seconds stream_free_[3] = {0, 0, 0}; // compute, device to host (or the only link), host to device
+    Seconds issue_ = 0;                  // E1: the start of the nearest run so far
+    Seconds earliest_ = 0;               // of the current step: E1 and its `after`
     StepId current_ = 0;
     bool explain_ = false; // messages cost time, and searches do not read them
     std::string fault_;

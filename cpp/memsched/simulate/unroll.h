@@ -2,7 +2,6 @@
 // between two runs that write it is a tensor of its own.
 #pragma once
 
-#include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
 
 #include <span>

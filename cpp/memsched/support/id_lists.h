@@ -3,6 +3,7 @@
 
 #include "memsched/support/units.h"
 
+#include <algorithm>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -37,5 +38,11 @@ class IdLists {
     std::vector<std::size_t> first_{0};
     std::vector<std::int32_t> ids_;
 };
+
+// Sorted, each value once.
+inline void sort_unique(std::vector<std::int32_t>& list) {
+    std::ranges::sort(list);
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+}
 
 } // namespace memsched

@@ -72,7 +72,7 @@ struct Workers::Shared {
 
 Workers::Workers(int threads) : shared_(std::make_unique<Shared>()) {
     const int wanted = threads > 0 ? threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    shared_->threads.reserve(at(wanted - 1));
+    shared_->threads.reserve(static_cast<std::size_t>(wanted - 1));
     try {
         for (int worker = 1; worker < wanted; ++worker) {
             shared_->threads.emplace_back([shared = shared_.get(), worker] { shared->serve(worker); });

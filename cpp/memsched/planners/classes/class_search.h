@@ -2,10 +2,8 @@
 #pragma once
 
 #include "memsched/build/class_builder.h"
-#include "memsched/model/device.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/parallel.h"
-#include "memsched/support/progress.h"
 
 #include <atomic>
 #include <cstdint>

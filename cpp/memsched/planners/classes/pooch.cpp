@@ -1,7 +1,5 @@
 #include "memsched/planners/classes/pooch.h"
 
-#include "memsched/planners/classes/class_search.h"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -73,9 +71,7 @@ ClassSolution mixed_start(const Graph& graph, const Device& device, bool recompu
                 sent.back()[m] = MapClass::swap;
             }
         }
-        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-            return graph.tensor(maps[a]).bytes > graph.tensor(maps[b]).bytes;
-        });
+        std::ranges::stable_sort(order, {}, [&](std::size_t m) { return -graph.tensor(maps[m]).bytes; });
     }
     ClassSolution best{{}, {}, Simulator::illegal};
     for (const Classes& base : sent) {
@@ -176,8 +172,7 @@ class KeepSearch {
                     states.emplace_back(found[k], std::move(questions[k].classes));
                 }
             }
-            std::stable_sort(states.begin(), states.end(),
-                             [](const auto& a, const auto& b) { return a.first < b.first; });
+            std::ranges::stable_sort(states, {}, &std::pair<Seconds, Classes>::first);
             states.resize(std::min(states.size(), at(options_.beam)));
         }
         for (auto& [makespan, classes] : states) {

@@ -1,10 +1,7 @@
 // PoocH (Ito et al., 2019): a search over classes of feature maps; every candidate is built and simulated.
 #pragma once
 
-#include "memsched/model/device.h"
 #include "memsched/planners/classes/class_search.h"
-#include "memsched/support/parallel.h"
-#include "memsched/support/progress.h"
 
 #include <cstdint>
 #include <optional>

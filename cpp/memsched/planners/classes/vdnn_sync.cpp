@@ -1,6 +1,5 @@
 #include "memsched/planners/classes/vdnn_sync.h"
 
-#include "memsched/build/class_builder.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/simulate/simulate.h"
 

@@ -4,8 +4,6 @@
 
 #include "memsched/build/class_builder.h"
 #include "memsched/model/device.h"
-#include "memsched/model/graph.h"
-#include "memsched/model/schedule.h"
 
 namespace memsched {
 

@@ -52,7 +52,7 @@ OpId ModnnFacts::next_use(TensorId t, OpId behind) const {
 
 Tensors ModnnFacts::by_size(Tensors tensors) const {
     std::erase_if(tensors, [&](TensorId t) { return bytes(t) == 0; });
-    std::stable_sort(tensors.begin(), tensors.end(), [&](TensorId a, TensorId b) { return bytes(a) > bytes(b); });
+    std::ranges::stable_sort(tensors, [&](TensorId a, TensorId b) { return bytes(a) > bytes(b); });
     return tensors;
 }
 

@@ -17,7 +17,7 @@ std::optional<Bytes> SegmentList::first_fit(Bytes bytes, bool top) const {
         const auto found = std::find_if(segments_.rbegin(), segments_.rend(), fits);
         return found == segments_.rend() ? std::nullopt : std::optional(found->high - bytes);
     }
-    const auto found = std::find_if(segments_.begin(), segments_.end(), fits);
+    const auto found = std::ranges::find_if(segments_, fits);
     return found == segments_.end() ? std::nullopt : std::optional(found->low);
 }
 
@@ -38,8 +38,7 @@ void SegmentList::place(TensorId owner, Bytes low, Bytes bytes) {
 }
 
 void SegmentList::remove(TensorId owner) {
-    const auto at =
-        std::find_if(segments_.begin(), segments_.end(), [owner](const Segment& one) { return one.owner == owner; });
+    const auto at = std::ranges::find_if(segments_, [owner](const Segment& one) { return one.owner == owner; });
     if (at == segments_.end()) {
         return;
     }

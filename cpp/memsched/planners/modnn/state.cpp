@@ -61,9 +61,7 @@ Seconds ModnnState::release_of(Bytes low, Bytes bytes) const {
 }
 
 void ModnnState::sort_by_age(Tensors& tensors) const {
-    std::sort(tensors.begin(), tensors.end(), [&](TensorId a, TensorId b) {
-        return std::tuple(tensor(a).ready, tensor(a).low) < std::tuple(tensor(b).ready, tensor(b).low);
-    });
+    std::ranges::sort(tensors, {}, [&](TensorId t) { return std::tuple(tensor(t).ready, tensor(t).low); });
 }
 
 std::optional<ModnnState::Scheme> ModnnState::scheme(TensorId owner, Bytes bytes, const Flags& protects, Seconds now,

@@ -1,6 +1,5 @@
 #include "memsched/planners/offload/chain_plans.h"
 
-#include "memsched/model/lifetimes.h"
 #include "memsched/support/errors.h"
 
 #include <algorithm>
@@ -50,7 +49,7 @@ class ChainPlans::Lease {
 std::vector<std::int32_t> stages_of_tensors(const Graph& graph) {
     std::vector<std::int32_t> stage(graph.tensors().size(), -1);
     const auto forward = [](const Op& op) { return op.phase == Phase::forward; };
-    const auto stages = std::count_if(graph.ops().begin(), graph.ops().end(), forward);
+    const auto stages = std::ranges::count_if(graph.ops(), forward);
     for (std::size_t t = 0; t < stage.size(); ++t) {
         const OpId writer = graph.writer(static_cast<TensorId>(t));
         const int layer = writer < 0 ? 0 : graph.op(writer).layer;
@@ -71,14 +70,6 @@ ChainPlans::ChainPlans(const Chain& chain, const Graph& graph, bool cut, Seconds
 ChainPlans::~ChainPlans() = default;
 
 Bytes ChainPlans::fluid_least() const { return std::min(graph_.resident() + sizes_.least(), peak_); }
-
-Bytes ChainPlans::tensor_bytes(const TensorFlags& tensors) const {
-    Bytes bytes = 0;
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-        bytes += tensors[t] ? graph_.tensors()[t].bytes : 0;
-    }
-    return bytes;
-}
 
 TensorFlags ChainPlans::tensors_of(const std::vector<std::uint8_t>& stages) const {
     TensorFlags tensors(stage_.size(), 0);
@@ -149,10 +140,6 @@ ChainPlan ChainPlans::plan(const TensorFlags& tensors, const Device& device, boo
             bounds_.on(device, device.memory).fractional};
 }
 
-ChainPlan ChainPlans::plan(const TensorFlags& tensors, const Device& device) const {
-    return plan(tensors, device, true);
-}
-
 // Checks before planning.
 bool ChainPlans::may_fit(const ChainPlanner& planner, const Device& device) const {
     if (device.memory >= peak_) {
@@ -170,20 +157,23 @@ std::optional<PlanFigures> ChainPlans::figures(const ChainPlanner& planner, cons
     }
     try {
         const ChainChoice choice = choose(planner, device, progress);
-        if (device.host_memory && tensor_bytes(choice.tensors) > *device.host_memory) {
+        Bytes sent = 0;
+        std::int64_t count = 0;
+        for (std::size_t t = 0; t < choice.tensors.size(); ++t) {
+            sent += choice.tensors[t] ? graph_.tensors()[t].bytes : 0;
+        }
+        for (const TensorId t : movable_) {
+            count += choice.tensors[at(t)];
+        }
+        if (device.host_memory && sent > *device.host_memory) {
             return {};
         }
         const ChainPlan found = plan(choice.tensors, device, false);
         const Timeline& times = found.timeline;
-        PlanFigures figures{
-            times.makespan,
-            std::min(found.lower_bound, times.makespan),
-            times.idle,
-            {},
-            times.peak_memory,
-            times.bytes_out,
-            times.bytes_in,
-            std::count_if(movable_.begin(), movable_.end(), [&](TensorId t) { return choice.tensors[at(t)] != 0; })};
+        PlanFigures figures{times.makespan,    std::min(found.lower_bound, times.makespan),
+                            times.idle,        {},
+                            times.peak_memory, times.bytes_out,
+                            times.bytes_in,    count};
         if (choice.model) {
             figures.estimate = choice.model->makespan;
         }

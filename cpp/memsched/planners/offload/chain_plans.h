@@ -52,15 +52,15 @@ class ChainPlans {
 
     const Graph& graph() const { return graph_; }
     Bytes fluid_least() const; // DYNPROG has a plan from here on if there is a link; bytes, resident included
-    Bytes tensor_bytes(const TensorFlags& tensors) const;
 
     // The first tensors in order of release that free enough: GREEDY on the graph's own tensors or pieces.
     TensorFlags release_prefix(const Device& device) const;
 
     ChainChoice choose(const ChainPlanner& planner, const Device& device, const Progress& progress) const;
 
-    // The no-wait schedule of one set. Throws InfeasibleError or ScheduleError if it does not run.
-    ChainPlan plan(const TensorFlags& tensors, const Device& device) const;
+    // The no-wait schedule of one set. Throws InfeasibleError or ScheduleError if it does not run. blocks: with the
+    // list and the buffers.
+    ChainPlan plan(const TensorFlags& tensors, const Device& device, bool blocks = true) const;
 
     // Choice and plan in one. None if there is no plan, or a message about it: then plan this point on its own.
     std::optional<PlanFigures> figures(const ChainPlanner& planner, const Device& device,
@@ -74,7 +74,6 @@ class ChainPlans {
     TensorFlags greedy(const Device& device) const;
     bool may_fit(const ChainPlanner& planner, const Device& device) const;
     Seconds makespan(const TensorFlags& tensors, const Device& device) const;
-    ChainPlan plan(const TensorFlags& tensors, const Device& device, bool blocks) const;
 
     const Graph& graph_;
     FluidSizes sizes_;

@@ -3,7 +3,6 @@
 
 #include "memsched/model/chain.h"
 #include "memsched/planners/offload/dynprog.h"
-#include "memsched/support/units.h"
 
 #include <optional>
 

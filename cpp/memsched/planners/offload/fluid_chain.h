@@ -3,6 +3,8 @@
 // that the link moves one byte per unit and every quantity below has the same unit.
 #pragma once
 
+#include "memsched/support/units.h"
+
 #include <cstdint>
 #include <limits>
 #include <vector>

@@ -31,7 +31,7 @@ double FluidWalk::run(const std::vector<std::uint8_t>& from, double makespan, do
     walk_.restart(makespan);
     for (std::size_t move = 0; move < evaluations && best > target; ++move) {
         const auto flipped = move_.apply(current_, stages_, random_);
-        const std::size_t first = *std::min_element(flipped.begin(), flipped.end());
+        const std::size_t first = *std::ranges::min_element(flipped);
         const double found = evaluate(first);
         if (!walk_.accept(found)) {
             move_.undo(current_);

@@ -132,7 +132,7 @@ class StepWalk {
         current_ = best_ = list;
         best_makespan_ = makespan;
         walk_.restart(makespan);
-        movable_ = std::any_of(list.steps.begin(), list.steps.end(), is_transfer);
+        movable_ = std::ranges::any_of(list.steps, is_transfer);
     }
 
     // As SetWalk::run.

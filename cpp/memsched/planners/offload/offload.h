@@ -3,12 +3,10 @@
 
 #include "memsched/build/set_builder.h"
 #include "memsched/model/device.h"
-#include "memsched/support/progress.h"
 
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <vector>
 
 namespace memsched {
 

@@ -8,7 +8,7 @@ namespace memsched {
 namespace {
 
 constexpr std::size_t values_per_pause = 1 << 10;
-constexpr double rounding = 1e-7; // of a slot: what a sum of times may be off without costing a slot
+constexpr double rounding = 1e-7; // of a slot: smaller errors of a sum of times cost no slot
 
 } // namespace
 
@@ -90,7 +90,7 @@ Seconds LinkedSegments::time(int first, int last, int free, Bytes owed) {
     return time;
 }
 
-// F_all, the rest, B: the backward waits for what is owed, then the rest, then the forward.
+// F_all, then the rest, then B. Seen from the end, B waits first for what is owed, then the rest does, then F_all.
 Seconds LinkedSegments::saving(int first, int last, int free, Bytes owed) {
     const auto i = at(first);
     const double width = static_cast<double>(table_.width());
@@ -101,8 +101,8 @@ Seconds LinkedSegments::saving(int first, int last, int free, Bytes owed) {
     const Seconds backward =
         chain_.backward[i] + wait(static_cast<double>(back) / width, free, static_cast<double>(owed));
     if (first == last) {
-        // Both wait for the same data, so the longer wait is enough: the one of the forward starts earlier by the
-        // backward's time.
+        // Forward and backward wait for the same data, so only the longer wait counts. When the forward ends, what
+        // arrives during the backward is not there yet.
         const double arrives = chain_.backward[i] > 0 ? speed_ * chain_.backward[i] : 0.0;
         const Seconds forward_wait = wait(static_cast<double>(all) / width - arrives, free, static_cast<double>(owed));
         return chain_.forward[i] + std::max(backward, chain_.backward[i] + forward_wait);
@@ -121,7 +121,7 @@ Seconds LinkedSegments::saving(int first, int last, int free, Bytes owed) {
            backward;
 }
 
-// Forwards to `split`, the upper part, then the lower part.
+// Forwards up to `split`, then the layers after it, then those up to it.
 Seconds LinkedSegments::checkpoint(int first, int split, int last, int free, Bytes owed) {
     const Bytes shift = table_.covering(chain_.activation[at(split)]);
     if (std::max(shift, table_.forwards_need(first, split, last)) > free) {
@@ -147,7 +147,7 @@ LinkedSegments::Best LinkedSegments::best(int first, int last, int free, Bytes o
     if (first == last) {
         return best;
     }
-    // Splits in the order of their times with nothing owed, which bound their times from below.
+    // A split takes at least as long as with nothing owed: they are tried in this order until none can be better.
     const Seconds ideal = chain_.ideal(first, last);
     const std::size_t begin = candidates_.size();
     for (int k = first; k < last; ++k) {

@@ -65,7 +65,8 @@ class LinkedSegments {
     const RematChain& chain_;
     double speed_; // slots per second
     std::function<void()> pause_;
-    // What the forwards need, less what arrives between each of them and the end of the last: [first][last - first].
+    // Slots that the forwards need, minus what arrives between each of them and the end of the last: [first][last -
+    // first].
     std::vector<std::vector<double>> forwards_;
     std::vector<double> backward_; // what each backward needs
     std::vector<Entry> entries_;   // open addressing

@@ -134,14 +134,14 @@ class Game {
                 const auto choice = static_cast<std::int32_t>(c);
                 Run run{{Verb::run, skip, id, choice, -1}, 0, workspace(op, choice, skip), op.choices[c].time};
                 for (const TensorId t : op.writes) {
-                    const bool skipped = skip && std::find(op.tape.begin(), op.tape.end(), t) != op.tape.end();
+                    const bool skipped = skip && std::ranges::find(op.tape, t) != op.tape.end();
                     run.writes |= skipped ? 0 : one(at(t));
                 }
                 run.bytes += bytes(run.writes);
                 const auto beats = [&](const Run& other) {
                     return other.writes == run.writes && other.bytes <= run.bytes && other.time <= run.time;
                 };
-                if (std::none_of(runs.begin(), runs.end(), beats)) {
+                if (std::ranges::none_of(runs, beats)) {
                     runs.push_back(run);
                 }
             }
@@ -199,8 +199,7 @@ class Game {
                 left += graph_.tensors()[t].bytes;
             }
         });
-        std::sort(loose.begin(), loose.end(),
-                  [&](std::size_t a, std::size_t b) { return graph_.tensors()[a].bytes > graph_.tensors()[b].bytes; });
+        std::ranges::sort(loose, {}, [&](std::size_t t) { return -graph_.tensors()[t].bytes; });
         std::size_t ways = 0;
         const Bytes missing = needed + bytes(here & ~dropped) - capacity_;
         drop(loose, 0, left, missing, dropped, ways,

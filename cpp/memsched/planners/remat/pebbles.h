@@ -3,9 +3,7 @@
 #pragma once
 
 #include "memsched/model/device.h"
-#include "memsched/model/graph.h"
 #include "memsched/model/schedule.h"
-#include "memsched/support/progress.h"
 
 #include <cstdint>
 #include <optional>

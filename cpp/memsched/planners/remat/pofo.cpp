@@ -1,6 +1,5 @@
 #include "memsched/planners/remat/pofo.h"
 
-#include "memsched/planners/remat/pofo_bound.h"
 #include "memsched/planners/remat/pofo_front.h"
 
 #include <algorithm>
@@ -10,12 +9,12 @@
 namespace memsched {
 namespace {
 
-// Bytes of Delta that remain after some time.
+// The bytes in transfer (Delta) that remain after some time.
 double after(double bytes, Bandwidth speed, Seconds time) {
     return std::isinf(speed) || bytes == 0 ? 0.0 : std::max(0.0, bytes - speed * time);
 }
 
-// Delta in slots.
+// Bytes in transfer as slots, rounded up.
 Bytes owed_slots(const SegmentTable& table, double bytes) {
     return static_cast<Bytes>(std::ceil(bytes / static_cast<double>(table.width()) - 1e-7));
 }
@@ -25,7 +24,7 @@ class Halt {
   public:
     Halt(const Progress& progress, Workers& workers) : progress_(progress), workers_(workers) {}
 
-    // Of the caller's thread.
+    // For the caller's thread only.
     void hear() {
         try {
             if (progress_.tick(0)) {
@@ -37,7 +36,7 @@ class Halt {
         }
     }
 
-    // Of any thread: throws Stopped when told to, but not while a plan is written down.
+    // For any thread: throws Stopped when told to stop, except while a plan is written down.
     void heed(int worker) {
         if (writing) {
             return;
@@ -82,7 +81,7 @@ class Expansion {
             return;
         }
         const Bytes owed = owed_slots(table_, label.state.arriving);
-        double need = 0;         // of the forwards, less what has left since the first
+        double need = 0;         // of the forwards, minus what the link has sent since the first
         Bytes without_input = 0; // of the forwards after the first
         for (int j = i; j < chain_.layers; ++j) {
             const Bytes own = j == i ? chain_.need_first(j) : chain_.need_next(j);
@@ -108,7 +107,7 @@ class Expansion {
         }
     }
 
-    // The time remaining at the loss: bytes still to leave or to come back take extra time.
+    // The whole time if the loss follows; bytes still in transfer take extra time.
     Seconds finish(bool all, const PofoLabel& label) {
         const int i = chain_.layers;
         std::vector<PofoLabel> none;
@@ -161,7 +160,8 @@ class Expansion {
         return options_.exact ? std::ceil(bytes / width - 1e-7) * width : bytes;
     }
 
-    // The states after a block, its input kept or sent (Table 2): whether one may lead below the limit.
+    // The states after a block, with its input kept and with its input sent (Table 2); with `keep` they are added.
+    // Returns whether one of them may lead below the limit.
     bool follow(const PofoBlock& block, Seconds forward, Seconds backward, bool keep) {
         const PofoState& s = label_->state;
         const Seconds cost = label_->cost + forward + backward;
@@ -169,7 +169,7 @@ class Expansion {
         bool any = false;
         const auto visit = [&](bool leaves, PofoState state, int slot) {
             state.leaving = rounded(state.leaving);
-            if (keep) { // else the segment may take a little longer and save a slot
+            if (keep) { // otherwise the segment may still take longer, and less be in transfer
                 state.arriving = rounded(state.arriving);
             }
             if (cost + bound_.remaining(pair_, block.last + 1, block.all, slot, state) >= limit_) {
@@ -285,7 +285,7 @@ class ForwardPhase {
         for (std::int32_t id = last; id >= 0; id = front_.label(id).parent) {
             path.push_back(id);
         }
-        std::reverse(path.begin(), path.end());
+        std::ranges::reverse(path);
         for (std::size_t at = 1; at < path.size(); ++at) {
             plan.blocks.push_back(front_.label(path[at]).block);
         }
@@ -323,7 +323,7 @@ class ForwardPhase {
     std::uint64_t states_ = 0;
 };
 
-// Beams of the passes that find a limit for the last one: by the first bounds, and by the sharp ones.
+// Beams of the quick passes that find a limit for the last pass: before and after the bounds are sharpened.
 constexpr int scouts = 10, sharp_scouts = 30;
 
 } // namespace
@@ -331,7 +331,7 @@ constexpr int scouts = 10, sharp_scouts = 30;
 std::optional<PofoPlan> pofo(const SegmentTable& table, const PofoOptions& options, Workers& workers,
                              const Progress& progress) {
     std::optional<PofoPlan> best;
-    if (auto recomputing = rotor(table, options.capacity)) { // without the link; its loss is not part of a block
+    if (auto recomputing = rotor(table, options.capacity)) { // without the link, and without blocks
         best = PofoPlan{std::move(recomputing->sequence), {}, recomputing->time, 0};
     }
     PofoBound bound(table, options, workers, progress);

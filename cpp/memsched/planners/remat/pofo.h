@@ -4,9 +4,7 @@
 #include "memsched/planners/remat/linked_segments.h"
 #include "memsched/planners/remat/pofo_plan.h"
 
-#include <cstdint>
 #include <optional>
-#include <vector>
 
 namespace memsched {
 

@@ -46,7 +46,7 @@ void PofoBound::fill(int pair) {
     const int slots = table_.slots();
     const double compute = 1 - backward_weight(pair);
     const auto rounded = [&](Bytes bytes) { return options_.exact ? table_.covering(bytes) : bytes / table_.width(); };
-    // Slots less that are free when so many bytes are taken, whatever the capacity is beyond a whole number of them.
+    // How many fewer slots are free once so many bytes are taken, also if the capacity is no whole number of slots.
     const auto taken = [&](Bytes bytes) -> Bytes {
         if (!options_.exact) {
             return bytes / table_.width();

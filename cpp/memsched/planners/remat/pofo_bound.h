@@ -9,9 +9,9 @@
 
 namespace memsched {
 
-// In each phase the compute time and the link time both bound the phase from below, and so does any mean of them. For
-// fixed weights of the mean, the best remaining decisions depend only on the memory held: one table of layers x slots
-// for each pair of weights. The bounds of PofoPhaseBound are better, but more expensive.
+// A phase takes at least its compute time and at least its link time, so at least any weighted mean of the two. For
+// fixed weights, the best remaining decisions depend only on the memory held. This gives one table of layers x slots
+// for each pair of weights, one weight per phase. The bounds of PofoPhaseBound are better, but more expensive.
 class PofoBound {
   public:
     PofoBound(const SegmentTable& table, const PofoOptions& options, Workers& workers, const Progress& progress);
@@ -24,7 +24,7 @@ class PofoBound {
     // Adds the tables of PofoPhaseBound for plans faster than `limit`; for options.exact with a link.
     void sharpen(Seconds limit, Workers& workers, const Progress& progress);
 
-    // What rounding of the single precision may add to a bound.
+    // What single precision may add to a bound by rounding, as a ratio.
     double slack() const { return chain_.layers * static_cast<double>(std::numeric_limits<float>::epsilon()); }
 
     // The slot of the tables for a number of bytes held.
@@ -41,7 +41,7 @@ class PofoBound {
         return phases_ ? std::max(time, phases_->remaining(layer, all, slot, state)) : time;
     }
 
-    // The same with the pair that says most about the state.
+    // The same with the pair of weights that gives the largest bound.
     Seconds remaining(int layer, bool all, const PofoState& state) const {
         return remaining(best_pair(layer, all, state), layer, all, slot(state.held), state);
     }

@@ -24,9 +24,7 @@ void PofoFront::merge(Waiting& waiting) const {
     const auto key = [&](const PofoLabel& l) {
         return std::tuple(l.state.held, slots(l.state.leaving), slots(l.state.arriving));
     };
-    std::stable_sort(labels.begin(), labels.end(), [&](const PofoLabel& a, const PofoLabel& b) {
-        return std::tuple_cat(key(a), std::tuple(a.cost)) < std::tuple_cat(key(b), std::tuple(b.cost));
-    });
+    std::ranges::stable_sort(labels, {}, [&](const PofoLabel& l) { return std::pair(key(l), l.cost); });
     const auto same = [&](const PofoLabel& a, const PofoLabel& b) { return key(a) == key(b); };
     labels.erase(std::unique(labels.begin(), labels.end(), same), labels.end());
     waiting.merge_from = std::max(waiting.merge_from, 2 * labels.size());
@@ -46,7 +44,7 @@ std::vector<std::int32_t> PofoFront::take(int layer, bool all, const PofoBound& 
             order.emplace_back(least, at);
         }
     }
-    std::sort(order.begin(), order.end());
+    std::ranges::sort(order);
     return keep(order, labels);
 }
 
@@ -59,7 +57,7 @@ std::vector<std::int32_t> PofoFront::keep(std::vector<std::pair<Seconds, std::si
                 break;
             }
             const bool beaten =
-                std::any_of(ids.begin(), ids.end(), [&](std::int32_t id) { return dominates(label(id), labels[at]); });
+                std::ranges::any_of(ids, [&](std::int32_t id) { return dominates(label(id), labels[at]); });
             if (beaten) {
                 continue;
             }

@@ -10,7 +10,8 @@ namespace {
 
 constexpr double slack = 1e-6; // of a slot: more than the search rounds by
 
-// How a block moves a row: what is in transfer after it, and what it waits for a slot more than `room`.
+// What a block does to the slots in transfer: it adds `shift`, within [low, high]. It waits `wait` seconds for each
+// slot beyond `room`.
 struct Move {
     float shift, low, high;
     float room, wait;
@@ -28,7 +29,8 @@ MEMSCHED_CLONES void relax_row(float* __restrict out, const float* __restrict ne
     }
 }
 
-// The same where the block may take longer, and what is in transfer after it, which is rounded up, be so much less.
+// The same for a block that may take longer than `fixed` says. Then less is in transfer after it, perhaps by a part of
+// a slot; `next` rises by at most `wait` per slot, which bounds it between two cells.
 MEMSCHED_CLONES void relax_row_longer(float* __restrict out, const float* __restrict next, float fixed,
                                       const Move& move, int begin, int end) {
     const auto [shift, low, high, room, wait] = move;
@@ -49,11 +51,11 @@ struct PofoPhaseBound::Node {
     int layer;
     bool all;
     Bytes input;
-    int last; // layer of the blocks worth a look
+    int last; // the last layer of any block worth considering
 };
 
-// A block as the search sees it, in the phase that is followed. With `known` slots in transfer or more its time is only
-// known from below, with `end` or more it does not fit.
+// A block in the phase that is followed. Its time is exact with fewer than `known` slots in transfer, and a lower bound
+// with more; with `end` slots or more the block does not fit.
 struct PofoPhaseBound::Block {
     int last;
     bool all;
@@ -86,8 +88,8 @@ PofoPhaseBound::PofoPhaseBound(const SegmentTable& table, const PofoOptions& opt
     }
 }
 
-// A row is made to rise with what is in transfer, and by no more than the time of a transfer: what relax() relies on.
-// Rounding to slots breaks both a little.
+// relax() relies on rows that rise with the slots in transfer, by at most the time of one slot per cell. Rounding to
+// slots breaks both rules slightly, so they are restored here.
 void PofoPhaseBound::fill(Phase phase, const Node& node) {
     const auto slot_time = static_cast<float>(1 / speed(phase));
     for (int free = 0; free <= slots_; ++free) {
@@ -102,7 +104,7 @@ void PofoPhaseBound::fill(Phase phase, const Node& node) {
     }
 }
 
-// The blocks of Expansion, with the least times of their segments.
+// Tries the blocks that Expansion in pofo.cpp tries, with lower bounds on the times of their segments.
 void PofoPhaseBound::fill_row(Phase phase, const Node& node, int free) {
     const int i = node.layer, end = cells(free);
     const bool forward = phase == Phase::forward;
@@ -113,7 +115,7 @@ void PofoPhaseBound::fill_row(Phase phase, const Node& node, int free) {
     const auto all = static_cast<double>(chain_.need_all(i)), back = static_cast<double>(chain_.need_backward(i));
     const Seconds backward = chain_.backward[at(i)];
     if (std::max(all, back) <= static_cast<double>(room)) {
-        if (i == chain_.layers) { // takes no time: all that is in transfer is waited for
+        if (i == chain_.layers) { // the loss takes no time, so it waits for all transfers
             float* out = values_.data() + index(phase, i, node.all, free);
             for (int d = 0; d < end; ++d) {
                 out[d] = static_cast<float>(d / speed(phase));
@@ -153,7 +155,7 @@ void PofoPhaseBound::fill_segments(Phase phase, const Node& node, int free, Byte
             follow(phase, node, free, {j, false, chain_.forward_sum(i, j), segment, beside, end, end, stays});
             continue;
         }
-        int known = 1; // in what is free anyway
+        int known = 1; // with fewer slots in transfer the segment is as fast as with none
         while (known <= slots && extra[slots - known] == extra[slots]) {
             ++known;
         }
@@ -171,7 +173,7 @@ void PofoPhaseBound::follow(Phase phase, const Node& node, int free, const Block
     }
 }
 
-// A block that waits leaves in transfer what just fits.
+// After a block that had to wait, as much is in transfer as just fitted beside it.
 void PofoPhaseBound::relax(Phase phase, const Node& node, int free, const Block& block, bool leaves) {
     const int next_free = leaves ? free : free - static_cast<int>(table_.covering(node.input));
     if (next_free < 0) {
@@ -202,7 +204,7 @@ void PofoPhaseBound::relax(Phase phase, const Node& node, int free, const Block&
 }
 
 Seconds PofoPhaseBound::remaining(int layer, bool all, int free, const PofoState& state) const {
-    const auto left = [&](Phase phase, double bytes) { // as in relax_row_longer
+    const auto left = [&](Phase phase, double bytes) { // between two cells as in relax_row_longer
         const double place = std::min(in_slots(bytes), static_cast<double>(cells(free) - 1));
         const int below = static_cast<int>(place), above = std::min(below + 1, cells(free) - 1);
         const float* row = values_.data() + index(phase, layer, all, free);

@@ -2,10 +2,7 @@
 #pragma once
 
 #include "memsched/planners/remat/pofo.h"
-#include "memsched/support/parallel.h"
-#include "memsched/support/progress.h"
 
-#include <array>
 #include <vector>
 
 namespace memsched {
@@ -17,9 +14,9 @@ struct PofoState {
     double leaving = 0, arriving = 0;
 };
 
-// One phase is followed block by block with all its waits; of the other only the compute time counts. The remaining
-// time is then a table over the memory held and the bytes in transfer in the phase that is followed. Takes 8 layers
-// slots^2 bytes.
+// Follows one phase block by block, with all its waits, and counts only the compute time of the other. Then the
+// remaining time depends only on the memory held and on the bytes in transfer in the phase that is followed. The tables
+// of both phases take 8 layers slots^2 bytes.
 class PofoPhaseBound {
   public:
     // For options.exact with a link. Plans that take `limit` or longer need not be bounded.
@@ -46,7 +43,7 @@ class PofoPhaseBound {
 
     double speed(Phase phase) const { return in_slots(phase == Phase::forward ? options_.d2h : options_.h2d); }
     double in_slots(double bytes) const { return bytes / static_cast<double>(table_.width()); }
-    // Rows have two cells more than what is free, for what is held and what is in transfer are both rounded up.
+    // A row has two more cells than there are free slots, since the bytes held and in transfer are both rounded up.
     static int cells(int free) { return free + 3; }
     std::size_t index(Phase phase, int layer, bool all, int free) const {
         const auto table = at(static_cast<int>(phase) * 2 + (all ? 1 : 0));

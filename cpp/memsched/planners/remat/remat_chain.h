@@ -3,7 +3,6 @@
 #pragma once
 
 #include "memsched/model/chain.h"
-#include "memsched/support/units.h"
 
 #include <vector>
 
