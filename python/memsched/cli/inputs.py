@@ -17,7 +17,7 @@ from memsched._core import Device, Schedule
 from memsched.errors import InvalidInputError
 from memsched.problems.bounds import bound_of, certified
 from memsched.problems.budget import parse_memory
-from memsched.problems.problem import Problem, problem_from, simulate
+from memsched.problems.problem import Problem, altered, problem_from, simulate
 from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem
@@ -32,18 +32,17 @@ RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
 class Machine:
     """The options that describe a device, as typed."""
 
-    memory: str | None
-    bandwidth: str | None
-    duplex: bool | None
-    latency: str | None
-    host_memory: str | None
-    device: str | None
+    memory: str | None = None
+    bandwidth: str | None = None
+    duplex: bool | None = None
+    latency: str | None = None
+    host_memory: str | None = None
+    device: str | None = None
 
     @property
     def given(self) -> bool:
         """Whether any was given."""
-        values = (self.memory, self.bandwidth, self.duplex, self.latency, self.host_memory, self.device)
-        return any(value is not None for value in values)
+        return self != Machine()
 
     def build(
         self, problem: Problem, base: Device | None = None, origin: str = "", memory: int | None = None
@@ -62,24 +61,20 @@ class Machine:
             raise click.UsageError("Missing option '--memory' (such as 40% or 8GiB)")
         if memory == 0:
             raise InvalidInputError(f"the memory is {self.memory!r}; it must be more than 0 bytes")
+        changes: dict[str, Any] = {"memory": memory}
         if self.bandwidth is not None:
-            d2h = h2d = parse_bandwidth(self.bandwidth)
+            changes["d2h"] = changes["h2d"] = parse_bandwidth(self.bandwidth)
             origin = "--bandwidth"
-        elif base is not None:
-            d2h, h2d = base.d2h, base.h2d
-        else:
-            d2h = h2d = link_bandwidth(problem, "give --bandwidth")
+        elif base is None:
+            changes["d2h"] = changes["h2d"] = link_bandwidth(problem, "give --bandwidth")
             origin = "the profile's link_bandwidth"
-        host_memory = None if base is None else base.host_memory
         if self.host_memory is not None:
-            host_memory = parse_bytes(self.host_memory, "the host memory")
-        latency = 0.0 if base is None else base.latency
+            changes["host_memory"] = parse_bytes(self.host_memory, "the host memory")
         if self.latency is not None:
-            latency = parse_seconds(self.latency, "the latency")
-        duplex = self.duplex if self.duplex is not None else base is not None and base.duplex
-        name = None if base is None else base.name
-        built = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host_memory, name=name)
-        return built, origin
+            changes["latency"] = parse_seconds(self.latency, "the latency")
+        if self.duplex is not None:
+            changes["duplex"] = self.duplex
+        return altered(base or Device(memory), **changes), origin
 
 
 _MEMORY_OPTION = click.option("-m", "--memory", metavar="SIZE|PERCENT", help="M, resident included: 8GiB, 40%, ...")

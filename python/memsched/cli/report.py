@@ -17,7 +17,6 @@ from memsched.support.files import check_regular, same_file
 from memsched.support.units import format_seconds
 
 _SQLITE = b"SQLite format 3\0"
-_AS_SAVED = Machine(memory=None, bandwidth=None, duplex=None, latency=None, host_memory=None, device=None)
 
 
 def _is_store(path: str) -> bool:
@@ -36,7 +35,7 @@ def _read_result(path: str) -> Result:
         raise InvalidInputError(f"'{path}' is not a file; give a result of `memsched plan -o`, or a sweep's store")
     document = read_target(path, *RESULTS)
     try:
-        return open_result(document, None, _AS_SAVED)[0]
+        return open_result(document, None, Machine())[0]
     except ScheduleError as error:
         raise ScheduleError(f"'{path}': {error}", error.step) from error
     except MemschedError as error:

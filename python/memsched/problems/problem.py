@@ -97,12 +97,12 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
     if device is None:
         if memory is None:
             raise InvalidInputError("M is missing; give M (bytes) or device=")
-        return Device(checks.memory("M", memory), bandwidth=speed or 0.0)
+        return Device(checks.size("M", memory, 1), bandwidth=speed or 0.0)
     if not isinstance(device, Device):
         raise InvalidInputError(f"device is {device!r}; it must be a Device")
     if memory is None and bandwidth is None:
         return device
-    changes: dict[str, Any] = {} if memory is None else {"memory": checks.memory("M", memory)}
+    changes: dict[str, Any] = {} if memory is None else {"memory": checks.size("M", memory, 1)}
     return altered(device, **changes, **({} if speed is None else {"d2h": speed, "h2d": speed}))
 
 

@@ -194,6 +194,6 @@ def _memories(
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or isinstance(memory, str) or not len(memory):
             raise InvalidInputError(f"memory is {memory!r}; give a list of bytes, not empty")
-        return sorted({checks.memory(f"memory[{at}]", one) for at, one in enumerate(memory)})
+        return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
     low, high = least_on(chain, planner, link, chunk), peak_memory(chain)
     return sorted({max(1, int(one)) for one in np.linspace(low, high, points)})

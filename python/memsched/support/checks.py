@@ -99,13 +99,13 @@ def flag(name: str, value: object) -> bool:
     return bool(value)
 
 
-def size(name: str, value: object) -> int:
-    """A whole number of bytes from 0 to EXACT_BYTES."""
-    if type(value) is int and 0 <= value <= EXACT_BYTES:
+def size(name: str, value: object, least: int = 0) -> int:
+    """A whole number of bytes from `least` to EXACT_BYTES."""
+    if type(value) is int and least <= value <= EXACT_BYTES:
         return value
     number = _as_float(value)
-    if not 0 <= number < math.inf or number != math.floor(number) or int(value) > EXACT_BYTES:  # type: ignore[call-overload]
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 0 to 2^53")
+    if not least <= number < math.inf or number != math.floor(number) or int(value) > EXACT_BYTES:  # type: ignore[call-overload]
+        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from {least} to 2^53")
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
@@ -135,12 +135,3 @@ def bandwidth(name: str, value: object) -> float:
             f"{name} is {shown(value)}; it must be bytes per second >= 0 (0: no link, inf: a free one)"
         )
     return number
-
-
-def memory(name: str, value: object) -> int:
-    """A whole number of bytes from 1 to EXACT_BYTES."""
-    number = _as_float(value)
-    whole = int(value) if math.isfinite(number) and number == math.floor(number) else 0  # type: ignore[call-overload]
-    if not 0 < whole <= EXACT_BYTES:
-        raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from 1 to 2^53")
-    return int(whole)

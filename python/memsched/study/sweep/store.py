@@ -43,19 +43,9 @@ _COLUMNS = (*POINT, "seal")
 class Store:
     """An open store, for one thread.
 
-    Parameters
-    ----------
-    path : path
-        The file; created if it does not exist.
-    read_only : bool
-        The file must exist, and is not changed.
-    retry_failed : bool
-        Points whose planner failed count as not finished.
-
-    Raises
-    ------
-    StoreError
-        The file cannot be opened, is not a store, or has another version.
+    The file is created if it does not exist; if `read_only`, it must exist, and is not changed. With `retry_failed`,
+    points whose planner failed count as not finished. StoreError: the file cannot be opened, is not a store, or has
+    another version.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, retry_failed: bool = False) -> None:

@@ -68,11 +68,6 @@ class Sweep:
         """A data frame with the columns of `rows`; needs pandas (memsched[sweep]).
 
         Integer columns with missing values have type Int64; `options` and `device` are JSON texts.
-
-        Raises
-        ------
-        InvalidInputError
-            pandas is not installed.
         """
         import json
 
@@ -87,13 +82,7 @@ class Sweep:
         return tidy
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write the data frame as a Parquet file; needs pandas and pyarrow (memsched[sweep]).
-
-        Raises
-        ------
-        InvalidInputError
-            A package is missing, or the file cannot be written.
-        """
+        """Write the data frame as a Parquet file; needs pandas and pyarrow (memsched[sweep])."""
         _needed("pyarrow")
         write_bytes(path, self.to_pandas().to_parquet(index=False))
 
@@ -102,11 +91,6 @@ class Sweep:
 
         Text that begins with =, +, - or @ is prefixed with an apostrophe, since a spreadsheet would take it for a
         formula. Numbers are not changed.
-
-        Raises
-        ------
-        InvalidInputError
-            pandas is missing, or the file cannot be written.
         """
         frame = self.to_pandas()
         for name in frame.columns:
@@ -115,15 +99,7 @@ class Sweep:
         write_bytes(path, frame.to_csv(index=False).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Plot makespan over memory, one line per planner, one panel per problem and link: .png, .svg or .pdf.
-
-        Raises
-        ------
-        InvalidInputError
-            Nothing is planned, there are more than 60 panels, or the file cannot be written.
-        MemschedError
-            matplotlib is not installed.
-        """
+        """Plot makespan over memory, one line per planner, one panel per problem and link; see `plot_sweep`."""
         from memsched.show.plots.sweep import plot_sweep
 
         return plot_sweep(self.rows, path)
