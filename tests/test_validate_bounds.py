@@ -152,3 +152,24 @@ def test_what_is_next_to_optimal_is_not_optimal() -> None:
     kept = ms.greedy(chain, ms.peak_memory(chain), 1.0)
     assert kept.optimal
     assert ms.validate(kept).optimal
+
+
+@pytest.mark.parametrize("price", [0.010968942730645167, 0.37477966865482343, 18.886783039928442, 1e9])
+def test_rounding_proves_nothing_where_a_plan_takes_no_time(price: float) -> None:
+    """A free link brings back what must be away; the sums of the certificate left 7e-15 seconds."""
+    choices = [{"alg": "a", "time": 0.0, "workspace": 0}]
+    fixed = {"phase": "fwd", "choices": choices}
+    graph = ms.Graph(
+        [
+            {"name": "w", "size": 8, "role": "weight"},
+            {"name": "x", "size": 5, "role": "input"},
+            {"name": "y", "size": 7, "role": "activation"},
+        ],
+        [
+            {"name": "A", "reads": ["w"], "writes": ["y"], **fixed},
+            {"name": "B", "reads": ["y", "x"], "writes": [], **fixed},
+        ],
+    )
+    device = ms.Device(18, math.inf, host_memory=10)
+    assert ms.plan(graph, device=device).makespan == 0
+    assert bound_of_cut(graph.to_json(), device.to_json(), 0, price, [(-1, 1, price * 5)]) == 0

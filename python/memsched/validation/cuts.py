@@ -117,4 +117,5 @@ def _seconds(start: _Start, least: float, price: float, compute: float, facts: F
         one, other = low + (high - low) / 3, high - (high - low) / 3
         low, high = (low, other) if largest(one) <= largest(other) else (one, high)
     # The lines that fall and those that rise both hold at the minimum, wherever it is between low and high.
-    return max(max(at + slope * (high if slope < 0 else low) for at, slope in lines), 0.0)
+    ends = [(at, slope * (high if slope < 0 else low)) for at, slope in lines]
+    return max(0.0, *(at + more - ROUNDING * (abs(at) + abs(more)) for at, more in ends))
