@@ -98,11 +98,6 @@ def order(
     Order
         Never worse than the listed order.
 
-    Raises
-    ------
-    InvalidInputError
-        A bad option, or a name in keep that is not a tensor.
-
     References
     ----------
     Steiner et al., "OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory Usage of Neural

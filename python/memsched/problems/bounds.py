@@ -115,11 +115,6 @@ def bounds(
     time_limit : float
         Seconds for the interruptible optimum.
 
-    Raises
-    ------
-    InvalidInputError
-        A bad M, beta or device.
-
     References
     ----------
     Beaumont, Eyraud-Dubois, Shilova, Euro-Par 2020: Proposition 3, Theorem 2, section 5. docs/algorithms.md proves

@@ -59,12 +59,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     but is not counted. First the best order is found, then its best addresses. If they need more than that order's
     peak, one integer program solves for both. It has no constraints between tensors that are never alive together.
 
-    Parameters
-    ----------
-    keep : frozenset of int
-        Ids of tensors that live until the end.
-    time_limit : float, optional
-        Seconds; then the best solution so far is returned.
+    `keep` are ids of tensors that live until the end. When the time is over, the best solution so far is returned.
     """
     load()
     until = None if time_limit is None else time.monotonic() + time_limit

@@ -43,12 +43,10 @@ def order_ilp(
     Sizes are divided by their greatest common divisor. If the peak is more than a thousand times that, the tolerances
     of HiGHS leave a gap of one part in 10^8 between the bound and an optimum.
 
+    `keep` are ids of tensors that live until the end. When the time is over, the best order so far is returned.
+
     Parameters
     ----------
-    keep : frozenset of int
-        Ids of tensors that live until the end.
-    time_limit : float, optional
-        Seconds; then the best order so far is returned.
     compressed : bool
         OLLA's own horizon: as many timesteps as the longest path has ops, with several ops per timestep, all of whose
         tensors count together. HiGHS decides the order, but only the graph itself gives a bound.

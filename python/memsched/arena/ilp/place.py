@@ -52,12 +52,8 @@ def place_ilp(
 
     Returns
     -------
-    offsets : list of int
-        Bytes.
-    lower_bound : int
-        Bytes; no placement is lower.
-    optimal : bool
-        Whether this placement has that height.
+    tuple
+        Offsets; a bound, below which no placement ends; and whether this one ends there. Bytes.
 
     Raises
     ------

@@ -85,22 +85,10 @@ def minimise(
     largest expected improvement under a Gaussian process with an RBF kernel (length 0.3, noise 1e-6), fitted to
     the standardised values so far.
 
-    Parameters
-    ----------
-    objective : callable
-        Point [dimension] -> value >= 0; infinite where infeasible.
-    starts : ndarray, shape [count, dimension]
-        Evaluated first, in this order.
-    evaluations : int
-        Evaluations of the objective, starts included.
-    seed : int
-        Seed of the samples.
-    target : float
-        Stop at the first value <= target.
-    until : float
-        The time.perf_counter() after which no point but the first is evaluated.
-    progress : callable, optional
-        Called with a fraction from 0 to 1 before each evaluation.
+    `objective` takes a point and returns a value >= 0, infinite where infeasible. `starts` has one point per row;
+    `evaluations` counts them, too. The search stops at the first value <= `target`; after the time.perf_counter()
+    `until`, no point but the first is evaluated. `progress` is called with a fraction from 0 to 1 before each
+    evaluation.
 
     Examples
     --------

@@ -167,10 +167,7 @@ class UnrolledRuns:
 def unroll(call: ChainCall, plan: RematPlan | None, until: float | None = None) -> UnrolledRuns:
     """The runs of a plan, with its offloads of first values; without a plan, each op once and no offloads.
 
-    Raises
-    ------
-    LimitError
-        time.perf_counter() has reached `until`, and the plan runs its ops again and again.
+    LimitError: time.perf_counter() has reached `until`, and the plan runs its ops again and again.
     """
     ops = np.arange(2 * call.chain.n + 1) if plan is None else plan.ops
     until = until if len(ops) > LEAST_RUNS * (2 * call.chain.n + 1) else None

@@ -118,14 +118,9 @@ class Conv:
         return self.channels // self.groups * self.kernel_volume
 
     def choices(self, gpu: Gpu, what: str, mask: bool = False) -> list[dict[str, Any]]:
-        """The algorithms of one of the three kernels; the one without workspace comes first.
+        """The algorithms of a kernel, "fwd", "dgrad" or "wgrad"; the one without workspace comes first.
 
-        Parameters
-        ----------
-        what : str
-            "fwd", "dgrad" or "wgrad".
-        mask : bool
-            Whether the gradient is masked by the input, which is then read too.
+        `mask`: the gradient is masked by the input, which is then read too.
         """
         names = ["implicit_gemm", "gemm"]
         tiled = self.stride == 1 and self.kernel_depth == self.depth == self.groups == 1
