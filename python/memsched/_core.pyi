@@ -1099,6 +1099,7 @@ def selective(
     seed: int,
     time_limit: float | None,
     planner: _Document | None,
+    chunk: _Number | str | None = None,
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[Schedule | None, int]:
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memsched import _core
 from memsched._core import Device
 from memsched.planners import minimum
 from memsched.planners.call import begin, over_at, seconds_left
 from memsched.planners.entry import Planner
-from memsched.problems.problem import Problem, least_of, peak_of
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
@@ -18,7 +20,7 @@ MOVES = 2000
 @Planner(
     "every tensor by itself: keep, swap or recompute between any two uses",
     needs=minimum.of_graph,
-    problems=("graph",),
+    problems=("chain", "graph"),
     recomputes=True,
 )
 def selective(
@@ -27,6 +29,7 @@ def selective(
     beta: float | None = None,
     *,
     device: Device | None = None,
+    chunk: ChunkLike = None,
     moves: int = MOVES,
     seed: int = 0,
     time_limit: float | None = None,
@@ -43,7 +46,7 @@ def selective(
     problem : Chain, Graph or GraphFamily
         A chain is planned as its graph; for a family, its graph at full batch.
     moves : int
-        Changes that the search tries; with a time_limit, as many as it allows.
+        Changes that the search tries; with a time_limit, as many as it allows, and none if that is 0.
     seed : int
         Seed of these changes.
     time_limit : float, optional
@@ -77,23 +80,25 @@ def selective(
     True
     """
     checks.progress(progress)
-    call = begin(selective, problem, M, beta, device)
+    graph = graph_of(problem, chunk)
+    call = replace(begin(selective, problem, M, beta, device), graph=graph)
     moves = checks.count("moves", moves, 0, 2**62)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
     time_limit = checks.time_limit(time_limit)
-    params = {"moves": moves, "seed": seed, "time_limit": time_limit}
+    params = {"chunk": chunk, "moves": moves, "seed": seed, "time_limit": time_limit}
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
     schedule, evaluations = _core.selective(
         call.graph,
         call.device,
-        moves if time_limit is None else 2**62,
+        moves if time_limit is None else 0 if time_limit == 0 else 2**62,
         seed,
         seconds_left(over_at(call.started, time_limit)),
         {"name": "selective", **params},
+        chunk,
         progress,
     )
     if schedule is None:
-        raise call.no_plan(peak_of(call.graph), "what cannot travel finds no room, in any mixture tried", enough=True)
+        raise call.no_plan(peak_of(call.graph), "what cannot travel does not fit, in any mixture tried", enough=True)
     return call.result({**params, "evaluations": evaluations}, schedule)

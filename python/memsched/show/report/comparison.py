@@ -92,7 +92,7 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
     >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
     >>> found = study(ms.greedy(chain, M=20, beta=4), time_limit=0.1)
     >>> len(found.outcomes), [curve.planner for curve in found.curves]
-    (8, ['pofo', 'rotor', 'offload', 'greedy'])
+    (9, ['pofo', 'rotor', 'offload', 'greedy'])
     """
     problem, chunk = result.problem, result.schedule.chunk
     device = make_device(budget_of(result), None, result.device)
