@@ -63,7 +63,6 @@ void GapBuilder::reset() {
         live_ += state_[t].here ? facts_[t].bytes : 0;
         state_[t].demand = foresees_ ? 0 : first_demand_[t];
     }
-    ran_.assign(graph_.ops().size(), 0);
     outline_.events.clear();
     yielding_.clear();
     passing_.clear();
@@ -250,7 +249,6 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
         return false;
     }
     outline_.events.push_back({PlanEvent::run, id, skip});
-    ran_[at(id)] = 1;
     for (const TensorId t : op.writes) {
         if (written(t)) {
             state(t).kept = wanted < 0;

@@ -87,9 +87,8 @@ class GapBuilder {
     FetchPlaces places_;
     std::vector<Gap> gaps_;
     std::vector<Fact> facts_;
-    std::vector<std::int32_t> gap_from_; // by gap: the next one of the same op, linked from first_gap_from_
-    std::vector<TensorId> early_;        // tensors with a gap from the start,
-    std::vector<TensorId> unread_;       // and inputs that no op reads
+    std::vector<TensorId> early_;  // tensors with a gap from the start,
+    std::vector<TensorId> unread_; // and inputs that no op reads
 
     std::span<const MapClass> classes_;
     Bytes capacity_ = 0, live_ = 0;
@@ -98,7 +97,6 @@ class GapBuilder {
     int depth_ = 0;
     std::size_t repeated_ = 0;
     std::vector<State> state_;
-    std::vector<std::uint8_t> ran_;
     std::vector<std::pair<TensorId, OpId>> asked_; // of the first pass, in order
     std::vector<std::int32_t> first_demand_;       // by tensor, and one more: index into demands_
     std::vector<OpId> demands_;                    // the ops during which the tensor is read, by whatever runs

@@ -1,0 +1,145 @@
+// The minimum cut at the start of an op is the least over all choices of what runs again; plans of all classes run.
+#include "instances.h"
+#include "memsched/bounds/cut_bound.h"
+#include "memsched/build/gap_builder.h"
+#include "memsched/simulate/simulate.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+using namespace memsched;
+using namespace memsched::testing;
+
+namespace {
+
+struct Sides { // of op p
+    std::vector<std::uint8_t> earlier, later;
+};
+
+Sides sides(const Graph& graph, OpId p) {
+    Sides found{std::vector<std::uint8_t>(graph.ops().size(), 0), std::vector<std::uint8_t>(graph.ops().size(), 0)};
+    const auto reaches = [&](OpId from, OpId to) { // by repeated relaxation, slowly
+        std::vector<std::uint8_t> reached(graph.ops().size(), 0);
+        reached[at(from)] = 1;
+        for (OpId op = from + 1; op <= to; ++op) {
+            for (const TensorId t : graph.op(op).reads) {
+                reached[at(op)] |= graph.writer(t) >= 0 && reached[at(graph.writer(t))];
+            }
+        }
+        return reached[at(to)] != 0;
+    };
+    for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+        found.earlier[at(op)] = op < p && reaches(op, p);
+        found.later[at(op)] = op > p && reaches(p, op);
+    }
+    return found;
+}
+
+// The least of time + price * bytes over all sets of ops that run again.
+double least_by_force(const Graph& graph, OpId p, Seconds price) {
+    const Sides side = sides(graph, p);
+    std::vector<OpId> ops;
+    for (OpId op = 0; op < p; ++op) {
+        if (side.earlier[at(op)] && !graph.op(op).once) {
+            ops.push_back(op);
+        }
+    }
+    double least = never;
+    for (std::size_t set = 0; set < std::size_t{1} << ops.size(); ++set) {
+        std::vector<std::uint8_t> again(graph.ops().size(), 0);
+        double value = 0;
+        for (std::size_t k = 0; k < ops.size(); ++k) {
+            again[at(ops[k])] = set >> k & 1;
+            value += again[at(ops[k])] ? fastest(graph.op(ops[k])).time : 0;
+        }
+        for (TensorId t = 0; at(t) < graph.tensors().size(); ++t) {
+            const OpId writer = graph.writer(t);
+            const auto read_by = [&](const std::vector<std::uint8_t>& some) {
+                for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+                    const auto& reads = graph.op(op).reads;
+                    if (some[at(op)] && std::find(reads.begin(), reads.end(), t) != reads.end()) {
+                        return true;
+                    }
+                }
+                return false;
+            };
+            const auto& own = graph.op(p).reads;
+            const bool fixed = std::find(own.begin(), own.end(), t) != own.end();
+            const bool had = writer < 0 || side.earlier[at(writer)];
+            const bool wanted = had && (read_by(side.later) || read_by(again));
+            if (fixed || (wanted && !(writer >= 0 && again[at(writer)]))) {
+                value += price * static_cast<double>(graph.tensor(t).bytes);
+            }
+        }
+        least = std::min(least, value);
+    }
+    return least;
+}
+
+} // namespace
+
+TEST_CASE("the cut at an op is the least over all sets of ops that run again") {
+    Dice dice(7);
+    const Progress progress;
+    Pace pace(progress);
+    for (int round = 0; round < 60; ++round) {
+        const Graph graph = to_graph(random_chain(dice, 1 + static_cast<int>(dice.roll(0, 4))));
+        const auto p = static_cast<OpId>(dice.roll(0, static_cast<int>(graph.ops().size()) - 1));
+        Retention retention(graph, p);
+        for (const Seconds price : {0.01, 0.3, 1.0, 7.0}) {
+            const Retention::Point found = retention.cheapest(price, pace);
+            const double least = least_by_force(graph, p, found.price);
+            CHECK(found.least <= least * (1 + 1e-9) + 1e-9);
+            CHECK(found.least >= least * (1 - 1e-6) - 1e-6);
+            CHECK(found.again + found.price * static_cast<double>(found.held) == doctest::Approx(least));
+        }
+    }
+}
+
+TEST_CASE("where everything fits the bound is the time of all ops") {
+    Dice dice(8);
+    for (int round = 0; round < 20; ++round) {
+        const Graph graph = to_graph(random_chain(dice, 5));
+        Seconds total = 0;
+        for (const Op& op : graph.ops()) {
+            total += fastest(op).time;
+        }
+        Device device;
+        device.memory = peak_memory(graph);
+        const CutBound bound = cut_bound(graph, device, device.memory, Progress{});
+        CHECK(bound.op == -1);
+        CHECK(bound.seconds == doctest::Approx(total));
+        CHECK(cut_bound(graph, device, min_memory(graph) - 1, Progress{}).seconds == never);
+    }
+}
+
+TEST_CASE("plans of random classes run, within their capacity and above the bound") {
+    Dice dice(9);
+    int built = 0, linked = 0, failed = 0;
+    for (int round = 0; round < 300; ++round) {
+        const Graph graph = to_graph(random_chain(dice, 1 + static_cast<int>(dice.roll(0, 6))));
+        Device device;
+        device.memory = min_memory(graph) + dice.roll(0, 12);
+        device.d2h = device.h2d = static_cast<double>(dice.roll(0, 2));
+        device.duplex = dice.roll(0, 1) != 0;
+        GapBuilder builder(graph, device.d2h > 0);
+        std::vector<MapClass> classes;
+        for (std::size_t g = 0; g < builder.gaps().size(); ++g) {
+            const auto kind = static_cast<MapClass>(dice.roll(0, 2));
+            classes.push_back(kind == MapClass::swap && device.d2h == 0 ? MapClass::keep : kind);
+        }
+        StepList list;
+        linked += device.d2h > 0;
+        if (!builder.build(classes, device.memory - graph.resident(), {}, list)) {
+            failed += device.d2h > 0;
+            continue;
+        }
+        ++built;
+        const Timeline timeline = simulate(graph, list, device, device.memory);
+        CHECK(timeline.makespan * (1 + 1e-9) >= cut_bound(graph, device, device.memory, Progress{}).seconds);
+    }
+    CHECK(built > 150);
+    CHECK(50 * failed < linked); // with a link nearly everything has a way
+}
