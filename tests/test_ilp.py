@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -365,3 +366,15 @@ def test_the_program_cuts_off_nothing_that_fits(lives: str, lowest: int) -> None
     buffers = [ms.Buffer(*map(int, one.split())) for one in lives.split(", ")]
     placement = ms.place(buffers, method="ilp")
     assert placement.lower_bound <= ms.place(buffers).height == lowest
+
+
+def test_integer_programs_print_nothing() -> None:
+    """HiGHS 1.16 prints a banner of its own, into the JSON of the command line, too."""
+    pytest.importorskip("highspy")
+    code = """
+from memsched.arena.ilp.model import Model
+model = Model()
+model.solve(time_limit=None, gap=0.0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -95,7 +95,7 @@ class Model:
         """
         until = None if time_limit is None else time.monotonic() + time_limit
         highspy = load()
-        solver = highspy.Highs()
+        solver = _silent_solver(highspy)
         options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
@@ -148,6 +148,17 @@ class Model:
 def load() -> Any:
     """The package highspy, imported when needed."""
     return optional("highspy", MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'"))
+
+
+def _silent_solver(highspy: Any) -> Any:
+    """A solver that prints nothing: HiGHS 1.16 prints a banner when callbacks are enabled, which is when it is made."""
+
+    class Silent(highspy.Highs):  # type: ignore[misc]
+        def enableCallbacks(self) -> None:  # noqa: N802 - the name in HiGHS
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()
+
+    return Silent()
 
 
 def _run(solver: Any) -> None:
