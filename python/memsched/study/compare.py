@@ -24,14 +24,13 @@ from memsched.support import checks
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
 
-SEARCH = 1.0  # seconds for which auto improves PoocH's plan; by default pooch stops where its paper does
 MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
 MOST_MOVES = 8192  # the same, of long ..
 MOVES_PER_STAGE = 512  # .. and of short chains
 SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
-SEARCHES = ("offload", "pooch")  # these use all the time they get
+SEARCHES = ("offload", "pooch", "selective")  # these use all the time they get, the last one the most
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
-AUTO: dict[str, dict[str, object]] = {"pooch": {"search": SEARCH}, "modnn": {"rounds": "search"}}
+AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}}
 
 
 @documented
@@ -213,7 +212,7 @@ def _run_in_turn(
     quickest successful planner took, the rest are skipped: reading a problem and simulating a plan takes each as long.
     """
     timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
-    names = sorted(timed, key=lambda name: (timed[name], name in SEARCHES))
+    names = sorted(timed, key=lambda name: (timed[name], SEARCHES.index(name) + 1 if name in SEARCHES else 0))
     found: dict[str, Result | MemschedError] = {}
     quickest = math.inf
     for at, name in enumerate(names):
@@ -325,7 +324,6 @@ def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[
     own = {**AUTO.get(name, {}), **options}
     if not timed:
         own.pop("time_limit", None)
-        own.pop("search", None)
     if own.get("time_limit") is not None:
         own.pop("moves", None)
     return own
