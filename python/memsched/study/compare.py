@@ -28,7 +28,7 @@ MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain
 MOST_MOVES = 8192  # the same, of long ..
 MOVES_PER_STAGE = 512  # .. and of short chains
 SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
-SEARCHES = ("offload", "pooch", "selective")  # these use all the time they get, the last one the most
+SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get, and so come last, in this order
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
 AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}}
 
