@@ -3,22 +3,25 @@
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace memsched {
 namespace {
 
-constexpr std::size_t most_repeats = 8; // runs per op, on average
-constexpr OpId none = std::numeric_limits<OpId>::max();
+constexpr std::size_t most_repeats = 8;       // runs per op, on average
+constexpr std::int64_t patience = 20'000'000; // steps for a first plan, whatever the limit: about a tenth of a second
 
 } // namespace
 
-GapBuilder::GapBuilder(const Graph& graph, bool link)
-    : graph_(graph), link_(link), places_(graph, Lifetimes(graph).turn), facts_(graph.tensors().size()) {
+GapBuilder::GapBuilder(const Graph& graph, const Device& device, const Progress& progress)
+    : graph_(graph), device_(device), pace_(progress, patience), link_(device.d2h > 0 && device.h2d > 0),
+      turn_(Lifetimes(graph).turn), places_(graph, turn_), wanted_(graph), facts_(graph.tensors().size()), begin_{0} {
     const auto ops = static_cast<OpId>(graph.ops().size());
     std::vector<OpId> last(facts_.size(), -1);
     std::vector<std::vector<Gap>> gaps(facts_.size());
     for (OpId op = 0; op < ops; ++op) {
+        begin_.push_back(begin_.back() + graph.op(op).choices[0].time);
         for (const TensorId t : graph.op(op).writes) {
             last[at(t)] = op;
         }
@@ -56,111 +59,128 @@ GapBuilder::GapBuilder(const Graph& graph, bool link)
 
 void GapBuilder::reset() {
     live_ = 0;
-    state_.assign(facts_.size(), {});
-    for (std::size_t t = 0; t < state_.size(); ++t) {
-        state_[t].here = graph_.tensors()[t].source();
-        state_[t].kept = true;
-        live_ += state_[t].here ? facts_[t].bytes : 0;
-        state_[t].demand = foresees_ ? 0 : first_demand_[t];
-    }
-    outline_.events.clear();
-    yielding_.clear();
-    passing_.clear();
-    scarce_ = false;
+    host_left_ = device_.host_memory.value_or(std::numeric_limits<Bytes>::max());
+    clock_ = link_free_ = 0;
+    now_ = -1;
     depth_ = 0;
     repeated_ = 0;
-}
-
-void GapBuilder::collect_demands() {
-    first_demand_.assign(facts_.size() + 1, 0);
-    for (const auto& [tensor, op] : asked_) {
-        ++first_demand_[at(tensor) + 1];
-    }
-    for (std::size_t t = 0; t < facts_.size(); ++t) {
-        first_demand_[t + 1] += first_demand_[t];
-    }
-    demands_.resize(asked_.size());
-    std::vector<std::int32_t> next(first_demand_.begin(), first_demand_.end() - 1);
-    for (const auto& [tensor, op] : asked_) {
-        demands_[at(next[at(tensor)]++)] = op;
-    }
-}
-
-OpId GapBuilder::next_demand(TensorId tensor, OpId from) {
-    State& s = state(tensor);
-    const std::int32_t beyond = first_demand_[at(tensor) + 1];
-    while (s.demand < beyond && demands_[at(s.demand)] < from) {
-        ++s.demand;
-    }
-    return s.demand < beyond ? demands_[at(s.demand)] : none;
-}
-
-void GapBuilder::may_yield(TensorId tensor) {
-    const State& s = state(tensor);
-    if (scarce_ && s.here && fact(tensor).bytes > 0 && (fact(tensor).again || s.on_host || link_)) {
-        yielding_.push_back({!s.kept, next_demand(tensor, now_), tensor});
-        std::push_heap(yielding_.begin(), yielding_.end());
+    wanted_.reset(eviction_.forward_only ? turn_ : Wanted::never);
+    state_.assign(facts_.size(), {});
+    present_.clear();
+    outline_.events.clear();
+    for (std::size_t t = 0; t < state_.size(); ++t) {
+        if (graph_.tensors()[t].source()) {
+            arrive(static_cast<TensorId>(t));
+        }
     }
 }
 
 void GapBuilder::arrive(TensorId tensor) {
-    state(tensor).here = true;
+    State& s = state(tensor);
+    s.here = true;
     live_ += fact(tensor).bytes;
-    may_yield(tensor);
+    if (fact(tensor).bytes > 0) {
+        s.place = static_cast<std::int32_t>(present_.size());
+        present_.push_back(tensor);
+    }
+    wanted_.set(tensor, true);
 }
 
 void GapBuilder::drop(TensorId tensor) {
+    State& s = state(tensor);
     outline_.events.push_back({PlanEvent::free, tensor});
-    state(tensor).here = false;
+    s.here = false;
     live_ -= fact(tensor).bytes;
+    if (s.place >= 0) {
+        state(present_.back()).place = s.place;
+        present_[at(s.place)] = present_.back();
+        present_.pop_back();
+        s.place = -1;
+    }
+    wanted_.set(tensor, s.on_host);
 }
 
 void GapBuilder::send(TensorId tensor) {
-    if (!state(tensor).on_host) {
+    State& s = state(tensor);
+    if (!s.on_host) {
         outline_.events.push_back({PlanEvent::offload, tensor});
-        state(tensor).on_host = true;
+        s.on_host = true;
+        host_left_ -= fact(tensor).bytes;
+        link_free_ = sent(tensor);
+        clock_ = std::max(clock_, link_free_);
     }
     drop(tensor);
 }
 
-bool GapBuilder::make_room(Bytes bytes) {
-    if (foresees_ || live_ + bytes <= capacity_) {
-        return true;
+// When it would be on the host: it may leave right after its last use.
+Seconds GapBuilder::sent(TensorId tensor) const {
+    return std::max(link_free_, state(tensor).touched) + device_.latency +
+           static_cast<double>(fact(tensor).bytes) / device_.d2h;
+}
+
+bool GapBuilder::may_travel(TensorId tensor) const {
+    return state(tensor).on_host || (link_ && fact(tensor).bytes <= host_left_);
+}
+
+bool GapBuilder::wanted_again(TensorId tensor) const {
+    return fact(tensor).stays || wanted_.next(tensor) != Wanted::never;
+}
+
+GapBuilder::Price GapBuilder::price(TensorId tensor) {
+    const State& s = state(tensor);
+    const double bytes = static_cast<double>(fact(tensor).bytes);
+    Seconds travel = Wanted::impossible;
+    if (s.on_host) {
+        travel = eviction_.travel * bytes / 2;
+    } else if (may_travel(tensor)) {
+        travel = eviction_.travel * bytes + std::max(sent(tensor) - clock_, 0.0);
     }
-    if (!scarce_) {
-        scarce_ = true;
-        for (std::size_t t = 0; t < state_.size(); ++t) {
-            may_yield(static_cast<TensorId>(t));
-        }
-    }
-    while (live_ + bytes > capacity_ && !yielding_.empty()) {
-        std::pop_heap(yielding_.begin(), yielding_.end());
-        const Yielding latest = yielding_.back();
-        yielding_.pop_back();
-        const TensorId t = latest.tensor;
-        if (!state(t).here || latest.demand != next_demand(t, now_) || latest.passing == state(t).kept) {
+    const Seconds again = fact(tensor).result ? Wanted::impossible : wanted_.again(tensor);
+    return travel <= again ? Price{travel, true} : Price{again, false};
+}
+
+TensorId GapBuilder::first_to_go() {
+    TensorId found = -1;
+    double least = std::numeric_limits<double>::infinity();
+    pace_.spend(8 * static_cast<std::int64_t>(present_.size()));
+    for (const TensorId t : present_) {
+        if (state(t).locks > 0) {
             continue;
         }
-        if (state(t).locks > 0) {
-            locked_.push_back(latest);
-        } else if (link_ && !state(t).on_host && (state(t).kept || !fact(t).again)) {
+        if (!wanted_again(t)) {
+            return t;
+        }
+        const OpId next = std::min(wanted_.next(t), static_cast<OpId>(graph_.ops().size()));
+        double wait = begin_[at(next)] - begin_[at(now_)] + begin_.back() * 1e-9;
+        for (int k = 0; k < eviction_.roots; ++k) {
+            wait = std::sqrt(wait);
+        }
+        const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(t)]);
+        const double score = price(t).seconds * weight / (static_cast<double>(fact(t).bytes) * wait);
+        if (score < least || (score == least && found >= 0 && t < found)) {
+            least = score;
+            found = t;
+        }
+    }
+    return found;
+}
+
+bool GapBuilder::make_room(Bytes bytes) {
+    while (live_ + bytes > capacity_) {
+        const TensorId t = first_to_go();
+        if (t < 0) {
+            return false;
+        }
+        if (wanted_again(t) && price(t).travels) {
             send(t);
-        } else if (state(t).on_host || (fact(t).again && !fact(t).result)) {
+        } else {
             drop(t);
         }
     }
-    for (const Yielding& one : locked_) {
-        yielding_.push_back(one);
-        std::push_heap(yielding_.begin(), yielding_.end());
-    }
-    locked_.clear();
-    return live_ + bytes <= capacity_;
+    return true;
 }
 
 bool GapBuilder::bring(TensorId tensor) {
-    if (foresees_) {
-        asked_.emplace_back(tensor, now_);
-    }
     if (state(tensor).here) {
         return true;
     }
@@ -171,8 +191,10 @@ bool GapBuilder::bring(TensorId tensor) {
         return false;
     }
     outline_.events.push_back({PlanEvent::fetch, tensor});
-    state(tensor).kept = false;
-    passing_.push_back(tensor);
+    if (!device_.duplex) {
+        link_free_ =
+            std::max(link_free_, clock_) + device_.latency + static_cast<double>(fact(tensor).bytes) / device_.h2d;
+    }
     arrive(tensor);
     return true;
 }
@@ -182,6 +204,7 @@ bool GapBuilder::run(OpId id, TensorId wanted) {
     if (repeated_ > most_repeats * graph_.ops().size() || depth_ >= deepest_run) {
         return false;
     }
+    pace_.spend(Pace::named);
     ++depth_;
     const bool done = run_op(id, wanted);
     --depth_;
@@ -206,7 +229,7 @@ bool GapBuilder::skips_tape(const Op& op, TensorId wanted) {
         if (wanted < 0 && graph_.read(t) && !later) {
             return false;
         }
-        if (wanted >= 0 && !foresees_ && !state(t).here && graph_.read(t) && next_demand(t, now_) == now_) {
+        if (wanted >= 0 && !state(t).here && graph_.read(t) && wanted_.next(t) == now_) {
             return false; // it is wanted for the same op
         }
     }
@@ -251,34 +274,20 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
     outline_.events.push_back({PlanEvent::run, id, skip});
     for (const TensorId t : op.writes) {
         if (written(t)) {
-            state(t).kept = wanted < 0;
             arrive(t);
-            if (wanted >= 0) {
-                passing_.push_back(t);
-            }
+        } else {
+            wanted_.set(t, state(t).here || state(t).on_host);
         }
+    }
+    clock_ += op.choices[0].time;
+    for (const TensorId t : op.writes) {
+        state(t).touched = clock_;
     }
     for (const TensorId t : op.reads) {
         --state(t).locks;
+        state(t).touched = clock_;
     }
     return true;
-}
-
-void GapBuilder::begin(TensorId tensor, MapClass kind) {
-    State& s = state(tensor);
-    s.kept = kind == MapClass::keep;
-    if (!s.here || s.kept) {
-        return;
-    }
-    if (kind == MapClass::swap) {
-        send(tensor);
-    } else if (fact(tensor).again && !fact(tensor).result) {
-        drop(tensor);
-    } else if (s.on_host) {
-        drop(tensor);
-    } else {
-        s.kept = true; // it cannot come back otherwise
-    }
 }
 
 void GapBuilder::touch(TensorId tensor, OpId op) {
@@ -287,65 +296,97 @@ void GapBuilder::touch(TensorId tensor, OpId op) {
     while (s.gap < known.gaps && gaps_[at(known.first_gap + s.gap)].from < op) {
         ++s.gap;
     }
-    if (!foresees_ && !known.stays && s.here && next_demand(tensor, op + 1) == none) {
-        drop(tensor);
+    if (!s.here || s.gap == known.gaps || gaps_[at(known.first_gap + s.gap)].from != op) {
         return;
     }
-    s.kept = true;
-    if (s.gap < known.gaps && gaps_[at(known.first_gap + s.gap)].from == op) {
-        begin(tensor, classes_[at(known.first_gap + s.gap)]);
+    const MapClass kind = classes_[at(known.first_gap + s.gap)];
+    if (kind == MapClass::swap && may_travel(tensor)) {
+        send(tensor);
+    } else if (kind == MapClass::recompute &&
+               (s.on_host || (!known.result && wanted_.again(tensor) < Wanted::impossible))) {
+        drop(tensor);
     }
-    may_yield(tensor);
 }
 
-bool GapBuilder::pass(std::span<const MapClass> classes) {
-    classes_ = classes;
+bool GapBuilder::pass() {
     reset();
-    now_ = 0;
-    if (!foresees_ && live_ > capacity_) {
+    if (live_ > capacity_) {
         return false;
     }
     for (const TensorId t : unread_) {
         drop(t);
     }
     for (const TensorId t : early_) {
-        begin(t, classes[at(fact(t).first_gap)]);
+        touch(t, -1);
     }
     for (OpId op = 0; at(op) < graph_.ops().size(); ++op) {
         now_ = op;
         if (!run(op, -1)) {
             return false;
         }
+        wanted_.ran();
         for (const TensorId t : graph_.op(op).reads) {
             touch(t, op);
         }
         for (const TensorId t : graph_.op(op).writes) {
             touch(t, op);
         }
-        for (const TensorId t : passing_) {
-            if (!foresees_ && !fact(t).stays && state(t).here && next_demand(t, op + 1) == none) {
-                drop(t);
-            }
+    }
+    for (std::size_t t = 0; t < state_.size(); ++t) {
+        if (state_[t].here && !facts_[t].stays) {
+            drop(static_cast<TensorId>(t));
         }
-        passing_.clear();
     }
     return true;
 }
 
-bool GapBuilder::build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list) {
+// What leaves could have left right after it was last used.
+void GapBuilder::advance_events() {
+    std::vector<PlanEvent>& events = outline_.events;
+    touched_.assign(facts_.size(), 0);
+    anchors_.resize(events.size());
+    std::vector<std::int32_t> count(events.size() + 2, 0);
+    for (std::size_t k = 0; k < events.size(); ++k) {
+        const PlanEvent& event = events[k];
+        auto here = static_cast<std::int32_t>(k) + 1;
+        if (event.what == PlanEvent::run) {
+            const Op& op = graph_.op(event.id);
+            for (const TensorId t : op.reads) {
+                touched_[at(t)] = here;
+            }
+            for (const TensorId t : op.writes) {
+                touched_[at(t)] = here;
+            }
+        } else if (event.what == PlanEvent::fetch) {
+            touched_[at(event.id)] = here;
+        } else {
+            here = touched_[at(event.id)];
+        }
+        anchors_[k] = here;
+        ++count[at(here) + 1];
+    }
+    for (std::size_t k = 1; k < count.size(); ++k) {
+        count[k] += count[k - 1];
+    }
+    events_.resize(events.size());
+    for (std::size_t k = 0; k < events.size(); ++k) {
+        events_[at(count[at(anchors_[k])]++)] = events[k];
+    }
+    events.swap(events_);
+}
+
+bool GapBuilder::build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,
+                       Bytes capacity, StepList& list) {
+    classes_ = classes;
+    weights_ = weights;
+    eviction_ = eviction;
     capacity_ = capacity;
-    asked_.clear();
-    foresees_ = true;
-    if (!pass(classes)) {
+    if (!pass()) {
         return false;
     }
-    collect_demands();
-    foresees_ = false;
-    if (!pass(classes)) {
-        return false;
-    }
+    advance_events();
     places_.attribute(outline_);
-    return places_.list(outline_, capacity, rule, {}, list);
+    return places_.list(outline_, capacity, {}, {}, list);
 }
 
 } // namespace memsched

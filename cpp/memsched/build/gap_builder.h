@@ -4,10 +4,10 @@
 
 #include "memsched/build/class_builder.h"
 #include "memsched/build/fetch_places.h"
+#include "memsched/build/wanted.h"
+#include "memsched/model/device.h"
 
 #include <span>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -20,19 +20,31 @@ struct Gap {
     OpId from = -1, to = -1;
 };
 
+// What goes first when memory is short: that with the least price / (bytes * wait ^ (1 / 2^roots)). The price is the
+// time to run the tensor again, or to send and fetch it, whichever is less; the wait is the time until it is wanted, in
+// the plain run.
+struct Eviction {
+    int roots = 1;
+    Seconds travel = 0;        // price per byte that is sent and fetched, in addition to the wait for its memory
+    bool forward_only = false; // ops of the backward do not run again
+};
+
 // Builds plans for one graph, many times; one object per thread. Ops first run in the listed order.
 class GapBuilder {
   public:
-    // link: whether a tensor that was to be kept may travel when memory is short. Keeps a reference to graph. Throws
-    // std::invalid_argument if an op has several choices.
-    GapBuilder(const Graph& graph, bool link);
+    // Tensors travel if the device has a link. Keeps references to graph and progress. Throws std::invalid_argument if
+    // an op has several choices.
+    GapBuilder(const Graph& graph, const Device& device, const Progress& progress);
 
     const std::vector<Gap>& gaps() const { return gaps_; }
     // Whether a tensor may be freed for its writer to run again.
     bool recomputable(TensorId tensor) const { return fact(tensor).again; }
 
-    // Fills `list`; false if something has no room in `capacity` bytes (resident excluded). One class per gap.
-    bool build(std::span<const MapClass> classes, Bytes capacity, const FetchRule& rule, StepList& list);
+    // Fills `list`; false if something has no room in `capacity` bytes (resident excluded). classes: one per gap; what
+    // is to be kept may still go when memory is short. weights: of the prices, by tensor; empty: all 1. Throws Stopped
+    // when told to stop.
+    bool build(std::span<const MapClass> classes, std::span<const float> weights, const Eviction& eviction,
+               Bytes capacity, StepList& list);
 
   private:
     // Constant data, by tensor.
@@ -47,62 +59,64 @@ class GapBuilder {
     // Changing data, by tensor.
     struct State {
         bool here = false, on_host = false;
-        bool kept = false; // its present gap is to be kept
         std::int32_t locks = 0;
-        std::int32_t gap = 0;    // the next one that has not begun, counted from first_gap
-        std::int32_t demand = 0; // index into demands_ of the next one
-    };
-    // A tensor that may be dropped to make room: first those that are only passing, the one with the latest demand
-    // first.
-    struct Yielding {
-        bool passing;
-        OpId demand;
-        TensorId tensor;
-        bool operator<(const Yielding& other) const {
-            return std::tie(passing, demand, tensor) < std::tie(other.passing, other.demand, other.tensor);
-        }
+        std::int32_t gap = 0;    // the present one, or the next, counted from first_gap
+        std::int32_t place = -1; // in present_
+        Seconds touched = 0;     // the end of the last run that read or wrote it
     };
 
-    bool pass(std::span<const MapClass> classes); // over all ops
+    bool pass();
     void reset();
-    void collect_demands();
     bool run(OpId op, TensorId wanted); // wanted: the output for which it runs again, or -1
     bool run_op(OpId id, TensorId wanted);
     bool skips_tape(const Op& op, TensorId wanted);
     bool bring(TensorId tensor);
     bool make_room(Bytes bytes);
+    struct Price {
+        Seconds seconds;
+        bool travels;
+    };
+    Price price(TensorId tensor);
+    bool wanted_again(TensorId tensor) const;
+    bool may_travel(TensorId tensor) const;
+    Seconds sent(TensorId tensor) const;
+    TensorId first_to_go();
     void arrive(TensorId tensor);
     void drop(TensorId tensor);
     void send(TensorId tensor);
     void touch(TensorId tensor, OpId op); // ends a gap, and begins the next
-    void begin(TensorId tensor, MapClass kind);
-    void may_yield(TensorId tensor);
-    OpId next_demand(TensorId tensor, OpId from);
+    void advance_events();
 
     const Fact& fact(TensorId tensor) const { return facts_[at(tensor)]; }
     State& state(TensorId tensor) { return state_[at(tensor)]; }
+    const State& state(TensorId tensor) const { return state_[at(tensor)]; }
 
     const Graph& graph_;
+    Device device_;
+    Pace pace_;
     bool link_;
+    OpId turn_;
     FetchPlaces places_;
+    Wanted wanted_;
     std::vector<Gap> gaps_;
     std::vector<Fact> facts_;
+    std::vector<Seconds> begin_;   // of each op in the plain run, and the end of the last
     std::vector<TensorId> early_;  // tensors with a gap from the start,
     std::vector<TensorId> unread_; // and inputs that no op reads
 
     std::span<const MapClass> classes_;
+    std::span<const float> weights_;
+    Eviction eviction_;
     Bytes capacity_ = 0, live_ = 0;
+    Bytes host_left_ = 0;
+    Seconds clock_ = 0, link_free_ = 0; // an estimate: the end of the last run, and of the last offload
     OpId now_ = 0;
-    bool foresees_ = false; // the first of two passes: it finds the demands, and knows no memory
     int depth_ = 0;
     std::size_t repeated_ = 0;
     std::vector<State> state_;
-    std::vector<std::pair<TensorId, OpId>> asked_; // of the first pass, in order
-    std::vector<std::int32_t> first_demand_;       // by tensor, and one more: index into demands_
-    std::vector<OpId> demands_;                    // the ops during which the tensor is read, by whatever runs
-    std::vector<TensorId> passing_;                // brought back for the current op
-    std::vector<Yielding> yielding_, locked_;      // a heap; stale entries are skipped
-    bool scarce_ = false;
+    std::vector<TensorId> present_;               // on the device, with bytes
+    std::vector<std::int32_t> touched_, anchors_; // by tensor, and by event: see advance_events
+    std::vector<PlanEvent> events_;
     Outline outline_;
 };
 

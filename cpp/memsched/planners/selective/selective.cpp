@@ -8,6 +8,7 @@
 #include "memsched/support/mix.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -16,33 +17,41 @@ namespace {
 
 using Classes = std::vector<MapClass>;
 
+struct Decisions {
+    Classes classes;
+    std::vector<float> weights;
+    Eviction eviction;
+};
+
 class Search {
   public:
     Search(const FixedChoices& fixed, const Device& device, Bytes budget, const Progress& progress)
         : fixed_(fixed), linked_(device.d2h > 0 && device.h2d > 0), device_(device),
-          capacity_(std::min(budget, device.memory) - fixed.graph.resident()), builder_(fixed.graph, linked_),
+          capacity_(std::min(budget, device.memory) - fixed.graph.resident()), builder_(fixed.graph, device, progress),
           simulator_(fixed.graph, device, budget), progress_(progress) {
         for (const Op& op : fixed.graph.ops()) {
             total_ += op.choices[0].time;
         }
+        least_ = total_;
     }
 
-    Seconds ask(const Classes& classes) {
+    Seconds ask(const Classes& classes) { return ask(Decisions{classes, {}, eviction_}); }
+    Seconds ask(const Decisions& what) {
         ++evaluations_;
-        if (!builder_.build(classes, capacity_, {}, list_)) {
+        if (!builder_.build(what.classes, what.weights, what.eviction, capacity_, list_)) {
             return Simulator::illegal;
         }
         const Seconds found = simulator_.makespan(list_);
         if (found < best_) {
             best_ = found;
             steps_ = list_;
-            classes_ = classes;
+            chosen_ = what;
         }
         return found;
     }
 
     // Whether it was told to stop and has a plan, or nothing can be better.
-    bool stopped() { return (progress_.tick(0) && has_plan()) || best_ <= total_ * (1 + 1e-12); }
+    bool stopped() { return (progress_.tick(0) && has_plan()) || best_ <= least_ * (1 + 1e-12); }
     bool has_plan() const { return best_ < Simulator::illegal; }
 
     void start();
@@ -54,42 +63,74 @@ class Search {
 
   private:
     Classes all(MapClass kind) const { return Classes(builder_.gaps().size(), kind); }
+    void from_prices();
     void from_cuts(OpId p);
-    void change(Classes& classes, std::mt19937_64& random) const;
+    void change(Decisions& what, std::mt19937_64& random) const;
     MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const;
 
     const FixedChoices& fixed_;
     bool linked_;
     Device device_;
     Bytes capacity_;
-    Seconds total_ = 0;
+    Seconds total_ = 0, least_ = 0; // of all ops; a lower bound with these choices
     GapBuilder builder_;
     Simulator simulator_;
     const Progress& progress_;
+    Eviction eviction_;
     StepList list_, steps_;
-    Classes classes_; // of the best plan
+    Decisions chosen_; // of the best plan
     Seconds best_ = Simulator::illegal;
     std::int64_t evaluations_ = 0;
     std::vector<std::size_t> decisions_; // gaps that the walk may change
     std::vector<double> weights_;        // their bytes, summed up
 };
 
-// Shares of what may run again, and of what then exceeds the memory, and the size of segments: the best of a grid, and
-// then of finer steps.
+// The price of travel: a coarse grid, and then finer steps.
+void Search::from_prices() {
+    const double link = linked_ ? 1 / device_.d2h + 1 / device_.h2d : 0;
+    Seconds least = Simulator::illegal;
+    const auto try_eviction = [&](const Eviction& eviction) {
+        if (!stopped()) {
+            const Seconds found = ask({all(MapClass::keep), {}, eviction});
+            if (found < least) {
+                least = found;
+                eviction_ = eviction;
+            }
+        }
+    };
+    for (int roots = 0; roots <= 2; ++roots) {
+        for (int k = 0; k < (linked_ ? 12 : 1); ++k) {
+            try_eviction({roots, link * 1e-5 * std::pow(3.0, k), false});
+        }
+    }
+    const Eviction best = eviction_;
+    for (int roots = 0; roots <= 2; ++roots) {
+        try_eviction({roots, best.travel, true});
+    }
+    for (double factor = 2; linked_ && factor > 1.05; factor = std::sqrt(factor)) {
+        for (const double change : {1 / factor, factor}) {
+            try_eviction({eviction_.roots, eviction_.travel * change, eviction_.forward_only});
+        }
+    }
+}
+
+// Shares of what may run again, and of what then exceeds the memory: the best of a grid, and then of finer steps.
 void Search::from_cuts(OpId p) {
     Pace pace(progress_, 0);
-    RankedCuts cuts(fixed_.graph, p, device_, capacity_, total_, pace);
+    const RankedCuts cuts(fixed_.graph, p, device_, capacity_, total_, pace);
     const auto count = static_cast<double>(cuts.count());
     struct Point {
-        double again = 1, away = 0, segment = 0; // shares: of the ops, of the bytes in excess, of the memory
+        double again = 1, away = 0; // shares: of the ops, of the bytes in excess
         bool late = false;
     };
     Point best;
     Seconds least = Simulator::illegal;
     const auto try_point = [&](const Point& point) {
+        if (stopped()) {
+            return;
+        }
         const double share = std::clamp(point.again, 0.0, 1.0);
         const auto runs = static_cast<std::size_t>(std::llround(share * count));
-        cuts.cut_into_segments(static_cast<Bytes>(point.segment * static_cast<double>(capacity_)));
         RankedCuts::Plan plan = cuts.plan(builder_.gaps(), runs, 0, point.late);
         const auto held = static_cast<double>(plan.held);
         const double over = std::max(held - static_cast<double>(cuts.room()), 0.0);
@@ -104,22 +145,17 @@ void Search::from_cuts(OpId p) {
             best.again = share;
         }
     };
-    const std::vector<double> aways = linked_ ? std::vector{0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
-    for (const double segment : {0.0, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05}) {
-        const int shares = segment == 0 ? 20 : 10;
-        for (int k = 0; k <= shares && !stopped(); ++k) {
-            for (const double away : aways) {
-                try_point({static_cast<double>(k) / shares, away, segment, false});
-                if (segment == 0) {
-                    try_point({static_cast<double>(k) / shares, away, segment, true});
-                }
-            }
+    const std::vector<double> aways = linked_ ? std::vector{-1.0, 0.0, 0.1, 0.4, 1.0} : std::vector{0.0};
+    for (int k = 0; k <= 20; ++k) {
+        for (const double away : aways) {
+            try_point({k / 20.0, away, false});
+            try_point({k / 20.0, away, true});
         }
     }
     if (least == Simulator::illegal) {
         return;
     }
-    for (double step = 1 / 20.0; step * count > 0.5 && !stopped(); step /= 2) {
+    for (double step = 1 / 20.0; step * count > 0.5; step /= 2) {
         for (const double sign : {-1.0, 1.0}) {
             Point next = best;
             next.again += sign * step;
@@ -129,28 +165,23 @@ void Search::from_cuts(OpId p) {
             if (linked_) {
                 try_point(next);
             }
-            next = best;
-            next.segment *= 1 + 2 * sign * step;
-            if (best.segment > 0) {
-                try_point(next);
-            }
         }
     }
 }
 
 void Search::start() {
-    if (ask(all(MapClass::keep)) <= total_ * (1 + 1e-12)) {
-        return;
-    }
-    if (linked_) {
+    ask(all(MapClass::keep));
+    if (linked_ && !stopped()) {
         ask(all(MapClass::swap));
     }
-    ask(all(MapClass::recompute));
+    from_prices();
     const Lifetimes lifetimes(fixed_.graph);
     const auto fullest = std::max_element(lifetimes.usage.begin(), lifetimes.usage.end()) - lifetimes.usage.begin();
     std::vector<OpId> ops{static_cast<OpId>(fullest)};
-    if (const OpId op = cut_bound(fixed_.graph, device_, capacity_ + fixed_.graph.resident(), progress_).op; op >= 0) {
-        ops.insert(ops.begin(), op);
+    const CutBound bound = cut_bound(fixed_.graph, device_, capacity_ + fixed_.graph.resident(), progress_);
+    least_ = std::max(least_, bound.seconds);
+    if (bound.op >= 0) {
+        ops.insert(ops.begin(), bound.op);
     }
     if (at(lifetimes.turn) < fixed_.graph.ops().size()) {
         ops.push_back(lifetimes.turn);
@@ -173,20 +204,32 @@ MapClass Search::other(std::size_t gap, MapClass now, std::mt19937_64& random) c
     return now == MapClass::keep ? away : MapClass::keep;
 }
 
-// One or two gaps, the larger ones more often; or all gaps of the outputs of one op across the same moment.
-void Search::change(Classes& classes, std::mt19937_64& random) const {
+// Prices: of all tensors a little, or of a few much more or less; or the classes of one or two gaps. Large tensors more
+// often than small ones.
+void Search::change(Decisions& what, std::mt19937_64& random) const {
+    const auto share = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
     const auto pick = [&] {
         if (random() % 2) {
             return decisions_[random() % decisions_.size()];
         }
-        const double place = static_cast<double>(random() >> 11) * 0x1p-53 * weights_.back();
-        const auto found = std::upper_bound(weights_.begin(), weights_.end(), place) - weights_.begin();
-        return decisions_[std::min(static_cast<std::size_t>(found), decisions_.size() - 1)];
+        const auto found = std::upper_bound(weights_.begin(), weights_.end(), share() * weights_.back());
+        return decisions_[std::min(static_cast<std::size_t>(found - weights_.begin()), decisions_.size() - 1)];
     };
-    const int count = 1 + static_cast<int>(random() % 3 == 0);
-    for (int k = 0; k < count; ++k) {
-        const std::size_t gap = pick();
-        classes[gap] = other(gap, classes[gap], random);
+    const auto kind = random() % 10;
+    if (kind < 2) {
+        for (float& weight : what.weights) {
+            weight *= static_cast<float>(0.9 + 0.2 * share());
+        }
+    } else if (kind < 7) {
+        constexpr std::array factors{0.25F, 0.5F, 0.75F, 1.5F, 2.0F, 4.0F};
+        for (auto count = 1 + random() % 3; count > 0; --count) {
+            what.weights[at(builder_.gaps()[pick()].tensor)] *= factors[random() % factors.size()];
+        }
+    } else {
+        for (auto count = 1 + random() % 2; count > 0; --count) {
+            const std::size_t gap = pick();
+            what.classes[gap] = other(gap, what.classes[gap], random);
+        }
     }
 }
 
@@ -204,7 +247,8 @@ void Search::walk(std::int64_t moves, std::uint64_t seed) {
     }
     std::mt19937_64 random(seed);
     LateAcceptance late(64);
-    Classes current = classes_, next;
+    chosen_.weights.resize(fixed_.graph.tensors().size(), 1.0f);
+    Decisions current = chosen_, next;
     late.restart(best_);
     std::int64_t waited = 0;
     for (std::int64_t move = 0; move < moves && !stopped(); ++move) {
@@ -212,11 +256,11 @@ void Search::walk(std::int64_t moves, std::uint64_t seed) {
         change(next, random);
         const Seconds before = best_;
         if (late.accept(ask(next))) {
-            current.swap(next);
+            std::swap(current, next);
         }
         waited = best_ < before * (1 - 1e-12) ? 0 : waited + 1;
         if (waited > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
-            current = classes_;
+            current = chosen_;
             late.restart(best_);
             waited = 0;
         }

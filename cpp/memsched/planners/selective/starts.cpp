@@ -44,54 +44,9 @@ RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes c
             }
         }
     }
-    last_before_.assign(graph.tensors().size(), -1);
-    for (OpId op = 0; op < p; ++op) {
-        for (const TensorId t : graph.op(op).reads) {
-            last_before_[at(t)] = op;
-        }
-    }
-    std::vector<Bytes> change(at(p) + 1, 0);
-    for (std::size_t t = 0; t < last_before_.size(); ++t) {
-        const OpId writer = graph.writer(static_cast<TensorId>(t));
-        if (writer >= 0 && writer < p && last_before_[t] > writer) {
-            change[at(writer)] += graph.tensors()[t].bytes;
-            change[at(last_before_[t])] -= graph.tensors()[t].bytes;
-        }
-    }
-    Bytes crossing = 0;
-    for (const Bytes more : change) {
-        crossing_.push_back(crossing += more);
-    }
-    crosses_.assign(graph.tensors().size(), 0);
     std::sort(ranked_.begin(), ranked_.end(), [](const Ranked& one, const Ranked& other) {
         return std::pair(one.rank, one.op) < std::pair(other.rank, other.op);
     });
-}
-
-void RankedCuts::cut_into_segments(Bytes bytes) {
-    crosses_.assign(graph_.tensors().size(), 0);
-    const OpId p = retention_.op();
-    OpId first = 0; // of the segment
-    Bytes written = 0;
-    for (OpId op = 0; bytes > 0 && op < p; ++op) {
-        for (const TensorId t : graph_.op(op).writes) {
-            written += needed_[at(t)] ? graph_.tensor(t).bytes : 0;
-        }
-        if (written <= bytes) {
-            continue;
-        }
-        OpId best = op;
-        for (OpId b = op; b > first + (op - first) / 2; --b) {
-            best = crossing_[at(b)] < crossing_[at(best)] ? b : best;
-        }
-        for (std::size_t t = 0; t < crosses_.size(); ++t) {
-            const OpId writer = graph_.writer(static_cast<TensorId>(t));
-            crosses_[t] |= writer >= 0 && writer <= best && last_before_[t] > best;
-        }
-        first = best + 1;
-        written = 0;
-        op = best;
-    }
 }
 
 RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t again, Bytes away, bool late) const {
@@ -114,8 +69,8 @@ RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t agai
     std::vector<std::uint8_t> wanted = needed_;
     for (OpId op = retention_.op() - 1; op >= 0; --op) {
         const auto& writes = graph_.op(op).writes;
-        runs[at(op)] = runs[at(op)] && std::any_of(writes.begin(), writes.end(),
-                                                   [&](TensorId t) { return wanted[at(t)] && !crosses_[at(t)]; });
+        runs[at(op)] =
+            runs[at(op)] && std::any_of(writes.begin(), writes.end(), [&](TensorId t) { return wanted[at(t)] != 0; });
         for (const TensorId t : runs[at(op)] ? graph_.op(op).reads : std::vector<TensorId>{}) {
             wanted[at(t)] |= !fixed_[at(t)];
         }
@@ -128,7 +83,7 @@ RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t agai
             continue;
         }
         const OpId writer = graph_.writer(gap.tensor);
-        if (writer >= 0 && runs[at(writer)] && !crosses_[at(gap.tensor)]) {
+        if (writer >= 0 && runs[at(writer)]) {
             made.classes[g] = MapClass::recompute;
         } else if (wanted[at(gap.tensor)]) {
             made.held += graph_.tensor(gap.tensor).bytes;

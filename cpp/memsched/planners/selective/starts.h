@@ -16,10 +16,6 @@ class RankedCuts {
     std::size_t count() const { return ranked_.size(); }
     Bytes room() const { return capacity_ - retention_.own(); } // for what is held when p starts
 
-    // Boundaries between segments of the ops before p, such that what the ops of a segment write and later ones need is
-    // about `bytes`: tensors that cross one are held, and so a segment runs again alone. 0: no boundaries.
-    void cut_into_segments(Bytes bytes);
-
     // Which gaps across p are swapped or recomputed if the first `again` of the ranked ops run again (the last ones of
     // equal price first, if `late`), and at least `away` bytes of the rest travel; all other gaps are kept.
     struct Plan {
@@ -40,9 +36,6 @@ class RankedCuts {
     Bytes capacity_;
     std::vector<Ranked> ranked_;
     std::vector<std::uint8_t> needed_, fixed_; // by tensor: held if nothing runs again, but for what p reads; read by p
-    std::vector<std::uint8_t> crosses_;        // by tensor: a boundary
-    std::vector<OpId> last_before_;            // by tensor: its last reader before p, -1: none
-    std::vector<Bytes> crossing_;              // by op before p: bytes that are read by later ones before p
 };
 
 } // namespace memsched

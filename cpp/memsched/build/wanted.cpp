@@ -1,0 +1,155 @@
+#include "memsched/build/wanted.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace memsched {
+
+Wanted::Wanted(const Graph& graph) : graph_(graph), uses_(graph.tensors().size()) {
+    std::vector<std::vector<OpId>> readers(uses_.size());
+    for (std::size_t op = 0; op < graph.ops().size(); ++op) {
+        for (const TensorId t : graph.op(static_cast<OpId>(op)).reads) {
+            readers[at(t)].push_back(static_cast<OpId>(op));
+        }
+    }
+    for (std::size_t t = 0; t < uses_.size(); ++t) {
+        uses_[t].first = static_cast<std::int32_t>(readers_.size());
+        readers_.insert(readers_.end(), readers[t].begin(), readers[t].end());
+        uses_[t].beyond = static_cast<std::int32_t>(readers_.size());
+    }
+    costs_.bits.resize(graph.ops().size() / 64 + 1);
+    demands_.bits.resize(graph.ops().size() / 64 + 1);
+}
+
+void Wanted::Due::add(OpId op) {
+    const std::size_t word = at(op) / 64;
+    bits[word] |= std::uint64_t{1} << (at(op) % 64);
+    low = std::min(low, word);
+    high = std::max(high, word);
+}
+
+void Wanted::reset(OpId last) {
+    now_ = 0;
+    last_ = last;
+    at_hand_.assign(uses_.size(), 1);
+    next_.resize(uses_.size());
+    for (std::size_t t = 0; t < uses_.size(); ++t) {
+        uses_[t].next = uses_[t].first;
+        next_[t] = uses_[t].first < uses_[t].beyond ? readers_[at(uses_[t].first)] : never;
+    }
+    cost_.resize(graph_.ops().size());
+    for (std::size_t op = 0; op < cost_.size(); ++op) {
+        cost_[op] = own(static_cast<OpId>(op));
+    }
+    demand_.assign(graph_.ops().size(), never);
+    for (Due* due : {&costs_, &demands_}) {
+        std::ranges::fill(due->bits, 0);
+        due->low = due->bits.size();
+        due->high = 0;
+    }
+}
+
+void Wanted::update_next(TensorId tensor) {
+    const Uses& uses = uses_[at(tensor)];
+    OpId found = uses.next < uses.beyond ? readers_[at(uses.next)] : never;
+    for (std::int32_t k = uses.first; k < uses.next; ++k) { // these may run again
+        found = std::min(found, demand_[at(readers_[at(k)])]);
+    }
+    next_[at(tensor)] = found;
+}
+
+void Wanted::ran() {
+    for (const TensorId t : graph_.op(now_).reads) {
+        Uses& uses = uses_[at(t)];
+        while (uses.next < uses.beyond && readers_[at(uses.next)] <= now_) {
+            ++uses.next;
+        }
+        update_next(t);
+    }
+    ++now_;
+}
+
+void Wanted::set(TensorId tensor, bool at_hand) {
+    if (at_hand_[at(tensor)] == at_hand) {
+        return;
+    }
+    at_hand_[at(tensor)] = at_hand;
+    const Uses& uses = uses_[at(tensor)];
+    for (std::int32_t k = uses.first; k < uses.beyond && readers_[at(k)] < now_; ++k) {
+        costs_.add(readers_[at(k)]);
+    }
+    if (const OpId writer = graph_.writer(tensor); writer >= 0) {
+        demands_.add(writer);
+        settle_demands();
+    }
+}
+
+void Wanted::update_cost(OpId op) {
+    Seconds cost = own(op);
+    for (const TensorId t : graph_.op(op).reads) {
+        if (!at_hand_[at(t)]) {
+            cost += graph_.writer(t) < 0 ? impossible : cost_[at(graph_.writer(t))];
+        }
+    }
+    if (cost == cost_[at(op)]) {
+        return;
+    }
+    cost_[at(op)] = cost;
+    for (const TensorId t : graph_.op(op).writes) {
+        const Uses& uses = uses_[at(t)];
+        for (std::int32_t k = uses.first; !at_hand_[at(t)] && k < uses.beyond && readers_[at(k)] < now_; ++k) {
+            costs_.add(readers_[at(k)]);
+        }
+    }
+}
+
+void Wanted::settle_costs() { // upwards, since an op is read by later ones
+    for (; costs_.low <= costs_.high; ++costs_.low) {
+        std::uint64_t& bits = costs_.bits[costs_.low];
+        while (bits != 0) {
+            const int bit = std::countr_zero(bits);
+            bits &= bits - 1;
+            update_cost(static_cast<OpId>(costs_.low * 64) + bit);
+        }
+    }
+    costs_.low = costs_.bits.size();
+    costs_.high = 0;
+}
+
+void Wanted::update_demand(OpId op) {
+    OpId demand = never;
+    for (const TensorId t : graph_.op(op).writes) {
+        demand = at_hand_[at(t)] ? demand : std::min(demand, next(t));
+    }
+    if (demand == demand_[at(op)]) {
+        return;
+    }
+    demand_[at(op)] = demand;
+    for (const TensorId t : graph_.op(op).reads) {
+        update_next(t);
+        if (graph_.writer(t) >= 0 && !at_hand_[at(t)]) {
+            demands_.add(graph_.writer(t));
+        }
+    }
+}
+
+void Wanted::settle_demands() { // downwards, since an op reads what earlier ones write
+    for (std::size_t word = demands_.high + 1; word-- > demands_.low;) {
+        std::uint64_t& bits = demands_.bits[word];
+        while (bits != 0) {
+            const int bit = 63 - std::countl_zero(bits);
+            bits &= ~(std::uint64_t{1} << bit);
+            update_demand(static_cast<OpId>(word * 64) + bit);
+        }
+    }
+    demands_.low = demands_.bits.size();
+    demands_.high = 0;
+}
+
+Seconds Wanted::again(TensorId tensor) {
+    settle_costs();
+    const OpId writer = graph_.writer(tensor);
+    return writer < 0 ? impossible : cost_[at(writer)];
+}
+
+} // namespace memsched

@@ -1,0 +1,67 @@
+// While a plan is built: for which op each tensor is wanted next, and how long it takes to run it again.
+#pragma once
+
+#include "memsched/model/graph.h"
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace memsched {
+
+// A tensor that is not at hand (neither on the device nor on the host) runs again when it is wanted, with all that its
+// writer reads and that is not at hand either. So what is at hand may be wanted for the sake of what is not. When one
+// tensor comes or goes, both answers change only along what is not at hand, and only there are they computed again.
+class Wanted {
+  public:
+    static constexpr OpId never = std::numeric_limits<OpId>::max();
+    static constexpr Seconds impossible = std::numeric_limits<Seconds>::infinity();
+
+    // Keeps a reference to graph.
+    explicit Wanted(const Graph& graph);
+
+    // Before the first op. Ops from `last` on do not run again.
+    void reset(OpId last);
+    // The first op of the list that had not run has run.
+    void ran();
+    // At first, all tensors are at hand: those that are not yet written do not run again.
+    void set(TensorId tensor, bool at_hand);
+
+    // The op for which the tensor is wanted next: the one that is prepared now, or a later one.
+    OpId next(TensorId tensor) const { return next_[at(tensor)]; }
+    // Seconds to run it again with all that is not at hand; what is needed twice counts twice.
+    Seconds again(TensorId tensor);
+
+  private:
+    struct Uses {
+        std::int32_t first = 0, beyond = 0; // into readers_
+        std::int32_t next = 0;              // the first that has not run
+    };
+    // Ops whose answer may have changed.
+    struct Due {
+        std::vector<std::uint64_t> bits;
+        std::size_t low = 0, high = 0; // no bit outside these words
+        void add(OpId op);
+    };
+
+    Seconds own(OpId op) const {
+        return op >= last_ || graph_.op(op).once ? impossible : graph_.op(op).choices[0].time;
+    }
+    void update_next(TensorId tensor);
+    void update_cost(OpId op);
+    void update_demand(OpId op);
+    void settle_costs();
+    void settle_demands();
+
+    const Graph& graph_;
+    std::vector<Uses> uses_; // by tensor
+    std::vector<OpId> readers_;
+    OpId now_ = 0, last_ = never;
+    std::vector<std::uint8_t> at_hand_; // by tensor
+    std::vector<OpId> next_;
+    std::vector<Seconds> cost_; // by op
+    std::vector<OpId> demand_;  // by op: for which op one of its outputs is wanted that is not at hand
+    Due costs_, demands_;
+};
+
+} // namespace memsched

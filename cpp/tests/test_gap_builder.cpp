@@ -1,0 +1,121 @@
+// What is wanted, and what it costs again, against a search from scratch; plans of all classes run.
+#include "instances.h"
+#include "memsched/bounds/cut_bound.h"
+#include "memsched/build/gap_builder.h"
+#include "memsched/build/wanted.h"
+#include "memsched/simulate/simulate.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+using namespace memsched;
+using namespace memsched::testing;
+
+namespace {
+
+struct Moment {
+    const Graph& graph;
+    std::vector<std::uint8_t> at_hand;
+    OpId now; // has not run
+
+    OpId next(TensorId tensor) const { // by following all that is away
+        OpId found = Wanted::never;
+        for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+            const Op& reader = graph.op(op);
+            if (std::ranges::find(reader.reads, tensor) == reader.reads.end()) {
+                continue;
+            }
+            if (op >= now) {
+                return std::min(found, op);
+            }
+            for (const TensorId t : reader.writes) {
+                found = at_hand[at(t)] ? found : std::min(found, next(t));
+            }
+        }
+        return found;
+    }
+
+    Seconds again(TensorId tensor) const {
+        const OpId writer = graph.writer(tensor);
+        if (writer < 0 || graph.op(writer).once) {
+            return Wanted::impossible;
+        }
+        Seconds cost = graph.op(writer).choices[0].time;
+        for (const TensorId t : graph.op(writer).reads) {
+            cost += at_hand[at(t)] ? 0 : again(t);
+        }
+        return cost;
+    }
+};
+
+} // namespace
+
+TEST_CASE("what is wanted next and its cost follow every change") {
+    Dice dice(21);
+    int wanted_for_others = 0, costs_more = 0;
+    for (int round = 0; round < 200; ++round) {
+        const Graph graph = to_graph(random_chain(dice, 1 + static_cast<int>(dice.roll(0, 7))));
+        Wanted wanted(graph);
+        wanted.reset(Wanted::never);
+        Moment moment{graph, std::vector<std::uint8_t>(graph.tensors().size(), 1), 0};
+        for (int step = 0; step < 60; ++step) {
+            const auto t = static_cast<TensorId>(dice.roll(0, static_cast<int>(graph.tensors().size()) - 1));
+            const OpId writer = graph.writer(t);
+            if (writer >= 0 && writer < moment.now) {
+                moment.at_hand[at(t)] = !moment.at_hand[at(t)];
+                wanted.set(t, moment.at_hand[at(t)] != 0);
+            }
+            if (dice.roll(0, 3) == 0 && at(moment.now) < graph.ops().size()) { // all that it reads comes first
+                for (const TensorId read : graph.op(moment.now).reads) {
+                    moment.at_hand[at(read)] = 1;
+                    wanted.set(read, true);
+                }
+                wanted.ran();
+                ++moment.now;
+            }
+            for (TensorId each = 0; at(each) < graph.tensors().size(); ++each) {
+                if (graph.writer(each) < moment.now) {
+                    CHECK(wanted.next(each) == moment.next(each));
+                    CHECK(wanted.again(each) == moment.again(each));
+                    const Seconds alone = graph.writer(each) < 0 ? 0 : graph.op(graph.writer(each)).choices[0].time;
+                    costs_more += std::isfinite(moment.again(each)) && moment.again(each) > alone;
+                    wanted_for_others += moment.next(each) != Wanted::never && moment.next(each) > moment.now;
+                }
+            }
+        }
+    }
+    CHECK(costs_more > 1000);
+    CHECK(wanted_for_others > 1000);
+}
+
+TEST_CASE("plans of random classes run, within their capacity and above the bound") {
+    Dice dice(9);
+    int built = 0, linked = 0, failed = 0;
+    for (int round = 0; round < 300; ++round) {
+        const Graph graph = to_graph(random_chain(dice, 1 + static_cast<int>(dice.roll(0, 6))));
+        Device device;
+        device.memory = min_memory(graph) + dice.roll(0, 12);
+        device.d2h = device.h2d = static_cast<double>(dice.roll(0, 2));
+        device.duplex = dice.roll(0, 1) != 0;
+        const Progress progress;
+        GapBuilder builder(graph, device, progress);
+        std::vector<MapClass> classes;
+        for (std::size_t g = 0; g < builder.gaps().size(); ++g) {
+            const auto kind = static_cast<MapClass>(dice.roll(0, 2));
+            classes.push_back(kind == MapClass::swap && device.d2h == 0 ? MapClass::keep : kind);
+        }
+        StepList list;
+        linked += device.d2h > 0;
+        if (!builder.build(classes, {}, {1, 1.0}, device.memory - graph.resident(), list)) {
+            failed += device.d2h > 0;
+            continue;
+        }
+        ++built;
+        const Timeline timeline = simulate(graph, list, device, device.memory);
+        CHECK(timeline.makespan * (1 + 1e-9) >= cut_bound(graph, device, device.memory, Progress{}).seconds);
+    }
+    CHECK(built > 150);
+    CHECK(50 * failed < linked); // with a link nearly everything has a way
+}
