@@ -268,7 +268,7 @@ FOLDERS = {
     "planners/remat": _PLANNER,
     "planners/classes": _PLANNER,
     "planners/modnn": _PLANNER,
-    "planners/selective": _PLANNER,
+    "planners/selective": {*_PLANNER, "order"},
 }
 
 

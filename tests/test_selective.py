@@ -100,6 +100,44 @@ def test_without_a_link_stages_run_again() -> None:
     assert found.makespan <= ms.rotor(chain, 30, 0.0).makespan
 
 
+def test_ops_change_places_where_that_saves_memory() -> None:
+    """Two branches, listed one beside the other: one after the other, nothing runs again."""
+    sizes = {"in": 1, "y1": 10, "y2": 10, "g1": 1, "g2": 1}
+    reads = {"f1": ["in"], "f2": ["in"], "b1": ["y1"], "b2": ["y2"]}
+    writes = {"f1": "y1", "f2": "y2", "b1": "g1", "b2": "g2"}
+    listed = ("f1", "f2", "b1", "b2")
+    graph = ms.Graph.from_json(
+        {
+            "format": "memsched-graph/1",
+            "name": "branches",
+            "batch": 1,
+            "resident": 0,
+            "tensors": [
+                {"name": t, "size": size, "role": "input" if t == "in" else "activation"} for t, size in sizes.items()
+            ],
+            "ops": [
+                {
+                    "name": op,
+                    "phase": "fwd",
+                    "kind": "op",
+                    "layer": 0,
+                    "reads": reads[op],
+                    "writes": [writes[op]],
+                    "choices": [{"alg": "default", "time": 1.0, "workspace": 0}],
+                }
+                for op in listed
+            ],
+        }
+    )
+    found = ms.selective(graph, 13, 0.0, moves=0)
+    assert found.makespan == 4.0
+    assert found.optimal
+    assert ms.validate(found).proven
+    runs = [step["run"] for step in found.schedule.steps if "run" in step]
+    assert sorted(runs) == sorted(listed)
+    assert runs != list(listed)
+
+
 def test_bad_options_are_named() -> None:
     graph = ms.profiles.load_graph("resnet18-224-b32")
     for name, value in (("moves", -1), ("seed", 1.5), ("time_limit", -1)):

@@ -3,12 +3,14 @@
 #include "memsched/bounds/cut_bound.h"
 #include "memsched/build/gap_builder.h"
 #include "memsched/build/wanted.h"
+#include "memsched/planners/selective/orders.h"
 #include "memsched/simulate/simulate.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 using namespace memsched;
 using namespace memsched::testing;
@@ -118,4 +120,40 @@ TEST_CASE("plans of random classes run, within their capacity and above the boun
     }
     CHECK(built > 150);
     CHECK(50 * failed < linked); // with a link nearly everything has a way
+}
+
+TEST_CASE("a tidied order is an order") {
+    const auto random_graph = [](Dice& dice) {
+        GraphData data;
+        for (int k = 0; k < 12; ++k) {
+            const std::string name = std::to_string(k);
+            data.tensors.push_back({name, dice.roll(0, 9), Role::activation});
+            Op op{name, Phase::forward, "op", 0, {}, {k}, {{"default", 1, 0}}, false, {}, {}};
+            for (int t = 0; t < k; ++t) {
+                if (dice.roll(0, 4) == 0) {
+                    op.reads.push_back(t);
+                }
+            }
+            data.ops.push_back(op);
+        }
+        return Graph(std::move(data));
+    };
+    Dice dice(22);
+    int changed = 0;
+    for (int round = 0; round < 200; ++round) {
+        const Graph graph = random_graph(dice);
+        std::vector<OpId> listed(graph.ops().size());
+        std::iota(listed.begin(), listed.end(), 0);
+        const std::vector<OpId> order = tidied(graph, listed);
+        std::vector<OpId> sorted = order;
+        std::ranges::sort(sorted);
+        CHECK(sorted == listed);
+        const Graph moved = in_order(graph, order); // which checks that every op comes after what it reads
+        CHECK(moved.ops().size() == graph.ops().size());
+        changed += order != listed;
+        for (const std::vector<OpId>& other : other_orders(graph, Progress{})) {
+            CHECK(other != listed);
+        }
+    }
+    CHECK(changed > 10);
 }

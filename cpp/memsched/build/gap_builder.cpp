@@ -3,7 +3,6 @@
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace memsched {
@@ -32,8 +31,13 @@ GapBuilder::GapBuilder(const Graph& graph, const Device& device, const Progress&
             last[at(t)] = op;
         }
     }
+    Bytes largest = 0;
+    for (const Tensor& tensor : graph.tensors()) {
+        largest = std::max(largest, tensor.bytes);
+    }
     for (std::size_t t = 0; t < facts_.size(); ++t) {
         Fact& known = facts_[t];
+        known.small = graph.tensors()[t].bytes < largest / 1000;
         const Tensor& tensor = graph.tensors()[t];
         const auto id = static_cast<TensorId>(t);
         known.bytes = tensor.bytes;
@@ -66,7 +70,8 @@ void GapBuilder::reset() {
     repeated_ = 0;
     wanted_.reset(eviction_.forward_only ? turn_ : Wanted::never);
     state_.assign(facts_.size(), {});
-    present_.clear();
+    large_.clear();
+    small_.clear();
     outline_.events.clear();
     for (std::size_t t = 0; t < state_.size(); ++t) {
         if (graph_.tensors()[t].source()) {
@@ -80,8 +85,8 @@ void GapBuilder::arrive(TensorId tensor) {
     s.here = true;
     live_ += fact(tensor).bytes;
     if (fact(tensor).bytes > 0) {
-        s.place = static_cast<std::int32_t>(present_.size());
-        present_.push_back(tensor);
+        s.place = static_cast<std::int32_t>(present(tensor).size());
+        present(tensor).push_back(tensor);
     }
     wanted_.set(tensor, true);
 }
@@ -92,9 +97,10 @@ void GapBuilder::drop(TensorId tensor) {
     s.here = false;
     live_ -= fact(tensor).bytes;
     if (s.place >= 0) {
-        state(present_.back()).place = s.place;
-        present_[at(s.place)] = present_.back();
-        present_.pop_back();
+        std::vector<TensorId>& present = this->present(tensor);
+        state(present.back()).place = s.place;
+        present[at(s.place)] = present.back();
+        present.pop_back();
         s.place = -1;
     }
     wanted_.set(tensor, s.on_host);
@@ -139,11 +145,11 @@ GapBuilder::Price GapBuilder::price(TensorId tensor) {
     return travel <= again ? Price{travel, true} : Price{again, false};
 }
 
-TensorId GapBuilder::first_to_go() {
+TensorId GapBuilder::first_to_go(const std::vector<TensorId>& among) {
     TensorId found = -1;
     double least = std::numeric_limits<double>::infinity();
-    pace_.spend(8 * static_cast<std::int64_t>(present_.size()));
-    for (const TensorId t : present_) {
+    pace_.spend(8 * static_cast<std::int64_t>(among.size()));
+    for (const TensorId t : among) {
         if (state(t).locks > 0) {
             continue;
         }
@@ -151,12 +157,13 @@ TensorId GapBuilder::first_to_go() {
             return t;
         }
         const OpId next = std::min(wanted_.next(t), static_cast<OpId>(graph_.ops().size()));
-        double wait = begin_[at(next)] - begin_[at(now_)] + begin_.back() * 1e-9;
-        for (int k = 0; k < eviction_.roots; ++k) {
-            wait = std::sqrt(wait);
-        }
+        const double wait = begin_[at(next)] - begin_[at(now_)] + begin_.back() * 1e-9;
         const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(t)]);
-        const double score = price(t).seconds * weight / (static_cast<double>(fact(t).bytes) * wait);
+        double score = price(t).seconds * weight / static_cast<double>(fact(t).bytes);
+        for (int k = 0; k < eviction_.roots; ++k) { // to the power of 2^roots, which orders alike
+            score *= score;
+        }
+        score /= wait;
         if (score < least || (score == least && found >= 0 && t < found)) {
             least = score;
             found = t;
@@ -167,7 +174,8 @@ TensorId GapBuilder::first_to_go() {
 
 bool GapBuilder::make_room(Bytes bytes) {
     while (live_ + bytes > capacity_) {
-        const TensorId t = first_to_go();
+        TensorId t = first_to_go(large_);
+        t = t < 0 ? first_to_go(small_) : t;
         if (t < 0) {
             return false;
         }

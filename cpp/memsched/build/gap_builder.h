@@ -55,13 +55,14 @@ class GapBuilder {
         bool again = false;  // its writer may run again
         bool stays = false;  // never freed for good, as in the plain run: no op reads it
         bool result = false; // written, and no op reads it
+        bool small = false;  // it makes hardly any room
     };
     // Changing data, by tensor.
     struct State {
         bool here = false, on_host = false;
         std::int32_t locks = 0;
         std::int32_t gap = 0;    // the present one, or the next, counted from first_gap
-        std::int32_t place = -1; // in present_
+        std::int32_t place = -1; // in the list of those present
         Seconds touched = 0;     // the end of the last run that read or wrote it
     };
 
@@ -80,13 +81,14 @@ class GapBuilder {
     bool wanted_again(TensorId tensor) const;
     bool may_travel(TensorId tensor) const;
     Seconds sent(TensorId tensor) const;
-    TensorId first_to_go();
+    TensorId first_to_go(const std::vector<TensorId>& among);
     void arrive(TensorId tensor);
     void drop(TensorId tensor);
     void send(TensorId tensor);
     void touch(TensorId tensor, OpId op); // ends a gap, and begins the next
     void advance_events();
 
+    std::vector<TensorId>& present(TensorId tensor) { return fact(tensor).small ? small_ : large_; }
     const Fact& fact(TensorId tensor) const { return facts_[at(tensor)]; }
     State& state(TensorId tensor) { return state_[at(tensor)]; }
     const State& state(TensorId tensor) const { return state_[at(tensor)]; }
@@ -114,7 +116,7 @@ class GapBuilder {
     int depth_ = 0;
     std::size_t repeated_ = 0;
     std::vector<State> state_;
-    std::vector<TensorId> present_;               // on the device, with bytes
+    std::vector<TensorId> large_, small_;         // on the device, with bytes
     std::vector<std::int32_t> touched_, anchors_; // by tensor, and by event: see advance_events
     std::vector<PlanEvent> events_;
     Outline outline_;

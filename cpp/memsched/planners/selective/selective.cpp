@@ -2,6 +2,7 @@
 
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
+#include "memsched/planners/selective/orders.h"
 #include "memsched/planners/selective/starts.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/late_acceptance.h"
@@ -10,12 +11,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <random>
 
 namespace memsched {
 namespace {
 
 using Classes = std::vector<MapClass>;
+
+constexpr std::size_t most_finalists = 2; // searches that go on after a first look
 
 struct Decisions {
     Classes classes;
@@ -25,14 +29,23 @@ struct Decisions {
 
 class Search {
   public:
-    Search(const FixedChoices& fixed, const Device& device, Bytes budget, const Progress& progress)
-        : fixed_(fixed), linked_(device.d2h > 0 && device.h2d > 0), device_(device),
-          capacity_(std::min(budget, device.memory) - fixed.graph.resident()), builder_(fixed.graph, device, progress),
-          simulator_(fixed.graph, device, budget), progress_(progress) {
-        for (const Op& op : fixed.graph.ops()) {
+    // order: of the ops of the original graph; empty: as listed.
+    Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, Bytes budget, const Progress& progress)
+        : fixed_(std::move(fixed)), order_(std::move(order)), linked_(device.d2h > 0 && device.h2d > 0),
+          device_(device), capacity_(std::min(budget, device.memory) - fixed_.graph.resident()),
+          builder_(fixed_.graph, device, progress), simulator_(fixed_.graph, device, budget), progress_(progress) {
+        for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
         }
         least_ = total_;
+        double sum = 0;
+        for (std::size_t g = 0; g < builder_.gaps().size(); ++g) {
+            const TensorId tensor = builder_.gaps()[g].tensor;
+            if (linked_ || builder_.recomputable(tensor)) {
+                decisions_.push_back(g);
+                sums_.push_back(sum += static_cast<double>(fixed_.graph.tensor(tensor).bytes));
+            }
+        }
     }
 
     Seconds ask(const Classes& classes) { return ask(Decisions{classes, {}, eviction_}); }
@@ -54,11 +67,18 @@ class Search {
     bool stopped() { return (progress_.tick(0) && has_plan()) || best_ <= least_ * (1 + 1e-12); }
     bool has_plan() const { return best_ < Simulator::illegal; }
 
-    void start();
+    void begin(); // without cuts
+    void from_cuts();
     void walk(std::int64_t moves, std::uint64_t seed);
 
     Seconds makespan() const { return best_; }
-    StepList steps() const { return fixed_.on_original(steps_); }
+    StepList steps() const { // of the original graph
+        StepList list = fixed_.on_original(steps_);
+        for (Step& step : list.steps) {
+            step.id = step.verb == Verb::run && !order_.empty() ? order_[at(step.id)] : step.id;
+        }
+        return list;
+    }
     std::int64_t evaluations() const { return evaluations_; }
 
   private:
@@ -68,7 +88,8 @@ class Search {
     void change(Decisions& what, std::mt19937_64& random) const;
     MapClass other(std::size_t gap, MapClass now, std::mt19937_64& random) const;
 
-    const FixedChoices& fixed_;
+    const FixedChoices fixed_;
+    const std::vector<OpId> order_;
     bool linked_;
     Device device_;
     Bytes capacity_;
@@ -82,7 +103,7 @@ class Search {
     Seconds best_ = Simulator::illegal;
     std::int64_t evaluations_ = 0;
     std::vector<std::size_t> decisions_; // gaps that the walk may change
-    std::vector<double> weights_;        // their bytes, summed up
+    std::vector<double> sums_;           // of their bytes
 };
 
 // The price of travel: a coarse grid, and then finer steps.
@@ -100,12 +121,12 @@ void Search::from_prices() {
     };
     for (int roots = 0; roots <= 2; ++roots) {
         for (int k = 0; k < (linked_ ? 12 : 1); ++k) {
-            try_eviction({roots, link * 1e-5 * std::pow(3.0, k), false});
+            try_eviction({roots, link * 1e-5 * std::pow(3.0, k), true});
         }
     }
     const Eviction best = eviction_;
     for (int roots = 0; roots <= 2; ++roots) {
-        try_eviction({roots, best.travel, true});
+        try_eviction({roots, best.travel, false});
     }
     for (double factor = 2; linked_ && factor > 1.05; factor = std::sqrt(factor)) {
         for (const double change : {1 / factor, factor}) {
@@ -169,12 +190,18 @@ void Search::from_cuts(OpId p) {
     }
 }
 
-void Search::start() {
+void Search::begin() {
     ask(all(MapClass::keep));
     if (linked_ && !stopped()) {
         ask(all(MapClass::swap));
     }
     from_prices();
+}
+
+void Search::from_cuts() {
+    if (stopped()) {
+        return;
+    }
     const Lifetimes lifetimes(fixed_.graph);
     const auto fullest = std::max_element(lifetimes.usage.begin(), lifetimes.usage.end()) - lifetimes.usage.begin();
     std::vector<OpId> ops{static_cast<OpId>(fullest)};
@@ -212,8 +239,8 @@ void Search::change(Decisions& what, std::mt19937_64& random) const {
         if (random() % 2) {
             return decisions_[random() % decisions_.size()];
         }
-        const auto found = std::upper_bound(weights_.begin(), weights_.end(), share() * weights_.back());
-        return decisions_[std::min(static_cast<std::size_t>(found - weights_.begin()), decisions_.size() - 1)];
+        const auto found = std::upper_bound(sums_.begin(), sums_.end(), share() * sums_.back());
+        return decisions_[std::min(static_cast<std::size_t>(found - sums_.begin()), decisions_.size() - 1)];
     };
     const auto kind = random() % 10;
     if (kind < 2) {
@@ -234,14 +261,6 @@ void Search::change(Decisions& what, std::mt19937_64& random) const {
 }
 
 void Search::walk(std::int64_t moves, std::uint64_t seed) {
-    const std::vector<Gap>& gaps = builder_.gaps();
-    double sum = 0;
-    for (std::size_t g = 0; g < gaps.size(); ++g) {
-        if (linked_ || builder_.recomputable(gaps[g].tensor)) {
-            decisions_.push_back(g);
-            weights_.push_back(sum += static_cast<double>(fixed_.graph.tensor(gaps[g].tensor).bytes));
-        }
-    }
     if (decisions_.empty() || !has_plan()) {
         return;
     }
@@ -272,26 +291,48 @@ void Search::walk(std::int64_t moves, std::uint64_t seed) {
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
                                            std::uint64_t seed, const Progress& progress) {
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
-    const FixedChoices fast = fit_choices(graph, capacity), small = fit_choices(graph, 0);
-    Search first(fast, device, budget, progress), second(small, device, budget, progress);
-    Search* best = &first;
+    std::vector<std::unique_ptr<Search>> searches;
+    const auto begin = [&](FixedChoices fixed, std::vector<OpId> order) {
+        searches.push_back(std::make_unique<Search>(std::move(fixed), std::move(order), device, budget, progress));
+        searches.back()->begin();
+    };
+    const auto best = [&]() -> Search& {
+        return **std::ranges::min_element(searches, {}, [](const auto& search) { return search->makespan(); });
+    };
     try {
-        first.start();
-        if (fast.choice != small.choice && !first.stopped()) {
-            second.start();
-            best = second.makespan() < first.makespan() ? &second : best;
+        FixedChoices fast = fit_choices(graph, capacity), small = fit_choices(graph, 0);
+        const bool differ = fast.choice != small.choice;
+        begin(std::move(fast), {});
+        if (differ && !best().stopped()) {
+            begin(std::move(small), {});
         }
-        best->walk(moves, seed);
+        if (!best().stopped()) {
+            for (const std::vector<OpId>& order : other_orders(graph, progress)) {
+                begin(fit_choices(in_order(graph, order), capacity), order);
+            }
+        }
+        std::ranges::sort(searches, {}, [](const auto& search) { return search->makespan(); });
+        const std::size_t finalists = std::min(searches.size(), most_finalists);
+        for (std::size_t k = 0; k < finalists; ++k) {
+            searches[k]->from_cuts();
+        }
+        for (std::size_t k = 0; k < finalists; ++k) {
+            searches[k]->walk(moves / 5, seed);
+        }
+        best().walk(moves - moves / 5 * static_cast<std::int64_t>(finalists), seed + 1);
     } catch (const Stopped&) {
-        best = second.makespan() < first.makespan() ? &second : &first;
-        if (!best->has_plan()) {
+        if (searches.empty() || !best().has_plan()) {
             throw;
         }
     }
-    if (!best->has_plan()) {
+    if (!best().has_plan()) {
         return std::nullopt;
     }
-    return SelectiveSolution{best->steps(), best->makespan(), first.evaluations() + second.evaluations()};
+    std::int64_t evaluations = 0;
+    for (const auto& search : searches) {
+        evaluations += search->evaluations();
+    }
+    return SelectiveSolution{best().steps(), best().makespan(), evaluations};
 }
 
 } // namespace memsched

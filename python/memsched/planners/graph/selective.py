@@ -38,9 +38,9 @@ def selective(
     """Choose for each tensor, between any two of its uses, whether it stays, travels or its writer runs again.
 
     Whatever memory is short of, goes: first what is wanted late and is cheap to run again or to move, for its bytes.
-    The minimum cuts that prove the lower bound tell what to free before. The best of several hundred such plans is
-    improved by late acceptance hill climbing on the simulated makespan, which changes prices and decisions. Anytime;
-    at 1,000 ops a plan takes 0.5 to 5 ms, more where memory is scarce.
+    The minimum cuts that prove the lower bound tell what to free before, and several orders of the ops are tried. The
+    best of several hundred such plans is improved by late acceptance hill climbing on the simulated makespan, which
+    changes prices and decisions. Anytime; at 1,000 ops a plan takes 0.5 to 2 ms, more where memory is scarce.
 
     Parameters
     ----------

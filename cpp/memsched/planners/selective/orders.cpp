@@ -1,0 +1,139 @@
+#include "memsched/planners/selective/orders.h"
+
+#include "memsched/order/order.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace memsched {
+namespace {
+
+constexpr int most_sweeps = 3;
+constexpr int most_ticks = 1000; // of the search for the least peak: some tenths of a second
+
+class Tidying {
+  public:
+    Tidying(const Graph& graph, std::vector<OpId> order)
+        : graph_(graph), order_(std::move(order)), place_(order_.size()), readers_(graph.tensors().size()) {
+        for (std::size_t k = 0; k < order_.size(); ++k) {
+            place_[at(order_[k])] = static_cast<OpId>(k);
+            for (const TensorId t : graph.op(static_cast<OpId>(k)).reads) {
+                readers_[at(t)].push_back(static_cast<OpId>(k));
+            }
+        }
+    }
+
+    std::vector<OpId> order() const { return order_; }
+
+    bool delay() {
+        bool moved = false;
+        const std::vector<OpId> ops(order_.rbegin(), order_.rend());
+        for (const OpId op : ops) {
+            OpId first = static_cast<OpId>(order_.size());
+            for (const TensorId t : graph_.op(op).writes) {
+                for (const OpId reader : readers_[at(t)]) {
+                    first = std::min(first, place_[at(reader)]);
+                }
+            }
+            Bytes kept = 0; // longer than before
+            for (const TensorId t : graph_.op(op).reads) {
+                kept += graph_.writer(t) >= 0 && last_read(t) < first - 1 ? graph_.tensor(t).bytes : 0;
+            }
+            if (at(first) < order_.size() && written_bytes(graph_, graph_.op(op)) > kept) {
+                moved |= move(op, first - 1);
+            }
+        }
+        return moved;
+    }
+
+    bool advance() {
+        bool moved = false;
+        const std::vector<OpId> ops = order_;
+        for (const OpId op : ops) {
+            OpId earliest = 0;
+            Bytes freed = 0;
+            for (const TensorId t : graph_.op(op).reads) {
+                const OpId writer = graph_.writer(t);
+                earliest = std::max(earliest, writer < 0 ? 0 : place_[at(writer)] + 1);
+                if (writer < 0 || last_read(t) != place_[at(op)]) {
+                    continue;
+                }
+                freed += graph_.tensor(t).bytes;
+                for (const OpId reader : readers_[at(t)]) {
+                    earliest = std::max(earliest, reader == op ? 0 : place_[at(reader)] + 1);
+                }
+            }
+            if (freed > written_bytes(graph_, graph_.op(op))) {
+                moved |= move(op, earliest);
+            }
+        }
+        return moved;
+    }
+
+  private:
+    OpId last_read(TensorId tensor) const {
+        OpId last = -1;
+        for (const OpId reader : readers_[at(tensor)]) {
+            last = std::max(last, place_[at(reader)]);
+        }
+        return last;
+    }
+
+    bool move(OpId op, OpId to) {
+        const auto from = place_[at(op)];
+        const auto begin = order_.begin();
+        if (from < to) {
+            std::rotate(begin + from, begin + from + 1, begin + to + 1);
+        } else {
+            std::rotate(begin + to, begin + from, begin + from + 1);
+        }
+        for (OpId k = std::min(from, to); k <= std::max(from, to); ++k) {
+            place_[at(order_[at(k)])] = k;
+        }
+        return from != to;
+    }
+
+    const Graph& graph_;
+    std::vector<OpId> order_, place_;
+    std::vector<std::vector<OpId>> readers_; // by tensor
+};
+
+} // namespace
+
+std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order) {
+    Tidying tidying(graph, std::move(order));
+    for (int sweep = 0; sweep < most_sweeps; ++sweep) {
+        const bool later = tidying.delay(), earlier = tidying.advance();
+        if (!later && !earlier) {
+            break;
+        }
+    }
+    return tidying.order();
+}
+
+Graph in_order(const Graph& graph, const std::vector<OpId>& order) {
+    GraphData data{graph.name(), graph.batch(), graph.resident(), graph.tensors(), {}};
+    for (const OpId op : order) {
+        data.ops.push_back(graph.op(op));
+    }
+    return Graph(std::move(data));
+}
+
+std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& progress) {
+    std::vector<OpId> listed(graph.ops().size());
+    std::iota(listed.begin(), listed.end(), 0);
+    int ticks = 0;
+    const Progress some{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
+    std::vector<std::uint8_t> keep; // results, as in every plan
+    for (TensorId t = 0; at(t) < graph.tensors().size(); ++t) {
+        keep.push_back(graph.writer(t) >= 0 && !graph.read(t) && !graph.taped(t));
+    }
+    std::vector<OpId> low = order::least_memory_order(order::order_problem(graph, keep), some).order;
+    std::vector<std::vector<OpId>> all{tidied(graph, listed), tidied(graph, low), low};
+    std::ranges::sort(all);
+    const auto beyond = std::unique(all.begin(), all.end());
+    all.erase(std::remove(all.begin(), beyond, listed), all.end());
+    return all;
+}
+
+} // namespace memsched
