@@ -193,6 +193,8 @@ class TestCompare:
                 assert outcome["makespan"] >= bound * (1 - 1e-9)
         assert "12.2 GB/s" in text
         assert "the profile's link_bandwidth" in text
+        assert document["not_asked"] == ms.not_asked(ms.profiles.load(SMALL))
+        assert all(name in text for name in document["not_asked"])
         assert document["memory_percent"] == pytest.approx(40)
         assert json.loads(Path("figures.json").read_text())["problem"] == SMALL
         best = document["planners"][document["best"]]["makespan"]

@@ -110,3 +110,14 @@ def test_pebbles_has_what_is_left_of_the_time_of_all(monkeypatch: pytest.MonkeyP
     ms.plan(ms.to_graph(CHAIN), 24, 2.0, time_limit=limit)
     assert given
     assert all(one is not None and 0 < one < 0.4 if limit else one is None for one in given)
+
+
+@pytest.mark.parametrize("problem", [CHAIN, ms.to_graph(CHAIN)], ids=["chain", "graph"])
+def test_every_planner_is_asked_or_has_a_reason(problem: ms.Chain | ms.Graph) -> None:
+    found, others = ms.compare(problem, 30, 2.0, time_limit=0.02), ms.not_asked(problem)
+    assert sorted([*found, *others]) == sorted(PLANNERS)
+    for name, reason in others.items():
+        by_name = ms.compare(problem, 30, 2.0, planners=["tflms", name], time_limit=0.02)[name]
+        refused = isinstance(by_name, ms.InvalidInputError)
+        assert refused == (reason == "it takes chains"), name
+        assert refused or "run only by name" in reason

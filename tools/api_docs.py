@@ -45,7 +45,7 @@ GROUPS: dict[str, list[str]] = {
     ],
     "Planners of graphs": [],
     "Lower bounds": ["bounds", "Bounds"],
-    "Comparing": ["compare", "plan", "frontier", "Frontier", "feature_map_classes"],
+    "Comparing": ["compare", "not_asked", "plan", "frontier", "Frontier", "feature_map_classes"],
     "Sweeps": ["sweep", "Sweep", "SweepProgress", "read_store", "plan_again"],
     "Profiles": ["profiles"],
     "Pictures and traces": [

@@ -18,7 +18,7 @@ from memsched.arena.order import Order, order
 from memsched.arena.placement import Placement, write_placement
 from memsched.errors import InfeasibleError, InvalidInputError, LimitError, MemschedError, ScheduleError, StoreError
 from memsched.planners import *  # noqa: F403
-from memsched.planners.registry import min_memory
+from memsched.planners.registry import min_memory, not_asked
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import peak_memory, simulate
@@ -71,6 +71,7 @@ __all__ = [
     "feature_map_classes",
     "frontier",
     "min_memory",
+    "not_asked",
     "order",
     "peak_memory",
     "place",

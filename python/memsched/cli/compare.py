@@ -22,7 +22,7 @@ from memsched.cli.show import (
     working,
 )
 from memsched.errors import InfeasibleError, MemschedError
-from memsched.planners.registry import PLANNERS, min_memory, planner_named, planners_of
+from memsched.planners.registry import PLANNERS, min_memory, not_asked, planner_named, planners_of
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.budget import memory_percent
 from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
@@ -84,7 +84,7 @@ def _table(outcomes: Outcomes) -> Table:
     return table
 
 
-def _notes(outcomes: Outcomes) -> list[str]:
+def _notes(outcomes: Outcomes, others: dict[str, str]) -> list[str]:
     notes = [
         f"{name} failed: {outcome}"
         for name, outcome in outcomes.items()
@@ -92,7 +92,8 @@ def _notes(outcomes: Outcomes) -> list[str]:
     ]
     if any(isinstance(outcome, Result) for outcome in outcomes.values()):
         notes.append("* least makespan; optimal: proven, it meets the lower bound")
-    return notes
+    groups = {reason: [name for name in others if others[name] == reason] for reason in others.values()}
+    return [*notes, *(f"not asked: {', '.join(names)} ({reason})" for reason, names in groups.items())]
 
 
 def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
@@ -107,7 +108,9 @@ def _outcome_json(outcome: Result | MemschedError) -> dict[str, Any]:
     }
 
 
-def _comparison(problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes) -> dict[str, Any]:
+def _comparison(
+    problem: Problem, device: Device, origin: str, known: Bounds, outcomes: Outcomes, others: dict[str, str]
+) -> dict[str, Any]:
     results = {name: found for name, found in outcomes.items() if isinstance(found, Result)}
     return {
         "problem": problem.name,
@@ -120,6 +123,7 @@ def _comparison(problem: Problem, device: Device, origin: str, known: Bounds, ou
         "bounds": fields(known, *BOUNDS),
         "best": min(results, key=lambda name: results[name].makespan, default=None),
         "planners": {name: _outcome_json(outcome) for name, outcome in outcomes.items()},
+        "not_asked": others,
     }
 
 
@@ -158,7 +162,8 @@ def compare(
 
     "/ bound" is the makespan over the lower bound for the planner's kind of plans: pofo, rotor, pooch and superneurons
     recompute, the others do not; plans in rounds are compared with plans in the same rounds. For a planner without a
-    plan, the memory it needs is shown. The exit status is 0 when at least one planner has a plan, and 3 when none has.
+    plan, the memory it needs is shown, and for one that was not asked, why. The exit status is 0 when at least one
+    planner has a plan, and 3 when none has.
     """
     check_writable(output)
     for name in planners:
@@ -166,6 +171,7 @@ def compare(
     pieces, limit = chunk_and_limit(chunk, time_limit)
     loaded = load_problem(problem)
     names = list(dict.fromkeys(planners)) or planners_of(loaded)
+    others = {} if planners else not_asked(loaded)
     device, origin = machine.build(loaded)
     with working("planning") as say:
         outcomes = run_planners(
@@ -177,13 +183,13 @@ def compare(
             progress=lambda name: say(f"planning: {name}"),
         )
         known = bounds(loaded, device=device, time_limit=0.0)
-    document = _comparison(loaded, device, origin, known, outcomes)
+    document = _comparison(loaded, device, origin, known, outcomes, others)
     if output is not None:
         write_document(output, plain(document))
     if as_json:
         print_json(document)
     else:
-        print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes))
+        print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes, others))
     if not any(isinstance(found, Result) for found in outcomes.values()):
         complain(f"no planner has a plan: {_least(outcomes)}")
         context.exit(3)

@@ -7,6 +7,7 @@ from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.problem import ChunkLike, Problem, least_memory
+from memsched.support.docstrings import documented
 
 PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name in planners.__all__}
 """In the order of lists. On ties `plan` takes the first."""
@@ -16,6 +17,40 @@ def planners_of(problem: Problem) -> list[str]:
     """The planners that run by default: those of chains, or those of graphs and families, without `by_name`."""
     kind = "chain" if isinstance(problem, Chain) else "graph"
     return [name for name, entry in PLANNERS.items() if kind in entry.problems and not entry.by_name]
+
+
+@documented
+def not_asked(problem: Problem) -> dict[str, str]:
+    """Say of each planner that `compare` does not run by default on this problem why.
+
+    Parameters
+    ----------
+    problem : Chain, Graph or GraphFamily
+
+    Returns
+    -------
+    dict
+        Planner name -> reason, in the order of the registry. With what `compare` returns, it has every planner once.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
+    >>> ms.not_asked(ms.to_graph(chain))["rotor"]
+    'it takes chains'
+    """
+    kind = "chain" if isinstance(problem, Chain) else "graph"
+    asked = planners_of(problem)
+    return {name: _why_not(entry, kind) for name, entry in PLANNERS.items() if name not in asked}
+
+
+def _why_not(entry: Planner, kind: str) -> str:
+    if kind == "graph" and not entry.takes_graphs:
+        return "it takes chains"
+    if kind in entry.problems:
+        return f"{entry.by_name}; run only by name"
+    listed = "chains" if kind == "graph" else "graphs and families"
+    return f"it is for {listed}; run only by name" + (f"; {entry.by_name}" if entry.by_name else "")
 
 
 def check_planner(name: str) -> None:
