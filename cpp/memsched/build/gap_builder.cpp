@@ -8,7 +8,8 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t most_repeats = 8;       // runs per op, on average
+constexpr std::size_t most_repeats = 8; // runs per op, on average
+constexpr std::size_t shortlist_size = 64;
 constexpr std::int64_t patience = 20'000'000; // steps for a first plan, whatever the limit: about a tenth of a second
 
 } // namespace
@@ -72,6 +73,8 @@ void GapBuilder::reset() {
     state_.assign(facts_.size(), {});
     large_.clear();
     small_.clear();
+    shortlist_.clear();
+    still_good_ = 0;
     outline_.events.clear();
     for (std::size_t t = 0; t < state_.size(); ++t) {
         if (graph_.tensors()[t].source()) {
@@ -145,37 +148,77 @@ GapBuilder::Price GapBuilder::price(TensorId tensor) {
     return travel <= again ? Price{travel, true} : Price{again, false};
 }
 
-TensorId GapBuilder::first_to_go(const std::vector<TensorId>& among) {
+double GapBuilder::score(TensorId tensor) {
+    if (state(tensor).locks > 0) {
+        return Wanted::impossible;
+    }
+    if (!wanted_again(tensor)) {
+        return -1;
+    }
+    const OpId next = std::min(wanted_.next(tensor), static_cast<OpId>(graph_.ops().size()));
+    const double wait = begin_[at(next)] - begin_[at(now_)] + begin_.back() * 1e-9;
+    const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(tensor)]);
+    double score = price(tensor).seconds * weight / static_cast<double>(fact(tensor).bytes);
+    for (int k = 0; k < eviction_.roots; ++k) { // to the power of 2^roots, which orders alike
+        score *= score;
+    }
+    return score / wait;
+}
+
+TensorId GapBuilder::least_of(const std::vector<TensorId>& among) {
     TensorId found = -1;
-    double least = std::numeric_limits<double>::infinity();
+    double least = Wanted::impossible;
     pace_.spend(8 * static_cast<std::int64_t>(among.size()));
     for (const TensorId t : among) {
-        if (state(t).locks > 0) {
-            continue;
-        }
-        if (!wanted_again(t)) {
-            return t;
-        }
-        const OpId next = std::min(wanted_.next(t), static_cast<OpId>(graph_.ops().size()));
-        const double wait = begin_[at(next)] - begin_[at(now_)] + begin_.back() * 1e-9;
-        const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(t)]);
-        double score = price(t).seconds * weight / static_cast<double>(fact(t).bytes);
-        for (int k = 0; k < eviction_.roots; ++k) { // to the power of 2^roots, which orders alike
-            score *= score;
-        }
-        score /= wait;
-        if (score < least || (score == least && found >= 0 && t < found)) {
-            least = score;
+        const double one = state(t).here ? score(t) : Wanted::impossible;
+        if (one < least || (one == least && found >= 0 && t < found)) {
+            least = one;
             found = t;
         }
     }
     return found;
 }
 
+void GapBuilder::shortlist(TensorId tensor) {
+    if (!state(tensor).listed && !fact(tensor).small) {
+        state(tensor).listed = true;
+        shortlist_.push_back(tensor);
+    }
+}
+
+void GapBuilder::make_shortlist() {
+    for (const TensorId t : shortlist_) {
+        state(t).listed = false;
+    }
+    shortlist_.clear();
+    scores_.clear();
+    pace_.spend(8 * static_cast<std::int64_t>(large_.size()));
+    for (const TensorId t : large_) {
+        scores_.emplace_back(score(t), t);
+    }
+    const auto count = std::min(shortlist_size, scores_.size());
+    std::nth_element(scores_.begin(), scores_.begin() + static_cast<std::ptrdiff_t>(count), scores_.end());
+    for (std::size_t k = 0; k < count; ++k) {
+        shortlist(scores_[k].second);
+    }
+    still_good_ = shortlist_size / 2;
+}
+
+TensorId GapBuilder::first_to_go() {
+    TensorId found = -1;
+    if (large_.size() > 2 * shortlist_size) {
+        if (still_good_-- <= 0 || shortlist_.size() > 2 * shortlist_size) {
+            make_shortlist();
+        }
+        found = least_of(shortlist_);
+    }
+    found = found < 0 ? least_of(large_) : found;
+    return found < 0 ? least_of(small_) : found;
+}
+
 bool GapBuilder::make_room(Bytes bytes) {
     while (live_ + bytes > capacity_) {
-        TensorId t = first_to_go(large_);
-        t = t < 0 ? first_to_go(small_) : t;
+        const TensorId t = first_to_go();
         if (t < 0) {
             return false;
         }
@@ -290,10 +333,12 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
     clock_ += op.choices[0].time;
     for (const TensorId t : op.writes) {
         state(t).touched = clock_;
+        shortlist(t);
     }
     for (const TensorId t : op.reads) {
         --state(t).locks;
         state(t).touched = clock_;
+        shortlist(t);
     }
     return true;
 }

@@ -8,6 +8,7 @@
 #include "memsched/model/device.h"
 
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -63,6 +64,7 @@ class GapBuilder {
         std::int32_t locks = 0;
         std::int32_t gap = 0;    // the present one, or the next, counted from first_gap
         std::int32_t place = -1; // in the list of those present
+        bool listed = false;     // in shortlist_
         Seconds touched = 0;     // the end of the last run that read or wrote it
     };
 
@@ -81,7 +83,11 @@ class GapBuilder {
     bool wanted_again(TensorId tensor) const;
     bool may_travel(TensorId tensor) const;
     Seconds sent(TensorId tensor) const;
-    TensorId first_to_go(const std::vector<TensorId>& among);
+    double score(TensorId tensor); // what has the least goes first; infinity: it cannot go
+    TensorId least_of(const std::vector<TensorId>& among);
+    TensorId first_to_go();
+    void make_shortlist();
+    void shortlist(TensorId tensor);
     void arrive(TensorId tensor);
     void drop(TensorId tensor);
     void send(TensorId tensor);
@@ -116,7 +122,11 @@ class GapBuilder {
     int depth_ = 0;
     std::size_t repeated_ = 0;
     std::vector<State> state_;
-    std::vector<TensorId> large_, small_;         // on the device, with bytes
+    std::vector<TensorId> large_, small_; // on the device, with bytes
+    // Of many large ones, those with the least score when this list was made, and those that were touched since.
+    std::vector<TensorId> shortlist_;
+    std::vector<std::pair<double, TensorId>> scores_;
+    std::int64_t still_good_ = 0;                 // for so many choices
     std::vector<std::int32_t> touched_, anchors_; // by tensor, and by event: see advance_events
     std::vector<PlanEvent> events_;
     Outline outline_;
