@@ -103,17 +103,18 @@ def report(rows: list[Row]) -> str:
     tried = "\n".join(
         "* " + line
         for line in (
-            "Before there were prices, what was brought back went by Belady's rule, and boundaries of segments were held: "
-            "1.41 % on average and 29 points above 3 % from a share of 0.2 up, and 8 to 320 % on average at 0.1.",
-            "The listed order alone: detector-640-b16-bf16 at a share of 0.3 without a link stays 2.5 % above the bound; "
-            "tidied from the order of the least peak it is 0.7 %. vit-224-b64-bf16 at 0.1: 15.9 and 5.9 %.",
-            "Prices that count once what is needed twice: the same to a tenth of a point on resnet50, unet and detector "
-            "at 0.1 and 0.2, and slower.",
+            "Before there were prices, what was brought back went by Belady's rule, and boundaries of segments were "
+            "held: 1.41 % on average and 29 points above 3 % from a share of 0.2 up, and 8 to 320 % on average at 0.1.",
+            "The listed order alone: detector-640-b16-bf16 at a share of 0.3 without a link stays 2.5 % above the "
+            "bound; tidied from the order of the least peak it is 0.7 %. vit-224-b64-bf16 at 0.1: 15.9 and 5.9 %.",
+            "Prices that count once what is needed twice: the same to a tenth of a point on resnet50 and detector at "
+            "0.1 and 0.2, and slower.",
             "More moves: unet-64-b32-bf16 at 0.2 without a link goes from 2.9 % with 1,000 to 2.4 % with 10,000 and "
             "2.1 % with 40,000.",
-            "For the bound, a linear program over many moments at once (what is held at each, what runs again between): "
-            "resnet50-224-b128-bf16 at 0.1 without a link, 123 moments: 21.8 % over the time of all ops, in the listed "
-            "order only, where the cut at one op proves 22.2 %. graphnet-40k-b1-bf16 at 0.2, 53 moments: 11.7 and 13.3 %.",
+            "For the bound, a linear program over many moments at once (what is held at each, what runs again "
+            "between), in the listed order only: resnet50-224-b128-bf16 at 0.1 without a link, 123 moments: 21.8 % "
+            "over the time of all ops, where the cut at one op proves 22.2 %. graphnet-40k-b1-bf16 at 0.2, 53 "
+            "moments: 11.7 and 13.3 %.",
         )
     )
     parts = [
