@@ -12,9 +12,11 @@ from bench.profiles.graphs import numbers, structure
 from bench.profiles.kernels import CudaKernels
 from bench.profiles.models import images, language, other, vision
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import memsched as ms
 from memsched.torch.machines import machine
+from memsched.torch.profile import profile
 from memsched.torch.recorder.record import graph_all
 from memsched.torch.roofline import Roofline, describe
 
@@ -147,6 +149,22 @@ def record(name: str) -> ms.Graph:
             reorderable=True,
             repeatable=True,
         ).graph
+
+
+def record_chain(name: str) -> ms.Chain:
+    """A step in bfloat16 as a chain, without the optimiser; nothing is computed or allocated."""
+    step = STEPS[name.removesuffix("-bf16")]
+    dtype = torch.bfloat16 if step.weights else torch.float32
+    before = torch.get_default_dtype()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        torch.set_default_dtype(dtype)
+        try:
+            model = step.make().train()
+        finally:
+            torch.set_default_dtype(before)
+        args = tuple(torch.empty(shape, dtype=dtype if kind is None else kind) for shape, kind in step.inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not step.weights):
+        return profile(model, args, device=MACHINE, name=name)
 
 
 def document(name: str) -> dict[str, Any]:
