@@ -138,6 +138,17 @@ def test_ops_change_places_where_that_saves_memory() -> None:
     assert runs != list(listed)
 
 
+@pytest.mark.parametrize("unit", [0.0, 1e-30, 1.0, 1e30])
+def test_times_of_any_unit_have_a_plan(unit: float) -> None:
+    """Also without any time: what goes first is still decided."""
+    chain = ms.Chain([unit] * 4, [unit] * 4, [2] * 5, [1] * 5, saved=[9, 9, 9, 9])
+    least = ms.min_memory(ms.to_graph(chain))
+    found = ms.selective(chain, least + 14, 0.0, moves=20)
+    assert found.recomputed
+    assert found.makespan <= 12 * unit
+    assert ms.selective(chain, least, 1e9, moves=20).makespan >= 8 * unit
+
+
 def test_bad_options_are_named() -> None:
     graph = ms.profiles.load_graph("resnet18-224-b32")
     for name, value in (("moves", -1), ("seed", 1.5), ("time_limit", -1)):

@@ -116,7 +116,6 @@ void GapBuilder::send(TensorId tensor) {
         s.on_host = true;
         host_left_ -= fact(tensor).bytes;
         link_free_ = sent(tensor);
-        clock_ = std::max(clock_, link_free_);
     }
     drop(tensor);
 }
@@ -156,9 +155,11 @@ double GapBuilder::score(TensorId tensor) {
         return -1;
     }
     const OpId next = std::min(wanted_.next(tensor), static_cast<OpId>(graph_.ops().size()));
-    const double wait = begin_[at(next)] - begin_[at(now_)] + begin_.back() * 1e-9;
+    const Seconds unit = begin_.back() > 0 ? begin_.back() : 1;
+    const double wait = (begin_[at(next)] - begin_[at(now_)]) / unit + 1e-9;
     const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(tensor)]);
-    double score = price(tensor).seconds * weight / static_cast<double>(fact(tensor).bytes);
+    double score = price(tensor).seconds / unit * weight *
+                   (static_cast<double>(capacity_) / static_cast<double>(fact(tensor).bytes));
     for (int k = 0; k < eviction_.roots; ++k) { // to the power of 2^roots, which orders alike
         score *= score;
     }
@@ -223,7 +224,9 @@ bool GapBuilder::make_room(Bytes bytes) {
             return false;
         }
         if (wanted_again(t) && price(t).travels) {
+            const bool waits = !state(t).on_host;
             send(t);
+            clock_ = waits ? std::max(clock_, link_free_) : clock_; // the memory is free then
         } else {
             drop(t);
         }
