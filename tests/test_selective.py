@@ -100,6 +100,15 @@ def test_without_a_link_stages_run_again() -> None:
     assert found.makespan <= ms.rotor(chain, 30, 0.0).makespan
 
 
+def test_an_impossible_memory_is_told_from_one_without_a_plan() -> None:
+    """Dropout runs once, so its outputs must be held: at a tenth of the range they do not fit beside the loss."""
+    graph = ms.profiles.load_graph("gpt2-1024-b8")
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    with pytest.raises(ms.InfeasibleError, match="no plan exists"):
+        ms.selective(graph, least + (peak - least) // 10, 0.0)
+    assert ms.selective(graph, least + 13 * (peak - least) // 100, 0.0, moves=0).gap < 0.01
+
+
 def test_ops_change_places_where_that_saves_memory() -> None:
     """Two branches, listed one beside the other: one after the other, nothing runs again."""
     sizes = {"in": 1, "y1": 10, "y2": 10, "g1": 1, "g2": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from memsched import _core
@@ -9,6 +10,7 @@ from memsched._core import Device
 from memsched.planners import minimum
 from memsched.planners.call import begin, over_at, seconds_left
 from memsched.planners.entry import Planner
+from memsched.problems.bounds import recompute_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of
 from memsched.result import Result
 from memsched.support import checks
@@ -62,8 +64,8 @@ def selective(
     Raises
     ------
     InfeasibleError
-        Some op needs more than M bytes; or, without a link or with a small host, no plan was found: `.min_memory` is
-        the plain peak, but less may do.
+        Some op needs more than M bytes; or, without a link or with a small host, no plan was found, or the bound proves
+        that none exists, as the message says: `.min_memory` is the plain peak, but less may do.
     LimitError
         The time is over before there is a plan.
 
@@ -101,5 +103,7 @@ def selective(
         progress,
     )
     if schedule is None:
-        raise call.no_plan(peak_of(call.graph), "what cannot travel does not fit, in any mixture tried", enough=True)
+        proven = math.isinf(recompute_bound(call.graph, call.device))
+        reason = "no plan exists: what must be held does not fit" if proven else "no mixture that was tried fits"
+        raise call.no_plan(peak_of(call.graph), reason, enough=True)
     return call.result({**params, "evaluations": evaluations}, schedule)
