@@ -9,7 +9,8 @@ namespace memsched {
 namespace {
 
 constexpr int most_sweeps = 3;
-constexpr int most_ticks = 1000; // of the search for the least peak: some tenths of a second
+constexpr std::size_t random_ops = 300; // in all random orders, of which small graphs have many
+constexpr int most_ticks = 1000;        // of the search for the least peak: some tenths of a second
 
 class Tidying {
   public:
@@ -128,8 +129,13 @@ std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& 
     for (TensorId t = 0; at(t) < graph.tensors().size(); ++t) {
         keep.push_back(graph.writer(t) >= 0 && !graph.read(t) && !graph.taped(t));
     }
-    std::vector<OpId> low = order::least_memory_order(order::order_problem(graph, keep), some).order;
+    const order::Problem problem = order::order_problem(graph, keep);
+    std::vector<OpId> low = order::least_memory_order(problem, some).order;
     std::vector<std::vector<OpId>> all{tidied(graph, listed), tidied(graph, low), low};
+    for (std::size_t seed = 1; seed * graph.ops().size() <= random_ops; ++seed) {
+        all.push_back(order::random_order(problem, 0, seed, some));
+    }
+    std::erase_if(all, [&](const std::vector<OpId>& order) { return order.size() < listed.size(); }); // out of time
     std::ranges::sort(all);
     const auto beyond = std::unique(all.begin(), all.end());
     all.erase(std::remove(all.begin(), beyond, listed), all.end());
