@@ -42,6 +42,31 @@ def test_a_plan_from_classes_tells_its_classes(graph: ms.Graph, data: st.DataObj
         assert one == other or other == "recompute"  # a second output of an op that runs again
 
 
+def test_an_output_that_is_there_does_not_keep_its_op_from_running_again() -> None:
+    """B reads both outputs of F, of which one has no bytes and stays."""
+    op = {"phase": "fwd", "kind": "conv", "layer": 0, "choices": [{"alg": "a", "time": 1.0, "workspace": 0}]}
+    tensors = {"x": (0, "input"), "y": (0, "activation"), "mask": (1, "activation"), "z": (0, "activation")}
+    graph = ms.Graph.from_json(
+        {
+            "format": "memsched-graph/1",
+            "name": "two outputs",
+            "batch": 1,
+            "resident": 0,
+            "tensors": [{"name": name, "size": size, "role": role} for name, (size, role) in tensors.items()],
+            "ops": [
+                op | {"name": "F", "reads": ["x"], "writes": ["y", "mask"]},
+                op | {"name": "G", "reads": ["y"], "writes": ["z"]},
+                op | {"name": "B", "phase": "bwd", "reads": ["y", "mask", "z"], "writes": []},
+            ],
+        }
+    )
+    assert _core.feature_maps(graph) == [2]  # the mask
+    codes = np.array([2], np.uint8)
+    schedule = _core.class_schedule(graph, ms.Device(10, 1.0), 0, codes, planner={"name": "by hand"})
+    assert schedule is not None
+    assert [step["run"] for step in schedule.steps if "run" in step] == ["F", "G", "F", "B"]
+
+
 def test_classes_of_planners() -> None:
     graph = ms.profiles.analytic("resnet50", 256).graph
     classes = ms.feature_map_classes(ms.swap_all(graph, device=DEVICE))

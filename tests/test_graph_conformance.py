@@ -104,17 +104,17 @@ def test_the_least_memory_is_enough_and_one_byte_less_is_not(planner: str, case:
 @given(graph=graphs())
 def test_without_a_link_everything_stays_or_nothing_runs(planner: str, graph: ms.Graph) -> None:
     enough = needs(planner, graph, 1, 0) or 1
-    # modnn may take algorithms with less workspace, olla another order, and checkmate runs ops again
-    assert enough >= ms.peak_memory(graph) or planner in ("modnn", "olla", "checkmate")
+    # modnn may take algorithms with less workspace, olla and selective another order, and checkmate runs ops again
+    assert enough >= ms.peak_memory(graph) or planner in ("modnn", "olla", "checkmate", "selective")
     result = run(planner, graph, enough, 0)
     check(result, enough)
     assert result.offloaded == ()
     assert result.recomputed == () or planner in ("checkmate", "selective")  # it may pay for a faster algorithm
     if enough > 1:
         needed = needs(planner, graph, enough - 1)
-        if planner in ("pooch", "selective") and needed is None:  # they may compute again
+        if planner == "pooch" and needed is None:  # it may compute again
             assert run(planner, graph, enough - 1).recomputed
-        else:
+        elif planner != "selective" or needed is not None:  # it may do so in another order, too
             assert needed == enough or (planner == "modnn" and needed is not None)  # it may fail again with more
 
 

@@ -270,8 +270,8 @@ def test_an_estimate_of_pofo_is_finite_or_there_is_none() -> None:
 
 def test_a_sweep_keeps_a_plan_whose_gap_is_beyond_the_largest_double() -> None:
     """The gap was infinite, and the sweep called its own store damaged and gave none of its rows."""
-    chain = ms.Chain([1e-300] * 3, [1e-300] * 3, [4] * 4, [4] * 4, saved=[8] * 3)
-    (row,) = ms.sweep(chain, ["pooch"], memory=[24], beta=[1e-20])
+    chain = ms.Chain([1e-300] * 4, [1e-300] * 4, [1, 5, 4, 3, 5], [2, 1, 5, 6, 3], saved=[6, 6, 4, 6])
+    (row,) = ms.sweep(chain, ["pooch"], memory=[20], beta=[1e-20])
     assert row["makespan"] / row["lower_bound"] == inf
     assert row["gap"] == np.finfo(float).max
     assert not row["optimal"]

@@ -206,16 +206,17 @@ bool ClassBuilder::run(OpId id) {
 }
 
 bool ClassBuilder::run_op(OpId id, const Op& op) {
-    for (const bool again : {true, false}) { // recompute first: that needs the most room
-        for (const TensorId t : op.reads) {
-            if (again != (!fact(t).map || state(t).kind == MapClass::recompute)) {
-                continue;
-            }
-            if (!bring(t)) {
-                return false;
-            }
-            ++state(t).locks;
+    // Recompute first: that needs the most room, and writes again what is there.
+    std::vector<TensorId> order = op.reads;
+    std::ranges::stable_sort(order, {}, [&](TensorId t) {
+        const bool again = !fact(t).map || state(t).kind == MapClass::recompute;
+        return again ? static_cast<int>(state(t).here) : 2;
+    });
+    for (const TensorId t : order) {
+        if (!bring(t)) {
+            return false;
         }
+        ++state(t).locks;
     }
     for (const TensorId t : op.writes) {
         if (state(t).here) { // another output of a repeated op
