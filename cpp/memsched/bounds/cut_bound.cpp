@@ -80,20 +80,26 @@ const CutBound& RetentionCurve::ask(Seconds price, Pace& pace) {
     if (seconds > best_.seconds) {
         best_ = {seconds, retention_.op(), point.price};
     }
-    const auto place = std::lower_bound(points_.begin(), points_.end(), point.price,
-                                        [](const Retention::Point& one, Seconds other) { return one.price < other; });
-    points_.insert(place, point);
+    add(point);
     return best_;
 }
 
+void RetentionCurve::add(const Retention::Point& point) {
+    const auto place = std::lower_bound(points_.begin(), points_.end(), point.price,
+                                        [](const Retention::Point& one, Seconds other) { return one.price < other; });
+    points_.insert(place, point);
+}
+
 // As a function of the price the time of a line rises to its best value and falls again.
-const CutBound& RetentionCurve::refine(int most, Pace& pace) {
+const CutBound& RetentionCurve::refine(int most, const CutBound& known, Pace& pace) {
     if (retention_.needed() + retention_.own() <= capacity_) {
         return best_;
     }
-    const double typical = (retention_.before() + retention_.after()) / static_cast<double>(retention_.needed());
-    for (const Seconds price : {typical * 1e-4, typical * 1e6}) {
-        ask(price, pace);
+    if (points_.empty()) {
+        const double typical = (retention_.before() + retention_.after()) / static_cast<double>(retention_.needed());
+        const Seconds lowest = typical * 1e-4;
+        add({lowest * static_cast<double>(retention_.needed()), lowest, 0, retention_.needed()}); // all can be held
+        ask(typical * 1e6, pace);
         --most;
     }
     for (; most > 0; --most) {
@@ -107,7 +113,7 @@ const CutBound& RetentionCurve::refine(int most, Pace& pace) {
             }
         }
         // In the two gaps beside the best price, no line is above those of the two points that end the gap.
-        Seconds next = 0, promise = largest * (1 + 1e-7);
+        Seconds next = 0, promise = std::max(largest, known.seconds) * (1 + 1e-7);
         for (const std::size_t left : {best - 1, best}) {
             if (left >= points_.size() || left + 1 >= points_.size()) {
                 continue;
@@ -132,7 +138,9 @@ const CutBound& RetentionCurve::refine(int most, Pace& pace) {
         if (next == 0) {
             break;
         }
-        ask(next, pace);
+        const bool first =
+            points_.size() == 2 && known.price > points_.front().price && known.price < points_.back().price;
+        ask(first ? known.price : next, pace); // the best price of an op near by is a good one here
     }
     return best_;
 }
@@ -162,11 +170,16 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
     const Progress limited{[&](double fraction) { return progress.tick(fraction) || ++ticks > most_ticks; }};
     Pace pace(limited);
     std::map<std::size_t, CutBound> asked; // by index into full
+    std::unique_ptr<RetentionCurve> best_curve;
     const auto ask = [&](std::size_t k, int most) {
         const auto [place, anew] = asked.try_emplace(k);
         if (anew) {
-            place->second = RetentionCurve(graph, full[k], device, capacity, total).refine(most, pace);
-            best = place->second.seconds > best.seconds ? place->second : best;
+            auto curve = std::make_unique<RetentionCurve>(graph, full[k], device, capacity, total);
+            place->second = curve->refine(most, best, pace);
+            if (place->second.seconds > best.seconds) {
+                best = place->second;
+                best_curve = std::move(curve);
+            }
         }
         return place->second.seconds;
     };
@@ -199,9 +212,8 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
                 ask((right + middle) / 2, 12);
             }
         }
-        if (best.op >= 0) {
-            const CutBound more = RetentionCurve(graph, best.op, device, capacity, total).refine(60, pace);
-            best = more.seconds > best.seconds ? more : best;
+        if (best_curve) {
+            best = best_curve->refine(60, best, pace);
         }
     } catch (const Stopped&) { // what it has is valid
     }

@@ -30,13 +30,15 @@ class RetentionCurve {
 
     // Asks for one price.
     const CutBound& ask(Seconds price, Pace& pace);
-    // Asks for prices until the best is found, at most `most` of them.
-    const CutBound& refine(int most, Pace& pace);
+    // Asks for prices until the best is found, at most `most` of them, or until none can be better than `known`.
+    const CutBound& refine(int most, const CutBound& known, Pace& pace);
 
     const CutBound& best() const { return best_; }
     const Retention& retention() const { return retention_; }
 
   private:
+    void add(const Retention::Point& point);
+
     Retention retention_;
     Device device_;
     Bytes capacity_;

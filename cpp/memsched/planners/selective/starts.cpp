@@ -18,7 +18,7 @@ RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes c
     }
     RetentionCurve curve(graph, p, device, capacity, total);
     std::vector<Seconds> asked;
-    if (const Seconds best = curve.refine(24, pace).price; best > 0) {
+    if (const Seconds best = curve.refine(24, {}, pace).price; best > 0) {
         asked = {best * (1 - 1e-6), best * (1 + 1e-6)};
     }
     const double typical =
