@@ -1,5 +1,7 @@
 #include "memsched/planners/remat/least_memory.h"
 
+#include "memsched/support/simd.h"
+
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -7,14 +9,31 @@
 #include <string>
 
 namespace memsched {
+namespace {
+
+MEMSCHED_CLONES Bytes least_of_checkpoints(std::ptrdiff_t count, Bytes best, Bytes gradient, const Bytes* forwards,
+                                           const Bytes* before, const Bytes* checkpoint, const Bytes* after) {
+    for (std::ptrdiff_t k = 0; k < count; ++k) {
+        const Bytes held = checkpoint[k] + after[k], forward = gradient + forwards[k];
+        const Bytes larger = held > forward ? held : forward;
+        const Bytes need = larger > before[k] ? larger : before[k];
+        best = need < best ? need : best;
+    }
+    return best;
+}
+
+} // namespace
 
 LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int exact)
     : chain_(chain), progress_(progress), blocks_(static_cast<std::size_t>(chain.layers) + 2) {
     const int n = chain.layers;
     if (n <= exact) {
         segments_.resize(static_cast<std::size_t>(n) + 1);
+        for (int j = 1; j <= n; ++j) {
+            segments_[RematChain::at(j)].resize(static_cast<std::size_t>(j) + 1);
+        }
         for (int i = n; i >= 1; --i) {
-            segments_[RematChain::at(i)] = exactly(i);
+            find_segments(i);
             progress.tick(0.9 * (n - i) / n);
         }
     }
@@ -52,20 +71,23 @@ Bytes LeastMemory::own(int layer) const {
 }
 
 // Longer segments from the shorter ones that begin later.
-std::vector<Bytes> LeastMemory::exactly(int first) const {
-    std::vector<Bytes> row;
-    for (int j = first; j <= chain_.layers; ++j) {
-        Bytes best = first == j ? own(first) : saving(first, j, segment(first + 1, j));
-        Bytes forwards = chain_.need_first(first);
-        for (int k = first; k < j && chain_.gradient[RematChain::at(j)] + forwards < best; ++k) {
-            forwards = k == first ? forwards : std::max(forwards, chain_.need_next(k));
-            best = std::min(best, std::max({chain_.gradient[RematChain::at(j)] + forwards,
-                                            chain_.activation[RematChain::at(k)] + segment(k + 1, j),
-                                            row[RematChain::at(k - first)]}));
-        }
+void LeastMemory::find_segments(int first) {
+    std::vector<Bytes> row{own(first)}, forwards; // of first .. k
+    segments_[RematChain::at(first)][RematChain::at(first)] = row[0];
+    for (int j = first + 1; j <= chain_.layers; ++j) {
+        const int k = j - 1;
+        forwards.push_back(k == first ? chain_.need_first(first) : std::max(forwards.back(), chain_.need_next(k)));
+        const Bytes gradient = chain_.gradient[RematChain::at(j)];
+        Bytes best = saving(first, j, segment(first + 1, j));
+        // No checkpoint after a layer whose forwards alone need as much can be better.
+        const auto count =
+            std::partition_point(forwards.begin(), forwards.end(), [&](Bytes need) { return gradient + need < best; }) -
+            forwards.begin();
+        best = least_of_checkpoints(count, best, gradient, forwards.data(), row.data(),
+                                    chain_.activation.data() + first, segments_[RematChain::at(j)].data() + first + 1);
         row.push_back(best);
+        segments_[RematChain::at(j)][RematChain::at(first)] = best;
     }
-    return row;
 }
 
 // Without a table: one forward to each layer t, whose input is held beside what its backward needs.

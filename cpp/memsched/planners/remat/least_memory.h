@@ -49,8 +49,8 @@ class LeastMemory {
         Bytes from(int k) const { return needs[RematChain::at(k - first)]; }
     };
     Ends until(int first, int last) const;
-    std::vector<Bytes> exactly(int first) const;
-    Bytes segment(int first, int last) const { return segments_[RematChain::at(first)][RematChain::at(last - first)]; }
+    void find_segments(int first);
+    Bytes segment(int first, int last) const { return segments_[RematChain::at(last)][RematChain::at(first)]; }
     Bytes saving(int first, int last, Bytes rest) const;
     // `upper`: until(.., last). Of a segment that fits, the last layer before its checkpoint.
     int split(int first, int last, Bytes free, const Ends& upper) const;
@@ -60,7 +60,7 @@ class LeastMemory {
 
     const RematChain& chain_;
     const Progress progress_;
-    std::vector<std::vector<Bytes>> segments_; // empty if not exact
+    std::vector<std::vector<Bytes>> segments_; // by last and by first layer; empty if not exact
     std::vector<std::array<Bytes, 2>> blocks_; // from layer i on, its input a^{i-1} or all that was saved
     Bytes rotor_ = 0;
 };

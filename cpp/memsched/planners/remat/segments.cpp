@@ -9,6 +9,7 @@ namespace memsched {
 namespace {
 
 constexpr Bytes block = 64; // slots that are skipped together
+constexpr int tile = 16;    // segments by first and by last layer that are filled together, so that rows are in a cache
 
 // out[m] = min(out[m], cost + upper[m] + lower[m]) for m < count. All three rows fall with m, so the last slot of a
 // block bounds its sums from below and the first one its results from above.
@@ -49,11 +50,20 @@ SegmentTable::SegmentTable(const RematChain& chain, Bytes capacity, int slots, W
             forwards_[static_cast<std::size_t>(i)].push_back(largest);
         }
     }
-    for (int length = 0; length < n; ++length) {
-        workers.each(n - length, [&](int index, int) { fill(index + 1, index + 1 + length); });
-        if (progress.tick(static_cast<double>(length) / n) && length + 1 < n) {
-            complete_ = false;
-            return;
+    // The tiles of one diagonal depend on those nearer to the segments of one layer only.
+    const int tiles = (n + tile - 1) / tile, together = 2 * workers.threads(); // between two ticks
+    int done = 0;
+    for (int distance = 0; distance < tiles; ++distance) {
+        for (int begin = 0; begin < tiles - distance; begin += together) {
+            const int count = std::min(together, tiles - distance - begin);
+            workers.each(count, [&](int index, int) {
+                fill_tile((begin + index) * tile + 1, (begin + index + distance) * tile + 1);
+            });
+            done += count;
+            if (progress.tick(2.0 * done / (tiles * (tiles + 1.0))) && distance + 1 < tiles) {
+                complete_ = false;
+                return;
+            }
         }
     }
 }
@@ -63,28 +73,57 @@ Bytes SegmentTable::forwards_need(int first, int last, int end) const {
                     forwards_[static_cast<std::size_t>(first)][static_cast<std::size_t>(last - first)]);
 }
 
-void SegmentTable::fill(int first, int last) {
+// Segments first .. first + tile - 1 by last .. last + tile - 1. What only needs other tiles comes first, one group of
+// checkpoints after the other.
+void SegmentTable::fill_tile(int first, int last) {
+    const int n = chain_.layers;
+    const int first_end = std::min(first + tile, n + 1), last_end = std::min(last + tile, n + 1);
+    for (int begin = first + tile; begin < last; begin += tile) {
+        for (int i = first; i < first_end; ++i) {
+            for (int j = last; j < last_end; ++j) {
+                relax_checkpoints(i, j, begin, begin + tile);
+            }
+        }
+    }
+    for (int i = first_end - 1; i >= first; --i) {
+        for (int j = std::max(i, last); j < last_end; ++j) {
+            finish(i, j, first_end, std::max(last, first_end));
+        }
+    }
+}
+
+// With the first layer saved, and with the checkpoints in the same tiles: after layers below `middle` and from `rest`.
+void SegmentTable::finish(int first, int last, int middle, int rest) {
     const Bytes end = slots_ + 1;
     float* out = values_.data() + cell(first, last) * stride_;
     const Bytes all = std::max(covering(chain_.need_all(first) + chain_.gradient[RematChain::at(last)]),
                                covering(chain_.need_backward(first)));
     if (first == last) {
-        for (Bytes m = std::min(all, end); m < end; ++m) {
-            out[m] = 0;
-        }
+        std::fill(out + std::min(all, end), out + end, 0.0f);
         least_[cell(first, last)] = static_cast<int>(std::min(all, end));
         return;
     }
     const Bytes saved = covering(chain_.saved[RematChain::at(first)]);
-    const Bytes from_all = std::max(all, saved + least(first + 1, last));
-    const float* rest = row(first + 1, last);
-    for (Bytes m = from_all; m < end; ++m) {
-        out[m] = rest[m - saved];
+    const float* after = row(first + 1, last);
+    for (Bytes m = std::max(all, saved + least(first + 1, last)); m < end; ++m) {
+        out[m] = std::min(out[m], after[m - saved]);
     }
-    // The value falls with the memory, so what a checkpoint after layer k cannot improve, for it costs the forwards up
-    // to k once more, is a range of slots that grows with k.
-    Bytes to = end;
-    for (int k = first; k < last; ++k) {
+    relax_checkpoints(first, last, first, std::min(middle, last));
+    relax_checkpoints(first, last, rest, last);
+    least_[cell(first, last)] =
+        static_cast<int>(std::find_if(out, out + end, [](float v) { return v < no_fit; }) - out);
+}
+
+// Checkpoints after layers begin .. end - 1. The value falls with the memory, so what a checkpoint after layer k cannot
+// improve, for it costs the forwards up to k once more, is a range of slots that grows with k.
+void SegmentTable::relax_checkpoints(int first, int last, int begin, int end) {
+    if (begin >= end) {
+        return;
+    }
+    float* out = values_.data() + cell(first, last) * stride_;
+    const auto above = [&](float value) { return value > static_cast<float>(chain_.forward_sum(first, begin)); };
+    Bytes to = std::partition_point(out, out + slots_ + 1, above) - out;
+    for (int k = begin; k < end; ++k) {
         const auto cost = static_cast<float>(chain_.forward_sum(first, k));
         while (to > 0 && out[to - 1] <= cost) {
             --to;
@@ -96,8 +135,6 @@ void SegmentTable::fill(int first, int last) {
             relax(out + from, row(k + 1, last) + (from - shift), row(first, k) + from, cost, to - from);
         }
     }
-    least_[cell(first, last)] =
-        static_cast<int>(std::find_if(out, out + end, [](float v) { return v < no_fit; }) - out);
 }
 
 SegmentChoice SegmentTable::choice(int first, int last, int free) const {

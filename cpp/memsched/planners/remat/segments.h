@@ -23,8 +23,7 @@ struct SegmentChoice {
 // For layers first .. last and `free` slots of memory in addition to the segment's input: the least time from {input,
 // gradient of the last layer} to {gradient of the input}, over nested persistent rematerialisation (POFO section B, C_A
 // with Delta = 0). Slots are `width` bytes; checkpoints are rounded up to slots. Takes layers^2 / 2 rows of one float
-// per slot: 117 MB for 340 layers and 500 slots. Filled by diagonals; the result does not depend on the number of
-// threads.
+// per slot: 117 MB for 340 layers and 500 slots. Filled by tiles; the result does not depend on the number of threads.
 class SegmentTable {
   public:
     // capacity: bytes, resident excluded, divided into about `slots` slots. Keeps a reference to chain. If progress
@@ -63,7 +62,9 @@ class SegmentTable {
         const auto i = static_cast<std::size_t>(first - 1), n = static_cast<std::size_t>(chain_.layers);
         return i * n - i * (i + 1) / 2 + static_cast<std::size_t>(last - 1);
     }
-    void fill(int first, int last);
+    void fill_tile(int first, int last);
+    void finish(int first, int last, int middle, int rest);
+    void relax_checkpoints(int first, int last, int begin, int end);
 
     const RematChain& chain_;
     Bytes capacity_, width_;
