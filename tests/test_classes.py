@@ -14,6 +14,7 @@ import memsched as ms
 from memsched import _core
 from memsched.show.plots.classes import plot_classes
 from memsched.show.plots.plan import plot
+from memsched.study.feature_maps import classes_by_kind
 from memsched.testing import graphs
 
 DEVICE = ms.Device(16 * 10**9, 12e9, duplex=True)
@@ -94,6 +95,26 @@ def test_the_picture_counts_what_it_shows(tmp_path: Path) -> None:
     shown = plot(rounds)
     assert shown.axes[0].get_xlim()[1] < 1000 * rounds.makespan
     assert "the first of 4 rounds" in " ".join(text.get_text() for text in shown.texts)
+
+
+def test_kinds_add_up_to_the_classes(tmp_path: Path) -> None:
+    graph = ms.profiles.load_graph("gpt-1024-b8-bf16")
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    result = ms.selective(graph, least + (peak - least) // 5, 12e9, moves=0)
+    sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    writer = {name: op for op in graph.ops for name in op["writes"]}
+    found = classes_by_kind(result)
+    counted: Counter[tuple[str, str]] = Counter()
+    for name, chosen in ms.feature_map_classes(result).items():
+        counted[writer[name]["kind"], chosen] += sizes[name]
+    assert {(kind, one): size for kind, row in found.items() for one, size in row.items() if size} == +counted
+    assert list(found)[:2] == ["_log_softmax", "addmm"]
+    assert found["gelu"]["recompute"] > 0  # costs almost nothing to run again
+    axes = plot_classes(result, tmp_path / "kinds.svg", by="kind").axes[0]
+    assert sum(bar.get_height() for bar in axes.patches) * 2**30 == pytest.approx(sum(counted.values()))
+    assert [label.get_text() for label in axes.get_xticklabels()][-1].endswith("others")
+    with pytest.raises(ms.InvalidInputError, match="by is 'tensor'"):
+        plot_classes(result, by="tensor")  # type: ignore[arg-type]
 
 
 def test_bad_input(tmp_path: Path) -> None:

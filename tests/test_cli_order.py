@@ -187,4 +187,5 @@ class TestPlace:
         assert "cannot be written" in fails("place", "b.csv", "-o", "p.csv", "--plot", "none/p.png")
         for option in (("--capacity", "1KiB"), ("--method", "greedy")):
             assert "within its budget" in fails("place", "r.json", "-o", "p.json", *option)
-        assert "two pictures" in fails("plot", "r.json", "--classes", "--addresses", "-o", "p.png")
+        assert "are 2 pictures" in fails("plot", "r.json", "--classes", "--addresses", "-o", "p.png")
+        assert "are 3 pictures" in fails("plot", "r.json", "--kinds", "--classes", "--addresses", "-o", "p.png")

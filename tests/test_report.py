@@ -27,7 +27,7 @@ from memsched.show.plots import frontier as plot_frontier
 from memsched.show.plots import plan as plot
 from memsched.show.report import figures, page, write_report, write_sweep_report
 from memsched.show.report.comparison import studies, study
-from memsched.show.report.results_page import results_page
+from memsched.show.report.results_page import _kind_table, results_page
 from memsched.show.report.summary import summarize
 from memsched.show.report.sweep_page import sweep_page
 from memsched.show.report.sweep_rows import standings
@@ -188,6 +188,17 @@ def test_fates_agree_with_the_classes_of_feature_maps(case: tuple[ms.Chain, ms.S
     for name, kind in ms.feature_map_classes(result).items():
         fate = fates[name]
         assert kind == {"fetched": "swap", "recomputed": "recompute"}.get(fate, "keep")
+
+
+@given(schedules())
+def test_runs_of_all_kinds_of_op_add_up(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
+    result = result_of(*case)
+    rows = _kind_table("kinds-0", result).rows
+    assert sum(row[5] for row in rows) == pytest.approx(result.timeline.recompute_time)
+    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
+    maps = ms.feature_map_classes(result)
+    for at, kind in enumerate(("keep", "swap", "recompute"), start=2):
+        assert sum(row[at] for row in rows) == sum(sizes[name] for name, found in maps.items() if found == kind)
 
 
 @given(schedules())
@@ -612,9 +623,11 @@ class TestCommand:
         assert run("g.json", "-o", "r.html", "--time-limit", "0") == "greedy on toy, makespan 18 s\nsaved in r.html\n"
         assert data_of(Path("r.html").read_text())["results"][0]["frontier"] is not None
         run("g.json", "-o", "r.html", "--no-compare")
-        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0"]
+        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0", "kinds-0"]
         run("g.json", "r2.json", "-o", "r.html")
-        assert list(data_of(Path("r.html").read_text())["tables"]) == ["tensors-0", "tensors-1", "results"]
+        assert list(data_of(Path("r.html").read_text())["tables"]) == [
+            *("tensors-0", "kinds-0", "tensors-1", "kinds-1", "results")
+        ]
         document = json.loads(run("g.json", "r2.json", "-o", "r.html", "--compare", "--time-limit", "0", "--json"))
         assert [one["planner"] for one in document["results"]] == ["greedy", "rotor"]
         assert document["results"][0]["makespan"] == RESULT.makespan

@@ -64,12 +64,14 @@ def _say(result: Result, output: str, as_json: bool) -> None:
 
 
 @click.option("--classes", is_flag=True, help="Instead, draw the class of each feature map along the network.")
+@click.option("--kinds", is_flag=True, help="Instead, draw the bytes of each class by kind of op.")
 @click.option("--addresses", is_flag=True, help="Instead, draw which buffer is at which address, and when.")
 def _plot(
     target: str,
     output: str,
     problem: str | None,
     classes: bool,
+    kinds: bool,
     addresses: bool,
     as_json: bool,
     machine: Machine,
@@ -83,17 +85,21 @@ def _plot(
     memsched plot result.json -o plan.png
     memsched plot resnet101-224-b32 --planner greedy --memory 40% -o plan.svg
     memsched plot analytic:resnet50:512 --memory 16GB --bandwidth 12GB/s --duplex --classes -o classes.png
+    memsched plot graph:gpt-1024-b8-bf16 --planner selective --memory 40% --kinds -o kinds.png
     memsched plot graph:vgg16-224-b32 -p olla -m 100% -b 0 --addresses -o addresses.png
 
     The suffix of the output selects the format: .png, .svg or .pdf.
     """
-    if classes and addresses:
-        raise click.UsageError("--classes and --addresses are two pictures; give one of them")
+    chosen = [name for name, given in (("classes", classes), ("kinds", kinds), ("addresses", addresses)) if given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"--{' and --'.join(chosen)} are {len(chosen)} pictures; give one of them")
     check_picture(output)
     options.check()
     result = _result(target, problem, machine, options)
-    draw_it = draw_classes if classes else draw_addresses if addresses else draw
-    draw_it(result, output)
+    if classes or kinds:
+        draw_classes(result, output, by="kind" if kinds else "map")
+    else:
+        (draw_addresses if addresses else draw)(result, output)
     _say(result, output, as_json)
 
 

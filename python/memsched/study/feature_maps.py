@@ -47,3 +47,31 @@ def feature_map_classes(result: Result) -> dict[str, str]:
     tensors = graph.tensors
     names = [tensors[tensor]["name"] for tensor in _core.feature_maps(graph)]
     return {name: "swap" if name in fetched else "recompute" if name in again else "keep" for name in names}
+
+
+def classes_by_kind(result: Result) -> dict[str, dict[str, int]]:
+    """The bytes of feature maps in each class, by the kind of the op that writes them; the most bytes first.
+
+    Parameters
+    ----------
+    result : Result
+        From any planner.
+
+    Returns
+    -------
+    dict
+        Kind of op, as in the graph -> class -> bytes; every class is there.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> classes_by_kind(ms.rotor(ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4]), M=20))
+    {'stage': {'keep': 4, 'swap': 0, 'recompute': 8}}
+    """
+    graph = result.graph
+    sizes = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    kinds = {name: op["kind"] for op in graph.ops for name in op["writes"]}
+    found: dict[str, dict[str, int]] = {}
+    for name, chosen in feature_map_classes(result).items():
+        found.setdefault(kinds[name], dict.fromkeys(CLASSES, 0))[chosen] += sizes[name]
+    return dict(sorted(found.items(), key=lambda one: -sum(one[1].values())))

@@ -1,16 +1,17 @@
-"""Pictures of the class of each feature map, drawn along the network."""
+"""Pictures of the class of each feature map, along the network or by kind of op."""
 
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.plots.figure import byte_unit, clear, heading, new_figure, save
-from memsched.study.feature_maps import CLASSES, feature_map_classes
+from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support import checks
 from memsched.support.docstrings import picture
 from memsched.support.units import format_bytes, format_seconds
@@ -22,15 +23,46 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, as in `plot`: dark: keep, green: swap, yellow: recompute.
 _COLOURS = {"keep": "#0072b2", "swap": "#009e73", "recompute": "#f0e442"}
 _MOST = 6  # rows on a page
+_KINDS = 12  # bars in a row
+
+By = Literal["map", "kind"]
 
 
-def _draw_row(axes: Axes, result: Result, scale: int, unit: str) -> None:
+def _draw_maps(axes: Axes, result: Result, scale: int) -> None:
     classes = feature_map_classes(result)
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     for kind in CLASSES:
         at = [position for position, found in enumerate(classes.values()) if found == kind]
         heights = [sizes[name] / scale for name, found in classes.items() if found == kind]
         axes.bar(at, heights, width=1.0, color=_COLOURS[kind], edgecolor="white", linewidth=0.3)
+    axes.set_xlim(-0.5, max(len(classes), 1) - 0.5)
+    clear(axes, "y")
+
+
+def _shortened(kinds: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    seen = sum(sum(row.values()) for row in kinds.values()) / 100
+    named = dict([one for one in kinds.items() if sum(one[1].values()) >= seen][: _KINDS - 1])
+    others = [row for kind, row in kinds.items() if kind not in named]
+    if len(others) < 2:
+        return kinds
+    return named | {f"{len(others)} others": {chosen: sum(row[chosen] for row in others) for chosen in CLASSES}}
+
+
+def _draw_kinds(axes: Axes, kinds: dict[str, dict[str, int]], scale: int) -> None:
+    bottom = [0.0] * len(kinds)
+    for chosen in CLASSES:
+        heights = [row[chosen] / scale for row in kinds.values()]
+        axes.bar(range(len(kinds)), heights, bottom=bottom, width=0.7, color=_COLOURS[chosen])
+        bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
+    axes.set_xticks(range(len(kinds)), ["\n".join(textwrap.wrap(kind.replace("_", " "), 14)) for kind in kinds])
+    axes.tick_params(axis="x", labelsize=8, length=0)
+    axes.set_xlim(-0.6, max(len(kinds), 1) - 0.4)
+    clear(axes, "y")
+
+
+def _title(result: Result) -> str:
+    classes = feature_map_classes(result)
+    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
     counts = [
         f"{len(chosen)} {kind} ({format_bytes(sum(chosen))})"
         for kind in CLASSES
@@ -38,11 +70,7 @@ def _draw_row(axes: Axes, result: Result, scale: int, unit: str) -> None:
     ]
     rounds = count_rounds(result.schedule.rounds)
     split = f" in {rounds} rounds" if rounds > 1 else ""
-    title = f"{result.planner}: {format_seconds(result.makespan)}{split}, {', '.join(counts)}"
-    axes.set_title(title, loc="left", fontsize=10, color="0.25", parse_math=False)
-    axes.set_ylabel(unit)
-    axes.set_xlim(-0.5, max(len(classes), 1) - 0.5)
-    clear(axes, "y")
+    return f"{result.planner}: {format_seconds(result.makespan)}{split}, {', '.join(counts)}"
 
 
 def _legend(figure: Figure) -> None:
@@ -53,8 +81,10 @@ def _legend(figure: Figure) -> None:
 
 
 @picture
-def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw the feature maps along the network, as high as they are large, coloured by their class in a plan.
+def plot_classes(
+    results: Result | Sequence[Result], path: str | os.PathLike[str] | None = None, *, by: By = "map"
+) -> Figure:
+    """Draw the feature maps, coloured by their class in a plan: along the network, or added up by kind of op.
 
     Several results for one problem are drawn below each other. Needs matplotlib; does not touch pyplot's global state.
 
@@ -62,6 +92,10 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     ----------
     results : Result or sequence of Result
         Up to six.
+    by : "map" or "kind"
+        "map": a bar for each feature map, as high as it is large, in the order in which the forward writes them.
+        "kind": a bar for each kind of op, as high as all that its ops write, the highest first; kinds with less than
+        1 % of the bytes, and from the twelfth on, are added up.
 
     References
     ----------
@@ -77,16 +111,32 @@ def plot_classes(results: Result | Sequence[Result], path: str | os.PathLike[str
     2
     """
     rows = checks.one_or_more("results", results, (Result,), _MOST)
+    checks.choice("by", by, get_args(By))
     figure = new_figure(path)
-    figure.set_size_inches(10.0, 1.3 + 1.7 * len(rows))
-    largest = max((tensor["size"] for row in rows for tensor in row.graph.tensors), default=0)
+    kinds = [_shortened(classes_by_kind(row)) for row in rows] if by == "kind" else []
+    figure.set_size_inches(10.0, 1.3 + (2.3 if kinds else 1.7) * len(rows))
+    if kinds:
+        largest = max((sum(row.values()) for found in kinds for row in found.values()), default=0)
+    else:
+        largest = max((tensor["size"] for row in rows for tensor in row.graph.tensors), default=0)
     scale, unit = byte_unit(largest)
     inch = 1 / figure.get_size_inches()[1]
-    figure.subplots_adjust(left=0.08, right=0.985, top=1 - 0.8 * inch, bottom=0.6 * inch, hspace=0.45)
+    bottom, between = (0.9, 1.0) if kinds else (0.6, 0.45)
+    figure.subplots_adjust(left=0.08, right=0.985, top=1 - 0.8 * inch, bottom=bottom * inch, hspace=between)
     grid = figure.subplots(len(rows), 1, squeeze=False)
-    for axes, row in zip(grid[:, 0], rows, strict=True):
-        _draw_row(axes, row, scale, unit)
-    grid[-1, 0].set_xlabel("feature maps, in the order in which the forward writes them", loc="left")
+    for at, (axes, row) in enumerate(zip(grid[:, 0], rows, strict=True)):
+        if kinds:
+            _draw_kinds(axes, kinds[at], scale)
+        else:
+            _draw_maps(axes, row, scale)
+        axes.set_title(_title(row), loc="left", fontsize=10, color="0.25", parse_math=False)
+        axes.set_ylabel(unit)
+    order = (
+        "kinds of op that write feature maps"
+        if kinds
+        else "feature maps, in the order in which the forward writes them"
+    )
+    grid[-1, 0].set_xlabel(order, loc="left")
     heading(figure, f"feature maps of {name_of(rows[0].problem)}")
     _legend(figure)
     save(figure, path)

@@ -17,7 +17,7 @@ from memsched.show.report.summary import Summary, summarize
 from memsched.show.report.tables import Column, Table, number
 from memsched.show.report.tensors import FATES, TensorUse, tensor_uses
 from memsched.show.report.words import described_link, named, tiles, verdict
-from memsched.study.feature_maps import feature_map_classes
+from memsched.study.feature_maps import CLASSES, classes_by_kind, feature_map_classes
 from memsched.support.units import format_bytes
 
 _FATES = {
@@ -39,6 +39,37 @@ _TENSORS = (
     Column(title="freed", kind="seconds", hint="when its bytes were last released"),
     Column(title="runs", kind="count", hint="how often the op that writes it runs"),
 )
+
+
+_KINDS = (
+    Column(title="kind of op"),
+    Column(title="feature maps", kind="bytes", bar=True, hint="what its ops write in the forward for the backward"),
+    Column(title="keep", kind="bytes"),
+    Column(title="swap", kind="bytes", hint="fetched from the host"),
+    Column(title="recompute", kind="bytes", hint="their op runs again instead"),
+    Column(title="run again", kind="seconds", bar=True, hint="time of all runs of such ops beyond the first of each"),
+)
+
+
+def _kind_table(name: str, result: Result) -> Table:
+    """One row for each kind of op that writes feature maps or runs again."""
+    kinds = {op["name"]: op["kind"] for op in result.graph.ops}
+    ran: set[str] = set()
+    again: dict[str, float] = {}
+    starts, ends = result.timeline.start.tolist(), result.timeline.end.tolist()
+    for step, start, end in zip(result.schedule.steps, starts, ends, strict=True):
+        op = step.get("run")
+        if op in ran:
+            again[kinds[op]] = again.get(kinds[op], 0.0) + end - start
+        elif op is not None:
+            ran.add(op)
+    classes = classes_by_kind(result)
+    nothing = dict.fromkeys(CLASSES, 0)
+    rows: list[list[Any]] = []
+    for kind in dict.fromkeys([*classes, *again]):
+        chosen = list(classes.get(kind, nothing).values())
+        rows.append([kind, sum(chosen), *chosen, again.get(kind, 0.0)])
+    return Table(name=name, columns=_KINDS, rows=rows)
 
 
 def _tensor_table(name: str, uses: list[TensorUse]) -> Table:
@@ -123,7 +154,8 @@ def _section(
 ) -> tuple[str, list[Table]]:
     """One result as HTML, and its tables."""
     tensors = _tensor_table(f"tensors-{at}", uses)
-    tables = [tensors]
+    kinds = _kind_table(f"kinds-{at}", result)
+    tables = [tensors, kinds]
     shown_round = " Of a plan in rounds, the first round is shown." if summary.rounds > 1 else ""
     parts = [
         f'<div class="head"><h2>{escape(result.planner)} <span>on {named(result.problem)}</span></h2>'
@@ -140,6 +172,12 @@ def _section(
             "What happens to each tensor",
             f"{_fates(uses)}{figure('lifetimes', at)}{tensors.to_html()}",
             "One row per tensor: when it is on the device, and when only on the host.",
+        ),
+        card(
+            "What each kind of op gives up",
+            kinds.to_html(),
+            "The bytes that the forward writes for the backward, by the kind of the op that writes them, and what it "
+            f"costs to run such ops again.{shown_round}",
         ),
     ]
     if summary.placed:
