@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.arena.ilp.recompute import recompute_ilp
+from memsched.arena.ilp.turns import turns_of
 from memsched.planners.registry import planners_of
-from memsched.planners.remat import checkmate as module
 from memsched.planners.remat.pebbles import pebbles
 from memsched.testing import graphs
 from oracles.checkmate import least_memory, least_time
@@ -108,7 +109,7 @@ def test_what_fits_exactly_is_not_cut_off() -> None:
         }
         for k, (reads, writes, scratch) in enumerate(reads_writes)
     ]
-    assert module.recompute_ilp(module.turns_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
+    assert recompute_ilp(turns_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
 
 
 @pytest.mark.parametrize(("large", "small"), [(2**43 + 3, 1), (2**43 + 3, 3), (2**46 + 1, 9)])

@@ -87,6 +87,54 @@ def test_a_false_certificate_proves_no_more(name: str) -> None:
     assert close(bound_of_cut(form, machine, op, price, [(-1, 0, math.nan)]), compute)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_no_flows_prove_more_than_the_largest(seed: int) -> None:
+    """Payments at random, and among them for what the op reads, which is there in any case and has no price."""
+    rng = random.Random(seed)
+    raised = 0
+    for _ in range(400):
+        graph = random_dag(rng)
+        least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+        device = ms.Device(rng.randint(least, max(least, peak - 1)), rng.choice([0.0, 0.0, 0.1, 1.0]))
+        _, op, price = _core.cut_bound(graph, device, device.memory)
+        if op < 0:
+            continue
+        price, flows = _core.cut_flows(graph, op, rng.choice([1, 1, 0.5, 2]) * price)
+        form, machine = graph.to_json(), device.to_json()
+        true = bound_of_cut(form, machine, op, price, flows)
+        raised += true > ms.bounds(graph, device=device).compute
+        number = {tensor["name"]: k for k, tensor in enumerate(graph.tensors)}
+        for _ in range(8):
+            forged = [flow for flow in flows if rng.random() < 0.8]
+            for reader, item in rng.sample(list(enumerate(graph.ops)), k=min(2, len(graph.ops))):
+                for name in item["reads"]:  # what it takes off there, its outputs may pay
+                    seconds = rng.choice([0.5, 1.0, 2.0]) * price * rng.randint(1, 9)
+                    forged += [(-1, number[name], seconds), (reader, number[name], seconds)]
+                    forged += [(-1, number[output], seconds) for output in item["writes"]]
+            assert bound_of_cut(form, machine, op, price, forged) <= true * (1 + 1e-9) + 1e-9
+    assert raised > 20
+
+
+def random_dag(rng: random.Random) -> ms.Graph:
+    """Up to seven ops that read any of the last tensors, so that some are in no order."""
+    tensors = [{"name": "t0", "size": rng.randint(1, 9), "role": "input"}]
+    ops: list[dict[str, Any]] = []
+    for k in range(rng.randint(3, 9)):
+        known = [tensor["name"] for tensor in tensors]
+        tensors.append({"name": f"t{k + 1}", "size": rng.randint(1, 9), "role": "activation"})
+        ops.append(
+            {
+                "name": f"o{k}",
+                "phase": "fwd",
+                "reads": [name for name in known if rng.random() < 0.5],
+                "writes": [f"t{k + 1}"],
+                "choices": [{"alg": "one", "time": float(rng.randint(0, 5)), "workspace": 0}],
+                "once": rng.random() < 0.1,
+            }
+        )
+    return ms.Graph(tensors, ops)
+
+
 @given(schedules(max_stages=3))
 def test_they_hold_for_random_plans(case: tuple[ms.Chain, ms.Schedule, ms.Device]) -> None:
     chain, schedule, device = case

@@ -161,7 +161,7 @@ void bind_planners(py::module_& module) {
             }
             const Progress progress;
             Pace pace(progress);
-            Retention retention(graph, op);
+            Retention retention(graph, op, Retention::Order::any);
             const Seconds exact = retention.cheapest(price, pace).price;
             std::vector<std::tuple<OpId, TensorId, Seconds>> flows;
             for (const Retention::Flow& flow : retention.flows()) {

@@ -69,8 +69,9 @@ Seconds time_of_line(const Retention& retention, const Retention::Point& line, B
     return std::max(total, least_of_largest(lines, host));
 }
 
-RetentionCurve::RetentionCurve(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total)
-    : retention_(graph, p), device_(device), capacity_(capacity), total_(total) {
+RetentionCurve::RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
+                               Seconds total)
+    : retention_(graph, p, order), device_(device), capacity_(capacity), total_(total) {
     best_.seconds = total;
 }
 
@@ -174,7 +175,8 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
     const auto ask = [&](std::size_t k, int most) {
         const auto [place, anew] = asked.try_emplace(k);
         if (anew) {
-            auto curve = std::make_unique<RetentionCurve>(graph, full[k], device, capacity, total);
+            auto curve =
+                std::make_unique<RetentionCurve>(graph, full[k], Retention::Order::any, device, capacity, total);
             place->second = curve->refine(most, best, pace);
             if (place->second.seconds > best.seconds) {
                 best = place->second;

@@ -26,7 +26,8 @@ Seconds time_of_line(const Retention& retention, const Retention::Point& line, B
 class RetentionCurve {
   public:
     // capacity: bytes, without resident.
-    RetentionCurve(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total);
+    RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
+                   Seconds total);
 
     // Asks for one price.
     const CutBound& ask(Seconds price, Pace& pace);

@@ -12,27 +12,43 @@ std::size_t count_nodes(const Graph& graph) { return 2 + graph.ops().size() + gr
 
 } // namespace
 
-Retention::Retention(const Graph& graph, OpId p)
+std::vector<Retention::Side> Retention::sides(Order order) const {
+    const std::size_t ops = graph_.ops().size();
+    std::vector<Side> side(ops, Side::either);
+    if (order == Order::listed) {
+        std::fill_n(side.begin(), at(p_), Side::earlier);
+        std::fill(side.begin() + p_, side.end(), Side::later);
+        return side;
+    }
+    side[at(p_)] = Side::earlier;
+    for (OpId op = p_; op >= 0; --op) {
+        for (const TensorId t : side[at(op)] == Side::earlier ? graph_.op(op).reads : std::vector<TensorId>{}) {
+            if (graph_.writer(t) >= 0) {
+                side[at(graph_.writer(t))] = Side::earlier;
+            }
+        }
+    }
+    side[at(p_)] = Side::later;
+    for (std::size_t op = at(p_) + 1; op < ops; ++op) {
+        for (const TensorId t : graph_.ops()[op].reads) {
+            if (graph_.writer(t) >= 0 && side[at(graph_.writer(t))] == Side::later) {
+                side[op] = Side::later;
+            }
+        }
+    }
+    return side;
+}
+
+Retention::Retention(const Graph& graph, OpId p, Order order)
     : graph_(graph), p_(p), node_of_op_(graph.ops().size(), -1), node_of_tensor_(graph.tensors().size(), -1),
       cut_(count_nodes(graph)) {
     const std::size_t ops = graph.ops().size();
-    std::vector<std::uint8_t> earlier(ops, 0), later(ops, 0), fixed(graph.tensors().size(), 0);
-    earlier[at(p)] = later[at(p)] = 1;
-    for (OpId op = p; op >= 0; --op) {
-        for (const TensorId t : earlier[at(op)] ? graph.op(op).reads : std::vector<TensorId>{}) {
-            if (graph.writer(t) >= 0) {
-                earlier[at(graph.writer(t))] = 1;
-            }
-        }
-        before_ += earlier[at(op)] && op != p ? fastest(graph.op(op)).time : 0;
+    const std::vector<Side> side = sides(order);
+    for (std::size_t op = 0; op < ops; ++op) {
+        before_ += side[op] == Side::earlier ? fastest(graph.ops()[op]).time : 0;
+        after_ += side[op] == Side::later ? fastest(graph.ops()[op]).time : 0;
     }
-    for (std::size_t op = at(p); op < ops; ++op) {
-        for (const TensorId t : graph.ops()[op].reads) {
-            later[op] |= graph.writer(t) >= p && later[at(graph.writer(t))];
-        }
-        after_ += later[op] ? fastest(graph.ops()[op]).time : 0;
-    }
-    earlier[at(p)] = 0;
+    std::vector<std::uint8_t> fixed(graph.tensors().size(), 0);
     for (const TensorId t : graph.op(p).reads) {
         reads_ += fixed[at(t)] ? 0 : graph.tensor(t).bytes;
         fixed[at(t)] = 1;
@@ -41,7 +57,7 @@ Retention::Retention(const Graph& graph, OpId p)
     find_own();
 
     // Nodes: 0 the source, 1 the sink, one for each tensor (wanted on the source's side), and one for each op (it runs
-    // again on the source's side). Tensors that p reads are there, and cost nothing.
+    // at p or later on the source's side). Tensors that p reads are there, and cost nothing.
     std::int32_t nodes = 2;
     std::vector<TensorId> open;
     const auto want = [&](TensorId t) {
@@ -52,8 +68,8 @@ Retention::Retention(const Graph& graph, OpId p)
         return node_of_tensor_[at(t)];
     };
     for (std::size_t op = at(p) + 1; op < ops; ++op) {
-        for (const TensorId t : later[op] ? graph.ops()[op].reads : std::vector<TensorId>{}) {
-            const bool had = graph.writer(t) < 0 || earlier[at(graph.writer(t))];
+        for (const TensorId t : side[op] == Side::later ? graph.ops()[op].reads : std::vector<TensorId>{}) {
+            const bool had = graph.writer(t) < 0 || side[at(graph.writer(t))] != Side::later;
             if (had && node_of_tensor_[at(t)] < 0 && want(t) >= 0) {
                 add_edge(0, node_of_tensor_[at(t)], {0, 0, true, {}});
                 needed_ += graph.tensor(t).bytes;
@@ -66,16 +82,19 @@ Retention::Retention(const Graph& graph, OpId p)
         tensors_.push_back(t);
         most_held_ += graph.tensor(t).bytes;
         const OpId writer = graph.writer(t);
-        if (writer < 0 || graph.op(writer).once) {
+        const bool again = writer >= 0 && side[at(writer)] == Side::earlier;
+        if (writer < 0 || (again && graph.op(writer).once)) {
             add_edge(node_of_tensor_[at(t)], 1, {0, graph.tensor(t).bytes, false, {-1, t, 0}});
             continue;
         }
         const bool first = node_of_op_[at(writer)] < 0;
         if (first) {
             node_of_op_[at(writer)] = nodes++;
-            ops_.push_back(writer);
-            most_again_ += fastest(graph.op(writer)).time;
-            add_edge(node_of_op_[at(writer)], 1, {fastest(graph.op(writer)).time, 0, false, {}});
+            if (again) {
+                ops_.push_back(writer);
+                most_again_ += fastest(graph.op(writer)).time;
+                add_edge(node_of_op_[at(writer)], 1, {fastest(graph.op(writer)).time, 0, false, {}});
+            }
         }
         add_edge(node_of_tensor_[at(t)], node_of_op_[at(writer)], {0, graph.tensor(t).bytes, false, {-1, t, 0}});
         if (first) {

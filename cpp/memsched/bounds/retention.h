@@ -10,14 +10,16 @@
 
 namespace memsched {
 
-// When op p first starts, its ancestors have run and its descendants have not. So each tensor that an ancestor wrote
-// (or that was there from the start), and that p or a descendant reads, is held then, on the device or on the host, or
-// its writer runs again later, for which its own reads must be had likewise. The cheapest choice at a price per byte
-// held is a minimum cut.
+// When op p first starts, its ancestors have run and its descendants have not. So each tensor that p or a descendant
+// reads and that neither writes is held then, on the device or on the host, or its writer runs later, for which its own
+// reads must be had likewise. That costs an ancestor a second run, and costs any other op nothing, since it may be its
+// first. The cheapest choice at a price per byte held is a minimum cut.
 class Retention {
   public:
-    // Keeps a reference to graph.
-    Retention(const Graph& graph, OpId p);
+    // Which ops have run when p starts: its ancestors alone, for a bound on every order, or all that are listed before
+    // it. Keeps a reference to graph.
+    enum class Order { any, listed };
+    Retention(const Graph& graph, OpId p, Order order);
 
     struct Point {
         Seconds least = 0; // every plan has again + price * held >= least,
@@ -42,8 +44,8 @@ class Retention {
     std::vector<Flow> flows() const;
 
     OpId op() const { return p_; }
-    Seconds before() const { return before_; }         // fastest times of the ancestors,
-    Seconds after() const { return after_; }           // of p and its descendants,
+    Seconds before() const { return before_; }         // fastest times of the ops that have run,
+    Seconds after() const { return after_; }           // of p and those that have not,
     Seconds most_again() const { return most_again_; } // the time of all ops that could help if they ran again
     Bytes needed() const { return needed_; }           // and the bytes held if nothing runs again
     Bytes reads() const { return reads_; }             // bytes that p reads: on the device in any case
@@ -51,6 +53,7 @@ class Retention {
     Bytes own() const { return own_; }
 
   private:
+    enum class Side : std::uint8_t { earlier, later, either };
     struct Edge {
         Seconds time = 0; // its capacity is a time or bytes, or unlimited
         Bytes bytes = 0;
@@ -58,9 +61,9 @@ class Retention {
         Flow ends; // where it counts as a flow
     };
 
+    std::vector<Side> sides(Order order) const; // of each op
     void find_own();
     void add_edge(std::int32_t from, std::int32_t to, Edge edge);
-    std::int32_t need(TensorId tensor);
 
     const Graph& graph_;
     OpId p_;

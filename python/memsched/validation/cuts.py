@@ -20,20 +20,24 @@ class _Start:
 
     def __init__(self, facts: Facts, graph: Json, op: int) -> None:
         before, after = closures(facts)
-        self.earlier, self.later = before[op], after[op]
         count = range(len(facts.time))
+        later = after[op] | 1 << op
         self.before = math.fsum(facts.time[k] for k in count if before[op] >> k & 1)
-        self.after = facts.time[op] + math.fsum(facts.time[k] for k in count if after[op] >> k & 1)
-        again = (k for k in count if before[op] >> k & 1 and not facts.once[k])
-        self.most_again = math.fsum(facts.time[k] for k in again)
+        self.after = math.fsum(facts.time[k] for k in count if later >> k & 1)
+        # Seconds that a run at this start or later adds, by op. What is no ancestor may run for the first time then.
+        self.again = [math.inf if later >> k & 1 else 0.0 for k in count]
+        for k in (k for k in count if before[op] >> k & 1):
+            self.again[k] = math.inf if facts.once[k] else facts.time[k]
+        self.most_again = math.fsum(seconds for seconds in self.again if seconds < math.inf)
         reads = facts.reads[op]
         self.needed = {
             name
             for name in facts.size
             if name not in reads
-            and (name not in facts.writer or before[op] >> facts.writer[name] & 1)
+            and not (name in facts.writer and later >> facts.writer[name] & 1)
             and any(after[op] >> reader & 1 for reader in facts.readers[name])
         }
+        self.bytes = {name: 0 if name in reads else size for name, size in facts.size.items()}  # what it reads is there
         self.reads = sum(facts.size[name] for name in reads)
         self.room: int = facts.capacity - _own(facts, graph["ops"][op])
 
@@ -79,8 +83,8 @@ def bound_of_cut(graph: Json, device: Json, op: int, price: float, flows: Iterab
             load[reader] -= seconds
         else:
             return compute
-    wrong = [max(0.0, pays[name] - price * facts.size[name]) for name in names]
-    wrong += [max(0.0, load[k] - facts.time[k]) for k in range(len(load)) if not facts.once[k]]
+    wrong = [max(0.0, pays[name] - price * start.bytes[name]) for name in names]
+    wrong += [max(0.0, one - most) for one, most in zip(load, start.again, strict=True)]
     wrong += [max(0.0, taken[name] - pays[name]) for name in names if name not in start.needed]
     gains = [pays[name] - taken[name] for name in start.needed]
     least = math.fsum([*gains, price * start.reads]) - math.fsum(wrong)

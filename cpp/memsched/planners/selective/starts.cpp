@@ -11,12 +11,12 @@ constexpr int prices = 40; // from a tenth of a thousandth of a typical price to
 } // namespace
 
 RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes capacity, Seconds total, Pace& pace)
-    : graph_(graph), retention_(graph, p), capacity_(capacity), needed_(graph.tensors().size(), 0),
-      fixed_(graph.tensors().size(), 0) {
+    : graph_(graph), retention_(graph, p, Retention::Order::listed), capacity_(capacity),
+      needed_(graph.tensors().size(), 0), fixed_(graph.tensors().size(), 0) {
     for (const TensorId t : graph.op(p).reads) {
         fixed_[at(t)] = 1;
     }
-    RetentionCurve curve(graph, p, device, capacity, total);
+    RetentionCurve curve(graph, p, Retention::Order::listed, device, capacity, total);
     std::vector<Seconds> asked;
     if (const Seconds best = curve.refine(24, {}, pace).price; best > 0) {
         asked = {best * (1 - 1e-6), best * (1 + 1e-6)};

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
-from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, less_recompute_ilp, recompute_ilp
-from memsched.arena.ilp.turns import Runs, Turns, turns_of
 from memsched.errors import LimitError, MemschedError
 from memsched.planners.call import Call, begin
 from memsched.planners.entry import Planner
@@ -18,6 +16,9 @@ from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.memo import once_per_object
+
+if TYPE_CHECKING:  # the integer programs take a fifth of the time of `import memsched`
+    from memsched.arena.ilp.turns import Runs, Turns
 
 _SECONDS = 10.0
 _ROUNDING = 1e-7  # relative, within which two times are the same to the integer program
@@ -31,6 +32,9 @@ def least_memory(problem: Problem) -> int:
 @once_per_object
 def _least(graph: Graph, seconds: float = _SECONDS) -> tuple[int, bool]:
     """An M that is enough, bytes, and whether no less is."""
+    from memsched.arena.ilp.recompute import MOST_VARIABLES, least_recompute_ilp, less_recompute_ilp
+    from memsched.arena.ilp.turns import turns_of
+
     turns, most = turns_of(graph, timed=False), _listed_peak(graph)
     if turns.variables > MOST_VARIABLES or most <= max(turns.start, turns.need):
         return most, most <= max(turns.start, turns.need)
@@ -110,6 +114,9 @@ def checkmate(
     >>> result.recomputed, result.params["class_optimal"]
     (('F1',), True)
     """
+    from memsched.arena.ilp.recompute import MOST_VARIABLES, recompute_ilp
+    from memsched.arena.ilp.turns import turns_of
+
     call = begin(checkmate, problem, M, beta, device)
     limit = checks.non_negative("time_limit", time_limit, "seconds")
     graph, device = call.graph, call.device
@@ -139,6 +146,8 @@ def checkmate(
 
 def _no_plan(call: Call, turns: Turns, bound: float, until: float) -> MemschedError:
     """Why there is none: it does not fit, the graph is too large, or the time was over."""
+    from memsched.arena.ilp.recompute import MOST_VARIABLES
+
     graph, memory, enough = call.graph, call.device.memory, _listed_peak(call.graph)
     if bound == math.inf or max(turns.start, turns.need) > memory:
         needed, proven = _least(graph, max(0.0, until - time.monotonic()))
