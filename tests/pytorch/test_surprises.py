@@ -246,8 +246,21 @@ def test_writes_to_parts_of_a_tensor_are_planned_by_comparison_only() -> None:
     x = torch.randn(3, 7, 12)
     with pytest.raises(CaptureError, match="verify=True"):
         step_plan(Recurrent(), x, verify=False)
-    with pytest.raises(MemschedError, match="rounds otherwise by itself"):
-        step_plan(Recurrent(), x, verify=True)
+    model = Recurrent()
+    plain = copy.deepcopy(model)
+    try:
+        made = step_plan(model, x, verify=True)
+    except MemschedError as error:  # some processors' kernels round otherwise
+        if "rounds otherwise by itself" not in str(error):
+            raise
+        return
+    wanted = mean_square(plain(x))
+    wanted.backward()
+    assert torch.equal(made.step(x), wanted)
+    for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        assert found.grad is not None
+        assert expected.grad is not None
+        assert torch.equal(found.grad, expected.grad)
 
 
 @pytest.mark.parametrize("verify", [False, True])
