@@ -1,5 +1,7 @@
 #include "memsched/model/fixed_choices.h"
 
+#include "memsched/support/mix.h"
+
 #include <algorithm>
 
 namespace memsched {
@@ -27,6 +29,27 @@ template <class Choose> FixedChoices fixed(const Graph& graph, const Choose& cho
     return {Graph(std::move(data)), std::move(choice)};
 }
 
+// The choices with which an op can run alone, without a tape that nobody reads if that takes less; if there is none,
+// the one with the least workspace.
+std::vector<std::int32_t> fitting(const Graph& graph, const Op& op, Bytes capacity) {
+    const bool unread = !op.tape.empty() && std::ranges::none_of(op.tape, [&](TensorId t) { return graph.read(t); });
+    Bytes reads = 0, tape = 0;
+    for (const TensorId t : op.reads) {
+        reads += graph.tensor(t).bytes;
+    }
+    for (const TensorId t : op.tape) {
+        tape += graph.tensor(t).bytes;
+    }
+    const Bytes room = capacity - reads - written_bytes(graph, op);
+    std::vector<std::int32_t> fit;
+    for (std::int32_t k = 0; k < static_cast<std::int32_t>(op.choices.size()); ++k) {
+        if (workspace(op, k, false) <= room || (unread && workspace(op, k, true) <= room + tape)) {
+            fit.push_back(k);
+        }
+    }
+    return fit.empty() ? std::vector{baseline(op)} : fit;
+}
+
 } // namespace
 
 FixedChoices fix_choices(const Graph& graph, Bytes limit) {
@@ -35,20 +58,19 @@ FixedChoices fix_choices(const Graph& graph, Bytes limit) {
 
 FixedChoices fit_choices(const Graph& graph, Bytes capacity) {
     return fixed(graph, [&](const Op& op) {
-        Bytes touched = written_bytes(graph, op);
-        for (const TensorId t : op.reads) {
-            touched += graph.tensor(t).bytes;
-        }
-        const std::int32_t least = baseline(op);
-        const Bytes room = std::max(capacity - touched, op.choices[static_cast<std::size_t>(least)].workspace);
-        std::int32_t best = least;
-        for (std::int32_t k = 0; k < static_cast<std::int32_t>(op.choices.size()); ++k) {
+        const std::vector<std::int32_t> fit = fitting(graph, op, capacity);
+        return *std::ranges::min_element(fit, {}, [&](std::int32_t k) {
             const Choice& one = op.choices[static_cast<std::size_t>(k)];
-            if (one.workspace <= room && one.time < op.choices[static_cast<std::size_t>(best)].time) {
-                best = k;
-            }
-        }
-        return best;
+            return std::pair(one.time, one.workspace);
+        });
+    });
+}
+
+FixedChoices random_choices(const Graph& graph, Bytes capacity, std::uint64_t seed) {
+    return fixed(graph, [&](const Op& op) {
+        const std::vector<std::int32_t> fit = fitting(graph, op, capacity);
+        seed = mix(seed);
+        return fit[seed % fit.size()];
     });
 }
 

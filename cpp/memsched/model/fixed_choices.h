@@ -26,4 +26,8 @@ FixedChoices fix_choices(const Graph& graph, Bytes limit);
 // and workspace; of those that cannot, and with 0, the choice with the least workspace.
 FixedChoices fit_choices(const Graph& graph, Bytes capacity);
 
+// Fixes, of each op, any choice with which it can run alone in `capacity` bytes, at random; of those that cannot, the
+// choice with the least workspace. Same seed, same choices.
+FixedChoices random_choices(const Graph& graph, Bytes capacity, std::uint64_t seed);
+
 } // namespace memsched

@@ -1,6 +1,7 @@
 #include "memsched/planners/selective/orders.h"
 
 #include "memsched/order/order.h"
+#include "memsched/support/mix.h"
 
 #include <algorithm>
 #include <numeric>
@@ -99,6 +100,24 @@ class Tidying {
     std::vector<std::vector<OpId>> readers_; // by tensor
 };
 
+std::vector<OpId> random_order(const Graph& graph, std::uint64_t seed) {
+    std::vector<std::uint8_t> ran(graph.ops().size(), 0);
+    const auto waits = [&](TensorId t) { return graph.writer(t) >= 0 && !ran[at(graph.writer(t))]; };
+    std::vector<OpId> order, ready;
+    while (order.size() < graph.ops().size()) {
+        ready.clear();
+        for (OpId op = 0; at(op) < graph.ops().size(); ++op) {
+            if (!ran[at(op)] && std::ranges::none_of(graph.op(op).reads, waits)) {
+                ready.push_back(op);
+            }
+        }
+        seed = mix(seed);
+        order.push_back(ready[seed % ready.size()]);
+        ran[at(order.back())] = 1;
+    }
+    return order;
+}
+
 } // namespace
 
 std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order) {
@@ -133,7 +152,7 @@ std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& 
     std::vector<OpId> low = order::least_memory_order(problem, some).order;
     std::vector<std::vector<OpId>> all{tidied(graph, listed), tidied(graph, low), low};
     for (std::size_t seed = 1; seed * graph.ops().size() <= random_ops; ++seed) {
-        all.push_back(order::random_order(problem, 0, seed, some));
+        all.push_back(random_order(graph, seed));
     }
     std::erase_if(all, [&](const std::vector<OpId>& order) { return order.size() < listed.size(); }); // out of time
     std::ranges::sort(all);

@@ -6,7 +6,6 @@
 #include "memsched/planners/selective/starts.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/late_acceptance.h"
-#include "memsched/support/mix.h"
 
 #include <algorithm>
 #include <array>
@@ -20,6 +19,7 @@ namespace {
 using Classes = std::vector<MapClass>;
 
 constexpr std::size_t most_finalists = 2; // searches that go on after a first look
+constexpr std::size_t mixed_ops = 300;    // in all searches with algorithms at random, of which small graphs have many
 
 struct Decisions {
     Classes classes;
@@ -307,8 +307,14 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
             begin(std::move(small), {});
         }
         if (!best().stopped()) {
-            for (const std::vector<OpId>& order : other_orders(graph, progress)) {
+            std::vector<std::vector<OpId>> orders = other_orders(graph, progress);
+            for (const std::vector<OpId>& order : orders) {
                 begin(fit_choices(in_order(graph, order), capacity), order);
+            }
+            orders.emplace_back(); // as listed
+            for (std::size_t k = 1; differ && k * graph.ops().size() <= mixed_ops; ++k) {
+                const std::vector<OpId>& order = orders[(orders.size() - k % orders.size()) % orders.size()];
+                begin(random_choices(order.empty() ? graph : in_order(graph, order), capacity, k), order);
             }
         }
         std::ranges::sort(searches, {}, [](const auto& search) { return search->makespan(); });
