@@ -1,14 +1,18 @@
+#include "instances.h"
 #include "memsched/placement/improve.h"
+#include "memsched/placement/obstacles.h"
 #include "memsched/placement/search.h"
 #include "memsched/placement/squeeze.h"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
 #include <stdexcept>
 
 using namespace memsched;
 using namespace memsched::placement;
+using namespace memsched::testing;
 
 namespace {
 
@@ -185,4 +189,31 @@ TEST_CASE("fixed buffers that collide are named") {
                          "buffers[0] and buffers[2] are alive together and their fixed offsets make them overlap; "
                          "change one",
                          std::invalid_argument);
+}
+
+TEST_CASE("the lowest free offset among obstacles is the one found by trying all") {
+    Dice dice(11);
+    for (int round = 0; round < 400; ++round) {
+        const SectionId sections = dice.roll(1, round % 4 == 0 ? 900 : 40);
+        std::vector<Obstacle> all;
+        for (int k = dice.roll(0, round % 4 == 0 ? 200 : 12); k > 0; --k) {
+            const SectionId first = dice.roll(0, sections - 1);
+            const Bytes offset = dice.roll(0, 60);
+            all.push_back(
+                {first, std::min(sections, first + dice.roll(1, dice.roll(1, 60))), offset, offset + dice.roll(1, 9)});
+        }
+        std::ranges::stable_sort(all, {}, &Obstacle::offset);
+        const Obstacles obstacles(all, at(sections));
+        for (int ask = 0; ask < 20; ++ask) {
+            const SectionId first = dice.roll(0, sections - 1), last = dice.roll(first + 1, sections);
+            const Bytes bytes = dice.roll(1, 12), alignment = dice.roll(1, 4), floor = dice.roll(0, 20);
+            Bytes least = align_up(floor, alignment);
+            while (std::ranges::any_of(all, [&](const Obstacle& one) {
+                return one.first < last && one.last > first && one.offset < least + bytes && one.top > least;
+            })) {
+                least += alignment;
+            }
+            CHECK(obstacles.lowest(first, last, bytes, alignment, floor) == least);
+        }
+    }
 }

@@ -133,7 +133,7 @@ Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
         return x.offset != y.offset ? x.offset > y.offset : x.rank > y.rank;
     };
     Floors floors(part.sections());
-    const auto steps = static_cast<std::int64_t>(64 + part.obstacles.size() / 4); // cost of one query, approximately
+    const std::int64_t steps = 64 + part.obstacles.steps(); // of one query
     const auto lowest = [&](BufferId b) {
         pace.spend(steps);
         const Bytes floor = floors.most(part.first[at(b)], part.last[at(b)]);
@@ -198,7 +198,7 @@ Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest, Pace& 
 
 Offsets pile(const Part& part) {
     Offsets offsets = part.fixed;
-    Bytes top = part.obstacles.empty() ? 0 : part.obstacles.back().reach;
+    Bytes top = part.obstacles.top();
     for (std::size_t b = 0; b < part.size(); ++b) {
         if (offsets[b] == free_offset) {
             offsets[b] = align_up(top, part.alignment[b]);

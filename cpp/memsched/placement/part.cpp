@@ -57,20 +57,17 @@ void add_columns(Part& part, std::span<const Buffer> buffers, const std::vector<
 }
 
 void add_obstacles(Part& part) {
-    std::vector<Obstacle>& all = part.obstacles;
+    std::vector<Obstacle> all;
     for (const BufferId f : part.fixings) {
         const SectionId first = part.first[at(f)], last = part.last[at(f)];
         const Bytes offset = part.fixed[at(f)], top = offset + part.extent[at(f)];
         if (!all.empty() && all.back().first == first && all.back().last == last && all.back().top == offset) {
             all.back().top = top;
         } else {
-            all.push_back({first, last, offset, top, 0});
+            all.push_back({first, last, offset, top});
         }
     }
-    Bytes reach = 0;
-    for (Obstacle& one : all) {
-        one.reach = reach = std::max(reach, one.top);
-    }
+    part.obstacles = Obstacles(all, part.sections());
 }
 
 void add_sections(Part& part) {
@@ -164,15 +161,7 @@ IdLists overlaps_of(const Part& part) {
 }
 
 Bytes lowest_offset(const Part& part, BufferId b, Bytes floor) {
-    Bytes offset = align_up(floor, part.alignment[at(b)]);
-    const auto reaches = [](Bytes height, const Obstacle& one) { return height < one.reach; };
-    auto one = std::upper_bound(part.obstacles.begin(), part.obstacles.end(), offset, reaches);
-    for (; one != part.obstacles.end() && one->offset < offset + part.bytes[at(b)]; ++one) { // by offset: one pass
-        if (one->first < part.last[at(b)] && one->last > part.first[at(b)] && one->top > offset) {
-            offset = align_up(one->top, part.alignment[at(b)]);
-        }
-    }
-    return offset;
+    return part.obstacles.lowest(part.first[at(b)], part.last[at(b)], part.bytes[at(b)], part.alignment[at(b)], floor);
 }
 
 } // namespace memsched::placement

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "memsched/placement/buffers.h"
+#include "memsched/placement/obstacles.h"
 #include "memsched/support/id_lists.h"
 
 #include <cstdint>
@@ -9,15 +10,6 @@
 #include <vector>
 
 namespace memsched::placement {
-
-using SectionId = std::int32_t; // index of a section of a part
-
-// Bytes that are occupied in the sections [first, last).
-struct Obstacle {
-    SectionId first, last;
-    Bytes offset, top;
-    Bytes reach; // the highest top of this one and of those before it in the list
-};
 
 // A section is a maximal set of buffers alive at once: two buffers overlap in time if they share one. Buffers are
 // sorted by first section, so the buffers of a range of sections that no other buffer crosses are a range too. Columns
@@ -27,14 +19,14 @@ struct Part {
     std::vector<SectionId> first, last; // its sections: [first, last)
     std::vector<std::int64_t> length;   // ticks
     std::vector<Bytes> bytes, fixed;
-    std::vector<Bytes> extent;       // bytes up to the next multiple of `unit`: no other buffer can use the rest
-    std::vector<Bytes> alignment;    // 1 if any multiple of the unit is allowed
-    std::vector<BufferId> fixings;   // the fixed ones of the part, by offset
-    std::vector<Obstacle> obstacles; // occupied bytes, by offset; adjacent ones with equal lifetimes are merged
-    std::vector<Bytes> room;         // by section: the extents of all its buffers
-    std::vector<Bytes> slack;        // by section: the largest extent - bytes, which the topmost buffer may save
-    Bytes unit = 1;                  // all offsets are multiples of it
-    Bytes least = 0;                 // no placement of the part is lower
+    std::vector<Bytes> extent;     // bytes up to the next multiple of `unit`: no other buffer can use the rest
+    std::vector<Bytes> alignment;  // 1 if any multiple of the unit is allowed
+    std::vector<BufferId> fixings; // the fixed ones of the part, by offset
+    Obstacles obstacles;           // occupied bytes; adjacent ones with equal lifetimes are merged
+    std::vector<Bytes> room;       // by section: the extents of all its buffers
+    std::vector<Bytes> slack;      // by section: the largest extent - bytes, which the topmost buffer may save
+    Bytes unit = 1;                // all offsets are multiples of it
+    Bytes least = 0;               // no placement of the part is lower
 
     std::size_t size() const { return id.size(); }
     std::size_t sections() const { return room.size(); }

@@ -239,7 +239,7 @@ void Search::undo(const Mark& mark) {
 }
 
 bool Search::lift_overlapping(BufferId b, Bytes top) {
-    work_ += static_cast<std::int64_t>(overlaps_[at(b)].size() * (1 + part_.obstacles.size() / 4));
+    work_ += static_cast<std::int64_t>(overlaps_[at(b)].size()) * (1 + part_.obstacles.steps());
     for (const BufferId other : overlaps_[at(b)]) {
         if (rest_[at(other)] >= top) { // also placed ones
             continue;
