@@ -149,6 +149,16 @@ def test_auto_is_never_worse(chain: ms.Chain, share: float, beta: float, chunk: 
     ms.validate(best)
 
 
+def test_auto_gives_each_planner_its_default_moves() -> None:
+    """On this device more moves than its default lead `selective` elsewhere, to a slower plan."""
+    chain = ms.profiles.load("inception_v3-1000-b8")
+    memory, beta = ms.min_memory(chain, "pofo"), 12.2e9
+    best = ms.plan(chain, memory, beta)
+    for name in ("selective", "pofo"):
+        found = ms.plan(chain, memory, beta, planner=name)
+        assert best.makespan <= found.makespan * (1 + 1e-9), name
+
+
 def test_auto_recomputes_where_that_is_better_and_offloads_where_that_is() -> None:
     """Three forwards of a second and 4 bytes: running one again beats a slow link, and loses to a fast one."""
     slow, fast = (ms.plan(CHAIN, 22, beta) for beta in (0.25, 100.0))

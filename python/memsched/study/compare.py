@@ -321,11 +321,11 @@ def _search_limits(problem: Problem) -> dict[str, object]:
 
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
-    """The options of one planner; a time limit replaces the limit in moves."""
-    own = {**AUTO.get(name, {}), **options}
+    """The options of one planner; a time limit, or the planner's own limit in moves, replaces the limit in moves."""
+    own, moves = {**AUTO.get(name, {}), **options}, PLANNERS[name].options.get("moves")
     if not timed:
         own.pop("time_limit", None)
-    if own.get("time_limit") is not None:
+    if own.get("time_limit") is not None or (moves is not None and moves.default is not None):
         own.pop("moves", None)
     return own
 
