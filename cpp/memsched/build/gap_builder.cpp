@@ -265,9 +265,9 @@ bool GapBuilder::run(OpId id, TensorId wanted) {
     return done;
 }
 
-// A run leaves out its tape if nobody wants any of it then: it is not what an op runs again for, or all of it is to be
+// A run leaves out its tape if nobody wants any of it before `until`, or if it is the first run and all of it is to be
 // recomputed later.
-bool GapBuilder::skips_tape(const Op& op, TensorId wanted) {
+bool GapBuilder::skips_tape(const Op& op, TensorId wanted, OpId until) {
     if (op.tape.empty()) {
         return false;
     }
@@ -283,8 +283,8 @@ bool GapBuilder::skips_tape(const Op& op, TensorId wanted) {
         if (wanted < 0 && graph_.read(t) && !later) {
             return false;
         }
-        if (wanted >= 0 && !state(t).here && graph_.read(t) && wanted_.next(t) == now_) {
-            return false; // it is wanted for the same op
+        if (wanted >= 0 && !state(t).here && graph_.read(t) && wanted_.next(t) < until) {
+            return false;
         }
     }
     return !unread || run_bytes(graph_, op, true) < run_bytes(graph_, op, false);
@@ -310,7 +310,8 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
             ++state(t).locks;
         }
     }
-    const bool skip = skips_tape(op, wanted);
+    const auto locked = [&](TensorId t) { return state(t).here && state(t).locks > 0; };
+    bool skip = skips_tape(op, wanted, std::ranges::any_of(op.tape, locked) ? now_ + 1 : Wanted::never);
     const auto written = [&](TensorId t) {
         return !skip || std::find(op.tape.begin(), op.tape.end(), t) == op.tape.end();
     };
@@ -323,7 +324,10 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
         }
     }
     if (!make_room(run_bytes(graph_, op, skip))) {
-        return false;
+        if (skip || wanted < 0 || !skips_tape(op, wanted, now_ + 1) || !make_room(run_bytes(graph_, op, true))) {
+            return false;
+        }
+        skip = true;
     }
     outline_.events.push_back({PlanEvent::run, id, skip});
     for (const TensorId t : op.writes) {

@@ -72,7 +72,7 @@ class GapBuilder {
     void reset();
     bool run(OpId op, TensorId wanted); // wanted: the output for which it runs again, or -1
     bool run_op(OpId id, TensorId wanted);
-    bool skips_tape(const Op& op, TensorId wanted);
+    bool skips_tape(const Op& op, TensorId wanted, OpId until);
     bool bring(TensorId tensor);
     bool make_room(Bytes bytes);
     struct Price {

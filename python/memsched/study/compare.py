@@ -321,12 +321,14 @@ def _search_limits(problem: Problem) -> dict[str, object]:
 
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
-    """The options of one planner; a time limit, or the planner's own limit in moves, replaces the limit in moves."""
+    """The options of one planner, with no fewer moves than by default; a time limit replaces the limit in moves."""
     own, moves = {**AUTO.get(name, {}), **options}, PLANNERS[name].options.get("moves")
     if not timed:
         own.pop("time_limit", None)
-    if own.get("time_limit") is not None or (moves is not None and moves.default is not None):
+    if own.get("time_limit") is not None:
         own.pop("moves", None)
+    elif "moves" in own and moves is not None and moves.default is not None:
+        own["moves"] = max(own["moves"], moves.default)
     return own
 
 

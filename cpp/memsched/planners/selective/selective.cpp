@@ -18,8 +18,10 @@ namespace {
 
 using Classes = std::vector<MapClass>;
 
-constexpr std::size_t most_finalists = 2; // searches that go on after a first look
-constexpr std::size_t mixed_ops = 300;    // in all searches with algorithms at random, of which small graphs have many
+constexpr std::size_t most_finalists = 2;    // searches that go on after a first look,
+constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before the best alone goes on
+constexpr std::size_t few_decisions = 200;   // up to here, moves change classes rather than prices
+constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
 struct Decisions {
     Classes classes;
@@ -243,11 +245,12 @@ void Search::change(Decisions& what, std::mt19937_64& random) const {
         return decisions_[std::min(static_cast<std::size_t>(found - sums_.begin()), decisions_.size() - 1)];
     };
     const auto kind = random() % 10;
-    if (kind < 2) {
+    const bool few = decisions_.size() <= few_decisions;
+    if (kind < (few ? 1 : 2)) {
         for (float& weight : what.weights) {
             weight *= static_cast<float>(0.9 + 0.2 * share());
         }
-    } else if (kind < 7) {
+    } else if (kind < (few ? 3 : 7)) {
         constexpr std::array factors{0.25F, 0.5F, 0.75F, 1.5F, 2.0F, 4.0F};
         for (auto count = 1 + random() % 3; count > 0; --count) {
             what.weights[at(builder_.gaps()[pick()].tensor)] *= factors[random() % factors.size()];
@@ -322,10 +325,11 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         for (std::size_t k = 0; k < finalists; ++k) {
             searches[k]->from_cuts();
         }
+        const std::int64_t first = std::min(moves / 5, finalist_moves);
         for (std::size_t k = 0; k < finalists; ++k) {
-            searches[k]->walk(moves / 5, seed);
+            searches[k]->walk(first, seed);
         }
-        best().walk(moves - moves / 5 * static_cast<std::int64_t>(finalists), seed + 1);
+        best().walk(moves - first * static_cast<std::int64_t>(finalists), seed + 1);
     } catch (const Stopped&) {
         if (searches.empty() || !best().has_plan()) {
             throw;
