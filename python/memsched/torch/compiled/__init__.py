@@ -1,0 +1,1 @@
+"""Training steps that torch.compile captures, planned for a budget and run as generated code."""

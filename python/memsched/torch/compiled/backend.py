@@ -1,0 +1,60 @@
+"""The backend `memsched` of torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from memsched.torch.compiled.options import read_options
+from memsched.torch.compiled.plan import CompiledPlan
+from memsched.torch.compiled.private import compile_joint, python_code
+from memsched.torch.compiled.unit import Unit
+
+
+def memsched(
+    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a captured graph so that its training step fits a budget.
+
+    torch.compile finds it by its name:
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> step = torch.compile(model, backend="memsched", options={"budget": "50%"})
+    >>> step(torch.randn(256, 64)).sum().backward()
+
+    Parameters
+    ----------
+    module, inputs
+        As Dynamo gives them to a backend.
+    options : dict
+        See `Options`.
+    """
+    asked = read_options(options)
+    units: list[Unit] = []
+
+    def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        unit = Unit(joint, results, static, asked)
+        units.append(unit)
+        _UNITS.append(unit)
+        example = unit.example()
+        return example.forward, example.backward
+
+    return compile_joint(
+        module,
+        inputs,
+        partition=partition,
+        forward=lambda: units[0].forward,
+        backward=lambda: units[0].backward,
+        inference=python_code,
+    )
+
+
+_UNITS: list[Unit] = []
+
+
+def plans() -> list[CompiledPlan]:
+    """The plans of all captured steps of this process, in the order in which they were made."""
+    return [plan for unit in _UNITS for plan in unit.plans]

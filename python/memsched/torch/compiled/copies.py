@@ -1,0 +1,109 @@
+"""Copies between the device and the host, as operations of generated code."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from memsched.torch.choose_lanes import lanes_on
+from memsched.torch.lanes import Lanes, as_bytes
+
+
+class Traffic:
+    """The copies of one device, and the host memory that they use again and again.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        The streams that copy.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self._spare: dict[int, list[tuple[torch.Tensor, Any]]] = {}  # by bytes; with the last copy out of each
+        self._events: dict[int, Any] = {}  # of copies under way, by the address of the storage that they write
+
+    def offload(self, value: torch.Tensor) -> torch.Tensor:
+        """Begin to copy the bytes of a tensor to the host."""
+        storage = value.untyped_storage()
+        memory, busy = self._host_memory(storage.nbytes())
+        # A tensor of its own on the same memory: when it is dropped, the memory is spare.
+        host = torch.from_numpy(memory.numpy())
+        event = self.lanes.copy("out", storage, host, [self.lanes.now(), *busy])
+        key = host.untyped_storage()._cdata
+        self._events[key] = event
+        weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
+        return host
+
+    def gone(self, value: torch.Tensor, host: torch.Tensor) -> None:
+        """Let the computation wait until the copy to the host has ended."""
+        self.lanes.wait(self._events[host.untyped_storage()._cdata])
+        self.lanes.give_back(value.untyped_storage())
+
+    def prefetch(self, host: torch.Tensor, shape: list[int], stride: list[int], dtype: torch.dtype) -> torch.Tensor:
+        """Begin to copy a tensor back to the device."""
+        storage = self.lanes.allocate(host.numel())
+        key = host.untyped_storage()._cdata
+        event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
+        self._events[key] = event
+        value = torch.empty(0, dtype=dtype, device=storage.device)
+        value.set_(storage, 0, shape, stride)
+        self._events[storage._cdata] = event
+        return value
+
+    def arrived(self, value: torch.Tensor) -> torch.Tensor:
+        """Let the computation wait until a tensor is back."""
+        self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
+        return value
+
+    def _host_memory(self, nbytes: int) -> tuple[torch.Tensor, list[Any]]:
+        if spare := self._spare.get(nbytes):
+            memory, event = spare.pop()
+            return memory, [event]
+        return self.lanes.host_memory(nbytes), []
+
+    def _take_back(self, key: int, memory: torch.Tensor) -> None:
+        self._spare.setdefault(memory.numel(), []).append((memory, self._events.pop(key)))
+
+
+_TRAFFIC: dict[torch.device, Traffic] = {}
+
+
+def traffic_on(device: torch.device) -> Traffic:
+    """The copies of a device."""
+    if device not in _TRAFFIC:
+        _TRAFFIC[device] = Traffic(lanes_on(device))
+    return _TRAFFIC[device]
+
+
+def use(device: torch.device, lanes: Lanes) -> Traffic:
+    """Let copies of a device go over other streams from now on, such as emulated ones that are late; for trials."""
+    _TRAFFIC[device] = Traffic(lanes)
+    return _TRAFFIC[device]
+
+
+def offload(value: torch.Tensor) -> torch.Tensor:
+    """Begin to copy a tensor to the host; it must stay until `gone`."""
+    return traffic_on(value.device).offload(value)
+
+
+def gone(value: torch.Tensor, host: torch.Tensor) -> None:
+    """Wait until a tensor has been copied to the host, before its memory is used for something else."""
+    traffic_on(value.device).gone(value, host)
+
+
+def prefetch(
+    host: torch.Tensor, device: torch.device, shape: list[int], stride: list[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Begin to copy a tensor back to the device."""
+    return traffic_on(device).prefetch(host, shape, stride, dtype)
+
+
+def arrived(value: torch.Tensor) -> torch.Tensor:
+    """Wait until a tensor is back."""
+    return traffic_on(value.device).arrived(value)
+
+
+__all__ = ["Traffic", "arrived", "as_bytes", "gone", "offload", "prefetch", "traffic_on", "use"]

@@ -1,0 +1,251 @@
+"""What AOTAutograd's joint graph of forward and backward does to memory: operations, and the storages they touch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from memsched.torch.capture import CaptureError
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Memory that one operation writes, or that is there from the start; views of it are the same storage.
+
+    Attributes
+    ----------
+    base : fx.Node
+        The first node whose value lies in it.
+    writer : int or None
+        The operation that writes it; None where it is given.
+    """
+
+    number: int
+    base: fx.Node
+    writer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of the joint graph that computes something; a call that only makes a view of a tensor is none.
+
+    Attributes
+    ----------
+    reads, writes : tuple of int
+        Storages; what is given to the step, such as parameters, is among the reads, too.
+    backward : bool
+        It needs a gradient that arrives, or AOTAutograd traced it in the backward.
+    once : bool
+        It cannot run again: it has an effect besides its results.
+    random : bool
+        It draws random numbers.
+    """
+
+    number: int
+    node: fx.Node
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    backward: bool
+    once: bool
+    random: bool
+
+
+@dataclass(slots=True)
+class Joint:
+    """A joint graph, read once.
+
+    Attributes
+    ----------
+    module : fx.GraphModule
+    primals, tangents : list of fx.Node
+        What the forward is given, and the gradients of its results that the backward is given.
+    results, gradients : list of (fx.Node or None)
+        What the forward and the backward return.
+    updated : set of fx.Node
+        Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
+    operations : list of Operation
+        In the order in which they were traced, forward before backward.
+    storages : list of Storage
+    """
+
+    module: fx.GraphModule
+    primals: list[fx.Node]
+    tangents: list[fx.Node]
+    results: list[Any]
+    gradients: list[Any]
+    updated: set[fx.Node] = field(default_factory=set)
+    operations: list[Operation] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example
+    _operation_at: dict[fx.Node, int] = field(default_factory=dict)
+
+    def storages_of(self, node: fx.Node) -> list[int]:
+        """The storages in which the value of a node lies; none where it is no tensor."""
+        return [self._storage_at[address(one)] for one in tensors(node.meta.get("val"))]
+
+    def operation_of(self, node: fx.Node) -> int | None:
+        """The operation that a node is; None for views, numbers, and what is given."""
+        return self._operation_at.get(node)
+
+    @property
+    def device(self) -> torch.device:
+        """Where most of the bytes are."""
+        bytes_on: dict[torch.device, int] = {}
+        for storage in self.storages:
+            for one in tensors(storage.base.meta.get("val")):
+                size = one.untyped_storage().nbytes()
+                bytes_on[one.device] = bytes_on.get(one.device, 0) + (size if isinstance(size, int) else 1)
+        return max(bytes_on, key=lambda device: bytes_on[device], default=torch.device("cpu"))
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a nest of containers, in order."""
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def address(example: torch.Tensor) -> int:
+    """What two examples in the same storage have in common."""
+    if example.layout is not torch.strided:
+        raise CaptureError(f"a tensor of layout {example.layout} has no storage to plan; only dense tensors have")
+    return example.untyped_storage()._cdata
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether the value of a node is a number, a size, or nothing, and no tensor."""
+    return node.op == "call_function" and "val" in node.meta and not any(True for _ in tensors(node.meta["val"]))
+
+
+def read_joint(module: fx.GraphModule, results: int) -> Joint:
+    """Find operations and storages of a joint graph.
+
+    Parameters
+    ----------
+    module : fx.GraphModule
+        Its placeholders are named primals_* and tangents_*, its nodes carry examples without data in meta["val"].
+    results : int
+        How many of its outputs are the forward's.
+
+    Raises
+    ------
+    CaptureError
+        It has what no plan can hold, such as operations that write in place; named in the message.
+    """
+    placeholders = list(module.graph.find_nodes(op="placeholder"))
+    tangents = [node for node in placeholders if "tangents" in str(node.target)]
+    unknown = [n.name for n in placeholders if n not in tangents and "primals" not in str(n.target)]
+    if unknown:
+        raise CaptureError(f"the step takes {unknown[0]}, which is neither an input nor a gradient; no plan knows it")
+    (output,) = module.graph.find_nodes(op="output")
+    outputs = list(output.args[0])
+    joint = Joint(
+        module=module,
+        primals=[node for node in placeholders if node not in tangents],
+        tangents=tangents,
+        results=outputs[:results],
+        gradients=outputs[results:],
+    )
+    joint.updated = _updated_inputs(joint)
+    behind = _behind(module.graph, tangents)
+    last = _last_of_forward(joint, behind)
+    place = {node: k for k, node in enumerate(module.graph.nodes)}
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            _add_storages(joint, node, None)
+        elif node.op == "call_function":
+            if not _is_operation(joint, node):
+                continue
+            number = len(joint.operations)
+            writes = tuple(_add_storages(joint, node, number))
+            reads = tuple(dict.fromkeys(s for source in node.all_input_nodes for s in joint.storages_of(source)))
+            joint._operation_at[node] = number
+            joint.operations.append(
+                Operation(
+                    number=number,
+                    node=node,
+                    reads=reads,
+                    writes=writes,
+                    backward=node in behind or place[node] > last,
+                    once=_has_effect(node),
+                    random=_is_random(node),
+                )
+            )
+        elif node.op != "output":
+            raise CaptureError(f"the step calls {node.target} as a {node.op}, which no plan can run again")
+    return joint
+
+
+def _add_storages(joint: Joint, node: fx.Node, writer: int | None) -> list[int]:
+    """The storages that a node is the first to lie in."""
+    new = []
+    for one in tensors(node.meta.get("val")):
+        key = address(one)
+        if key not in joint._storage_at:
+            joint._storage_at[key] = len(joint.storages)
+            new.append(len(joint.storages))
+            joint.storages.append(Storage(len(joint.storages), node, writer))
+    return new
+
+
+def _is_operation(joint: Joint, node: fx.Node) -> bool:
+    """Whether a call computes something: what lies in known storages, and what is a number, costs nothing."""
+    if node.target is operator.getitem:
+        return False
+    if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        raise CaptureError(f"{node.target} writes to one of its arguments, which no plan can run again")
+    if "val" not in node.meta:
+        return True
+    if is_number(node):
+        return _has_effect(node)
+    return any(address(one) not in joint._storage_at for one in tensors(node.meta["val"]))
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether a call does more than return results, or must run on all processes at once."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("_c10d_functional", "c10d"):
+        return True
+    return bool(node.is_impure(impure_random=False))
+
+
+def _is_random(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _updated_inputs(joint: Joint) -> set[fx.Node]:
+    """The inputs that the forward returns new values of."""
+    (output,) = joint.module.graph.find_nodes(op="output")
+    descriptions = output.meta.get("desc", ())
+    names = {getattr(one, "mutated_input", None) for one in descriptions} - {None}
+    inputs = {node.meta.get("desc"): node for node in joint.primals}
+    return {inputs[name] for name in names if name in inputs}
+
+
+def _behind(graph: fx.Graph, tangents: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that need a gradient that arrives."""
+    found = set(tangents)
+    for node in graph.nodes:
+        if any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _last_of_forward(joint: Joint, behind: set[fx.Node]) -> int:
+    """The place of the last node that the forward's results need, or that was traced in the forward."""
+    needed = {node for node in joint.results if isinstance(node, fx.Node)}
+    last = -1
+    nodes = list(joint.module.graph.nodes)
+    for node in reversed(nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    for k, node in enumerate(nodes):
+        if node in behind or node.op != "call_function":
+            continue
+        if node in needed or node.meta.get("partitioner_tag") == "is_forward":
+            last = k
+    return last

@@ -1,0 +1,96 @@
+"""What the user of the backend says: the budget, and how to plan for it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from memsched.errors import InvalidInputError
+from memsched.planners.registry import check_planner
+from memsched.support import checks
+from memsched.support.units import parse_bandwidth, parse_bytes
+from memsched.torch.machines import machine
+
+MODES = ("eager", "inductor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the backend `memsched`, checked.
+
+    Attributes
+    ----------
+    budget : str or int
+        Device memory of the whole process: "6GiB", bytes, or "50%": half of the way from the least that any plan
+        without recomputation needs to the peak of the plain step.
+    mode : str
+        "eager": the operations of plain PyTorch, with the same bits. "inductor": compiled by Inductor.
+    device : str
+        "here": times are measured on the device of the model. A machine such as "a100:pcie4": they are modelled.
+    bandwidth : str or float, optional
+        Of the link to the host, bytes a second, such as "12GB/s"; 0 means that nothing is offloaded. By default that of
+        the machine, or measured on CUDA, and 0 on the CPU.
+    host_memory : str or int, optional
+        The most host memory for what is offloaded; half of the machine's by default.
+    planner : str
+        A planner for graphs, or "auto".
+    time_limit : float, optional
+        Seconds for the planner.
+    optimizer : torch.optim.Optimizer or int, optional
+        Its state occupies memory: measured, or declared in bytes.
+    reserve : str or int
+        Device memory for what no capture sees, such as workspaces of libraries.
+    """
+
+    budget: str | int
+    mode: str = "eager"
+    device: str = "here"
+    bandwidth: str | float | None = None
+    host_memory: str | int | None = None
+    planner: str = "selective"
+    time_limit: float | None = None
+    optimizer: torch.optim.Optimizer | int | None = None
+    reserve: str | int = 0
+
+
+def read_options(given: Mapping[str, Any] | None) -> Options:
+    """Check options as `torch.compile(options=...)` passes them on.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    if given is None:
+        raise InvalidInputError(
+            'the backend "memsched" needs a budget: '
+            'torch.compile(model, backend="memsched", options={"budget": "6GiB"})'
+        )
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(f'options is {given!r}; it must be a dict such as {{"budget": "6GiB"}}')
+    known = [one.name for one in fields(Options)]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            raise InvalidInputError(f"the backend memsched has no option {name!r}; {hint}")
+    if "budget" not in given:
+        raise InvalidInputError('options has no budget; say, for example, {"budget": "6GiB"}')
+    options = Options(**given)
+    if not (isinstance(options.budget, str) and options.budget.rstrip().endswith("%")):
+        parse_bytes(options.budget, "budget")
+    checks.choice("mode", options.mode, MODES)
+    if options.device != "here":
+        machine(options.device)
+    if options.bandwidth is not None:
+        parse_bandwidth(options.bandwidth, "bandwidth")
+    if options.host_memory is not None:
+        parse_bytes(options.host_memory, "host_memory")
+    parse_bytes(options.reserve, "reserve")
+    check_planner(options.planner)
+    checks.time_limit(options.time_limit)
+    return options

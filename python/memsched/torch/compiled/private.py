@@ -1,0 +1,87 @@
+"""The parts of PyTorch that are not public, in one place: AOTAutograd, and how code is made of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch.fx.graph import _BoxedCodeGen
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""A function of one list of arguments, which it empties, so that they can be freed while it runs."""
+
+Partition = Callable[[fx.GraphModule, int, Sequence[int]], tuple[fx.GraphModule, fx.GraphModule]]
+"""From a joint graph, how many results the forward has, and which inputs last, to examples of forward and backward."""
+
+
+def compile_joint(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    partition: Partition,
+    forward: Callable[[], Boxed],
+    backward: Callable[[], Boxed],
+    inference: Callable[[fx.GraphModule], Boxed],
+) -> Callable[..., Any]:
+    """Compile what Dynamo captured: AOTAutograd traces forward and backward, and calls what runs them.
+
+    Parameters
+    ----------
+    module, inputs
+        As Dynamo gives them to a backend.
+    partition : callable
+        Called once with the joint graph.
+    forward, backward : callable
+        Give the functions that run in place of the examples which `partition` returned.
+    inference : callable
+        Gives the function for a graph without a backward.
+    """
+
+    def split(
+        joint: fx.GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **rest: Any,
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return partition(joint, num_fwd_outputs, static_lifetime_input_indices or ())
+
+    backend = aot_autograd(
+        fw_compiler=lambda graph, example: boxed(forward()),
+        bw_compiler=lambda graph, example: boxed(backward()),
+        inference_compiler=lambda graph, example: boxed(inference(graph)),
+        partition_fn=split,
+    )
+    with functorch_config.patch(donated_buffer=False):
+        compiled: Callable[..., Any] = backend(module, inputs)
+    return compiled
+
+
+def boxed(function: Boxed) -> Boxed:
+    """Tell AOTAutograd that a function empties its list of arguments."""
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        return function(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def python_code(module: fx.GraphModule) -> Boxed:
+    """The graph as generated Python that frees each value after its last reader."""
+    module.graph.set_codegen(_BoxedCodeGen())
+    module.recompile()
+    real_recompile = getattr(module, "real_recompile", None)
+    if real_recompile is not None:
+        real_recompile()
+    return type(module).forward.__get__(module)
+
+
+def graph_inputs(module: fx.GraphModule) -> list[torch.Tensor]:
+    """Examples of the placeholders of a graph."""
+    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]

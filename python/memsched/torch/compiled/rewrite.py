@@ -1,0 +1,296 @@
+"""A schedule of a captured step as two graphs: what the forward runs and saves, and what the backward runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from memsched.errors import InternalError
+from memsched.torch.compiled import copies, randomness
+from memsched.torch.compiled.as_graph import END, TURN, Sizes, held_storages, name_of
+from memsched.torch.compiled.joint import Joint, tensors
+
+Step = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A step as a schedule wants it.
+
+    Attributes
+    ----------
+    forward : fx.GraphModule
+        Takes the primals; returns the results, then what it saves for the backward, then the primals that are sizes.
+    backward : fx.GraphModule
+        Takes the sizes, what was saved, and the arriving gradients; returns the gradients.
+    saved : int
+        How many tensors the forward saves.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved: int
+
+
+def rewrite(joint: Joint, steps: Iterable[Step], sizes: Sizes | None = None) -> Rewritten:
+    """Write the graphs of forward and backward.
+
+    Each run of an op is a node, each run after the first a copied node; a tensor is gone after its last reader, so a
+    `free` writes nothing but an end of a copy to the host that is under way. Views are made where they are read.
+
+    Parameters
+    ----------
+    joint : Joint
+    steps : iterable of dict
+        Of a schedule for the joint graph's `step_graph`.
+    sizes : Sizes, optional
+        The graphs are for these sizes alone; without, sizes stay symbols.
+    """
+    return _Writer(joint, list(steps), sizes).write()
+
+
+class _Writer:
+    def __init__(self, joint: Joint, steps: Sequence[Step], sizes: Sizes | None) -> None:
+        self._joint, self._steps, self.sizes = joint, steps, sizes
+        self.held = held_storages(joint)
+        self._operations = {op.node.name: op for op in joint.operations}
+        self._storages = {name_of(joint, s.number): s.number for s in joint.storages}
+        runs = [step["run"] for step in steps if "run" in step]
+        self._again = {name for name in runs if runs.count(name) > 1} if len(set(runs)) < len(runs) else set()
+        self._states: dict[str, Any] = {}  # of the generators, before a random operation's first run
+
+    def write(self) -> Rewritten:
+        joint = self._joint
+        turn = next(k for k, step in enumerate(self._steps) if step.get("run") == TURN)
+        forward, backward = _Half(joint, self), _Half(joint, self)
+        sizes = [node for node in joint.primals if is_size(node)]
+        for node in joint.primals:
+            forward.values[node] = forward.placeholder(node)
+        for step in self._steps[:turn]:
+            forward.take(step)
+        results = [forward.value(node) for node in joint.results]
+
+        for node in sizes:
+            backward.values[node] = backward.placeholder(node)
+        saved: list[fx.Node] = []
+        backward.saved_from(forward, saved)
+        places: list[fx.Node] = []  # the arriving gradients are the last placeholders
+        for node in joint.tangents:
+            backward.values[node] = backward.placeholder(node)
+            places.append(backward.values[node])
+        backward.first_argument = places[0] if places else None
+        for step in self._steps[turn + 1 :]:
+            if step.get("run") == END:  # the caller takes the gradients
+                break
+            backward.take(step)
+        gradients = [backward.value(node) for node in joint.gradients]
+        forward.graph.output((*results, *saved, *(forward.values[node] for node in sizes)))
+        backward.graph.output(tuple(gradients))
+        return Rewritten(forward.module(), backward.module(), len(saved))
+
+    def operation(self, name: str) -> Any:
+        return self._operations[name]
+
+    def storage(self, name: str) -> int | None:
+        """None for the tensors without bytes that only keep an order."""
+        return self._storages.get(name)
+
+    def runs_again(self, name: str) -> bool:
+        return name in self._again
+
+    @property
+    def states(self) -> dict[str, Any]:
+        return self._states
+
+
+@dataclass(slots=True)
+class _Half:
+    """One of the two graphs while it is written."""
+
+    joint: Joint
+    writer: _Writer
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    values: dict[fx.Node, Any] = field(default_factory=dict)
+    """What stands here for a node of the joint graph."""
+    away: dict[int, Any] = field(default_factory=dict)
+    """By storage, its copy on the host."""
+    leaving: dict[int, Any] = field(default_factory=dict)
+    """By storage, the value whose copy to the host may be under way."""
+    forward: _Half | None = None
+    saved: list[Any] = field(default_factory=list)
+    first_argument: Any = None
+    views: dict[int, list[fx.Node]] = field(default_factory=dict)
+    """By storage, the nodes in `values` that lie in it."""
+    freed: set[int] = field(default_factory=set)
+
+    def placeholder(self, node: fx.Node, name: str | None = None) -> fx.Node:
+        new = self.graph.placeholder(name or node.name)
+        new.meta = dict(node.meta)
+        return new
+
+    def saved_from(self, forward: _Half, saved: list[Any]) -> None:
+        """What is not here is asked of the forward, which saves it."""
+        self.forward, self.saved = forward, saved
+
+    def take(self, step: Step) -> None:
+        """Write one step of the schedule."""
+        if "run" in step:
+            self.run(self.writer.operation(step["run"]))
+            return
+        (verb, name), *_ = step.items()
+        storage = self.writer.storage(name)
+        if storage is None:
+            return
+        base = self.joint.storages[storage].base
+        if verb == "offload":
+            source = self._whole(storage)
+            self.away[storage] = self._call(copies.offload, (source,), base)
+            self.leaving[storage] = source
+        elif verb == "prefetch":
+            like = self._holder(storage).meta["val"]
+            shape, stride = ([self._known(n) for n in sizes] for sizes in (like.shape, like.stride()))
+            layout = (like.device, shape, stride, like.dtype)
+            fetched = self._call(copies.prefetch, (self._host_copy(storage), *layout), base)
+            self._put(storage, self._call(copies.arrived, (fetched,), base))
+        elif verb == "free":
+            if storage in self.leaving:
+                self._call(copies.gone, (self.leaving.pop(storage), self.away[storage]), None)
+            self._forget(storage)
+            if storage not in self.writer.held:
+                self.freed.add(storage)
+        else:
+            raise InternalError(f"a schedule of a captured step has a step {step}")
+
+    def run(self, op: Any) -> None:
+        """Write an operation, and take its results apart."""
+        node = op.node
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self.value)
+        target = node.target
+        again = op.random and self.writer.runs_again(node.name)
+        if again and node.name not in self.writer.states:
+            device = self._device_of(node)
+            self.writer.states[node.name] = state = self._call(randomness.state, (device,), None)
+            self.values[state] = state
+        elif again:
+            args, kwargs, target = (self._state(node), self._device_of(node), target, *args), kwargs, randomness.replay
+        for number in op.writes:
+            self._forget(number)
+        new = self.graph.call_function(target, args, kwargs)
+        new.meta = dict(node.meta)
+        self._set(node, new)
+        for user in node.users:
+            if user.target is operator.getitem and user.users:
+                self._set(user, self._copy(user))
+
+    def value(self, node: Any) -> Any:
+        """What stands here for a node: it is there, a view of what is there, or a number."""
+        if not isinstance(node, fx.Node):
+            return node
+        if node in self.values:
+            return self.values[node]
+        example = self._known(node.meta.get("val", self))
+        if example is None or isinstance(example, bool | int | float | str | torch.device | torch.dtype):
+            return example
+        if node.op == "get_attr":
+            self.values[node] = self._copy(node)
+            return self.values[node]
+        if node.op == "placeholder" or self.joint.operation_of(node) is not None or self._is_part(node):
+            return self._from_forward(node)
+        self._set(node, self._copy(node))
+        return self.values[node]
+
+    def _known(self, example: Any) -> Any:
+        """A size in numbers, where the graph is for one set of them."""
+        sizes = self.writer.sizes
+        return sizes.number(example) if sizes is not None and isinstance(example, torch.SymInt) else example
+
+    def module(self) -> fx.GraphModule:
+        self.graph.lint()
+        return fx.GraphModule(self.joint.module, self.graph)
+
+    def _is_part(self, node: fx.Node) -> bool:
+        """Whether a node takes one of the results of an operation."""
+        if node.target is not operator.getitem:
+            return False
+        source = node.args[0]
+        return isinstance(source, fx.Node) and self.joint.operation_of(source) is not None
+
+    def _from_forward(self, node: fx.Node) -> Any:
+        if self.forward is None or not self.freed.isdisjoint(self.joint.storages_of(node)):
+            raise InternalError(f"the schedule reads {node.name} where it is not on the device")
+        source = self.forward.value(node)
+        if node in self.joint.updated:
+            source = self.forward._call(torch.ops.aten.clone.default, (source,), node)
+        self._set(node, self._argument(node, source))
+        return self.values[node]
+
+    def _argument(self, node: fx.Node, source: Any) -> Any:
+        """A value of the forward, as a new argument of the backward."""
+        self.saved.append(source)
+        before = self.first_argument
+        assert before is not None, "a backward takes a gradient"
+        with self.graph.inserting_before(before):
+            return self.placeholder(node, f"saved_{len(self.saved)}")
+
+    def _host_copy(self, storage: int) -> Any:
+        if storage not in self.away:
+            assert self.forward is not None, "a schedule fetches only what has left"
+            self.away[storage] = self._argument(self.joint.storages[storage].base, self.forward.away[storage])
+        return self.away[storage]
+
+    def _whole(self, storage: int) -> Any:
+        """A value that lies in a storage, its base."""
+        return self.value(self._holder(storage))
+
+    def _holder(self, storage: int) -> fx.Node:
+        base = self.joint.storages[storage].base
+        if isinstance(base.meta["val"], torch.Tensor):
+            return base
+        for user in base.users:
+            if user.target is operator.getitem and storage in self.joint.storages_of(user):
+                return user
+        raise InternalError(f"nothing reads {base.name}")
+
+    def _put(self, storage: int, value: Any) -> None:
+        self._set(self._holder(storage), value)
+
+    def _set(self, node: fx.Node, value: Any) -> None:
+        self.values[node] = value
+        for number in self.joint.storages_of(node):
+            self.views.setdefault(number, []).append(node)
+            self.freed.discard(number)
+
+    def _forget(self, storage: int) -> None:
+        for node in self.views.pop(storage, ()):
+            self.values.pop(node, None)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        new = self.graph.node_copy(node, self.value)
+        new.meta = dict(node.meta)
+        return new
+
+    def _call(self, function: Any, args: tuple[Any, ...], like: fx.Node | None) -> fx.Node:
+        new = self.graph.call_function(function, args)
+        if like is not None:
+            new.meta = {"val": like.meta.get("val")}
+        return new
+
+    def _device_of(self, node: fx.Node) -> torch.device:
+        return next((one.device for one in tensors(node.meta["val"])), torch.device("cpu"))
+
+    def _state(self, node: fx.Node) -> Any:
+        state = self.writer.states[node.name]
+        if state in self.values:
+            return self.values[state]
+        self.values[state] = self._argument(state, state)
+        return self.values[state]
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a primal is a size and no tensor."""
+    return isinstance(node.meta.get("val"), torch.SymInt)
