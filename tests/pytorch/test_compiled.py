@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from memsched.torch.compiled.backend import plans
+from memsched.torch.compiled.program import plans
 from memsched.torch.compiled.unit import counted
 from memsched.torch.trial import first_difference, trial_step
 
@@ -104,3 +104,49 @@ def test_a_planned_step_has_the_bits_of_a_plain_one(case: str, options: dict[str
     assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
     small = plan.held.random + plan.held.updates  # reserved, whether they are needed or not
     assert plan.process_bytes(meter.peak) >= 0.99 * plan.result.peak_memory - small
+
+
+class Broken(Transformer):
+    """The same in several graphs: Dynamo breaks after every block."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+            torch._dynamo.graph_break()
+        return nn.functional.cross_entropy(self.head(self.norm(x.flatten(0, 1))), labels.flatten())
+
+
+def compiled_by_block(model: nn.Module, options: dict[str, Any]) -> nn.Module:
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.compile(backend="memsched", options=options)  # type: ignore[union-attr]
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+@pytest.mark.parametrize("budget", ["60%", "80%"])
+@pytest.mark.parametrize(
+    "compiled",
+    [lambda model, options: torch.compile(model, backend="memsched", options=options), compiled_by_block],
+    ids=["graph breaks", "by block"],
+)
+def test_one_plan_spans_all_graphs_of_a_step(
+    budget: str, compiled: Callable[[nn.Module, dict[str, Any]], nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    plain = Broken(64, 4)
+    args = CASES["transformer"][1]()
+    planned = copy.deepcopy(plain)
+    call = compiled(planned, {"budget": budget, "reserve": 1})  # a program of its own
+    for step in range(3):
+        torch.manual_seed(step)
+        expected = trial_step(plain, plain, args, {}, torch.device("cpu"))
+        with counted(torch.device("cpu")) as meter:
+            torch.manual_seed(step)
+            found = trial_step(planned, call, args, {}, torch.device("cpu"))
+        assert first_difference(expected, found) is None
+        if step > 0:  # the first records which graphs there are
+            plan = plans()[-1]
+            assert sum(op["kind"] == "leave" for op in plan.result.problem.ops) >= 4
+            assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
+            assert plan.process_bytes(meter.peak) >= 0.9 * plan.result.peak_memory

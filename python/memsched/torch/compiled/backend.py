@@ -8,8 +8,8 @@ from typing import Any
 from torch import fx
 
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import compile_joint, python_code
+from memsched.torch.compiled.program import program_of
 from memsched.torch.compiled.unit import Unit
 
 
@@ -32,13 +32,13 @@ def memsched(
     options : dict
         See `Options`.
     """
-    asked = read_options(options)
+    program = program_of(read_options(options))
     units: list[Unit] = []
 
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
-        unit = Unit(joint, results, static, asked)
+        unit = Unit(joint, results, static, program)
         units.append(unit)
-        _UNITS.append(unit)
+        program.units.add(unit)
         example = unit.example()
         return example.forward, example.backward
 
@@ -50,11 +50,3 @@ def memsched(
         backward=lambda: units[0].backward,
         inference=python_code,
     )
-
-
-_UNITS: list[Unit] = []
-
-
-def plans() -> list[CompiledPlan]:
-    """The plans of all captured steps of this process, in the order in which they were made."""
-    return [plan for unit in _UNITS for plan in unit.plans]

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from memsched._core import Device
+from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError
+from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bandwidth, parse_bytes
-from memsched.torch.compiled.as_graph import Held, Sizes, held_by_caller, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, Held, Sizes, Visit, step_graph
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import above, describe_link
-from memsched.torch.resident import optimizer_bytes
 from memsched.torch.roofline import describe
 from memsched.torch.solve import default_host_memory
 from memsched.validation.plan import validate
@@ -94,45 +95,31 @@ class CompiledPlan:
         return "\n".join(lines)
 
 
-def plan_joint(
-    joint: Joint, sizes: Sizes, static: Sequence[int], options: Options, *, gradients: int, others: int
+def plan_step(
+    visits: Sequence[Visit], returns: Sequence[int], held: Held, options: Options, *, source: str, link: Link | None
 ) -> CompiledPlan:
-    """Plan one captured graph.
+    """Plan the step that visits make.
 
     Parameters
     ----------
-    joint, sizes, static
-        As `held_by_caller` takes them.
+    visits, returns
+        As `step_graph` takes them.
+    held : Held
     options : Options
-    gradients : int
-        Bytes of the gradients that its parameters have already.
-    others : int
-        Bytes on the device that are none of this graph's.
+    source : str
+        Where the visits' times come from.
+    link : Link, optional
+        To the host, where there is one.
 
     Raises
     ------
     InfeasibleError
         The budget is too small; `.min_memory` is one that is enough.
     """
-    held = replace(
-        held_by_caller(joint, sizes, static),
-        gradients=gradients,
-        others=others,
-        optimizer=optimizer_bytes(options.optimizer, joint.device),
-        reserve=parse_bytes(options.reserve, "reserve"),
-    )
-    if options.device == "here":
-        seconds = measured_seconds(joint, sizes)
-        source = f"measured on {_device_name(joint.device)}"
-        link = measure_link(joint.device) if options.bandwidth is None and joint.device.type == "cuda" else None
-    else:
-        chip, link = machine(options.device)
-        seconds = modelled_seconds(joint, sizes, chip)
-        source = describe(chip)
-    graph = step_graph(joint, sizes, seconds, resident=held.total)
+    graph = step_graph(visits, returns, resident=held.total)
     device = _device(parse_memory(options.budget, graph, "the budget"), link, options)
     try:
-        result = plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
+        result = _planned(graph, device, options, reorder=len(visits) == 1)
     except InfeasibleError as error:
         raise InfeasibleError(
             f"the budget of {format_bytes(device.memory)} is too small for the step: {format_bytes(held.total)} are "
@@ -141,6 +128,55 @@ def plan_joint(
         ) from None
     validate(result)
     return CompiledPlan(result, held, source)
+
+
+def plan_carefully(visit: Visit, held: Held, options: Options, *, source: str, link: Link | None) -> CompiledPlan:
+    """Plan a visit for about the least memory for which there is a plan."""
+    graph = step_graph([visit], [0], resident=held.total)
+    least, enough = min_memory(graph), peak_memory(graph)
+    result = _planned(graph, _device(enough, link, options), options, moves=0)
+    for _ in range(_HALVINGS):
+        middle = (least + enough) // 2
+        try:
+            result = _planned(graph, _device(middle, link, options), options, moves=0)
+            enough = middle
+        except InfeasibleError:
+            least = middle
+    return CompiledPlan(result, held, source)
+
+
+_HALVINGS = 6
+
+
+def _planned(graph: Graph, device: Device, options: Options, **rest: Any) -> Result:
+    """By the planner asked for. The order in which several graphs run is not its to change."""
+    if options.planner == "selective":
+        return PLANNERS["selective"].plan(graph, device=device, time_limit=options.time_limit, **rest)
+    return plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
+
+
+def bytes_left(result: Result) -> int:
+    """Bytes that a plan of one visit has on the device when its forward returns, besides what the caller holds."""
+    graph = result.problem
+    assert isinstance(graph, Graph)
+    size = {one["name"]: one["size"] for one in graph.tensors}
+    writes = {op["name"]: op["writes"] for op in graph.ops}
+    here: set[str] = set()
+    for step in result.schedule.steps:
+        if step.get("run") == LEAVE:
+            break
+        here |= {*writes.get(step.get("run"), ()), *([step["prefetch"]] if "prefetch" in step else [])}
+        here.discard(step.get("free"))
+    return sum(size[name] for name in here)
+
+
+def times_of(joint: Joint, sizes: Sizes, options: Options) -> tuple[list[float], str, Link | None]:
+    """The seconds of each operation, where they come from, and the link to the host."""
+    if options.device == "here":
+        link = measure_link(joint.device) if options.bandwidth is None and joint.device.type == "cuda" else None
+        return measured_seconds(joint, sizes), f"measured on {_device_name(joint.device)}", link
+    chip, link = machine(options.device)
+    return modelled_seconds(joint, sizes, chip), describe(chip), link
 
 
 def _device(memory: int, link: Link | None, options: Options) -> Device:

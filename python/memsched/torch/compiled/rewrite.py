@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,8 @@ from torch import fx
 
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
-from memsched.torch.compiled.as_graph import END, TURN, Sizes, held_storages, name_of
+from memsched.torch.compiled.as_graph import Sizes, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint, tensors
-
-Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Rewritten:
     saved: int
 
 
-def rewrite(joint: Joint, steps: Iterable[Step], sizes: Sizes | None = None) -> Rewritten:
+def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None = None) -> Rewritten:
     """Write the graphs of forward and backward.
 
     Each run of an op is a node, each run after the first a copied node; a tensor is gone after its last reader, so a
@@ -46,32 +45,31 @@ def rewrite(joint: Joint, steps: Iterable[Step], sizes: Sizes | None = None) -> 
     Parameters
     ----------
     joint : Joint
-    steps : iterable of dict
-        Of a schedule for the joint graph's `step_graph`.
+    forward, backward : sequence of dict
+        Steps of a schedule, as `steps_of` gives them.
     sizes : Sizes, optional
         The graphs are for these sizes alone; without, sizes stay symbols.
     """
-    return _Writer(joint, list(steps), sizes).write()
+    return _Writer(joint, forward, backward, sizes).write()
 
 
 class _Writer:
-    def __init__(self, joint: Joint, steps: Sequence[Step], sizes: Sizes | None) -> None:
-        self._joint, self._steps, self.sizes = joint, steps, sizes
+    def __init__(self, joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None) -> None:
+        self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
         self.held = held_storages(joint)
         self._operations = {op.node.name: op for op in joint.operations}
         self._storages = {name_of(joint, s.number): s.number for s in joint.storages}
-        runs = [step["run"] for step in steps if "run" in step]
-        self._again = {name for name in runs if runs.count(name) > 1} if len(set(runs)) < len(runs) else set()
+        runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
+        self._again = {name for name, count in runs.items() if count > 1}
         self._states: dict[str, Any] = {}  # of the generators, before a random operation's first run
 
     def write(self) -> Rewritten:
         joint = self._joint
-        turn = next(k for k, step in enumerate(self._steps) if step.get("run") == TURN)
         forward, backward = _Half(joint, self), _Half(joint, self)
         sizes = [node for node in joint.primals if is_size(node)]
         for node in joint.primals:
             forward.values[node] = forward.placeholder(node)
-        for step in self._steps[:turn]:
+        for step in self._forward:
             forward.take(step)
         results = [forward.value(node) for node in joint.results]
 
@@ -81,12 +79,10 @@ class _Writer:
         backward.saved_from(forward, saved)
         places: list[fx.Node] = []  # the arriving gradients are the last placeholders
         for node in joint.tangents:
-            backward.values[node] = backward.placeholder(node)
-            places.append(backward.values[node])
+            places.append(backward.placeholder(node))
+            backward._set(node, places[-1])
         backward.first_argument = places[0] if places else None
-        for step in self._steps[turn + 1 :]:
-            if step.get("run") == END:  # the caller takes the gradients
-                break
+        for step in self._backward:
             backward.take(step)
         gradients = [backward.value(node) for node in joint.gradients]
         forward.graph.output((*results, *saved, *(forward.values[node] for node in sizes)))
@@ -160,8 +156,8 @@ class _Half:
         elif verb == "free":
             if storage in self.leaving:
                 self._call(copies.gone, (self.leaving.pop(storage), self.away[storage]), None)
-            self._forget(storage)
-            if storage not in self.writer.held:
+            if storage not in self.writer.held:  # what the caller holds stays
+                self._forget(storage)
                 self.freed.add(storage)
         else:
             raise InternalError(f"a schedule of a captured step has a step {step}")
