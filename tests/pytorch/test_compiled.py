@@ -10,8 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from memsched.torch.choose_lanes import trial_lanes
+from memsched.torch.compiled import copies
 from memsched.torch.compiled.program import plans
 from memsched.torch.compiled.unit import counted
+from memsched.torch.lanes import Lanes
 from memsched.torch.trial import first_difference, trial_step
 
 
@@ -104,6 +107,34 @@ def test_a_planned_step_has_the_bits_of_a_plain_one(case: str, options: dict[str
     assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
     small = plan.held.random + plan.held.updates  # reserved, whether they are needed or not
     assert plan.process_bytes(meter.peak) >= 0.99 * plan.result.peak_memory - small
+
+
+@pytest.mark.parametrize("lanes", trial_lanes(torch.device("cpu")).values(), ids=trial_lanes(torch.device("cpu")))
+@pytest.mark.parametrize("case", CASES)
+def test_copies_may_come_at_any_legal_moment(case: str, lanes: Lanes) -> None:
+    """At the latest and at the earliest, with NaN in memory that holds nothing yet or no longer."""
+    build, inputs = CASES[case]
+    torch.manual_seed(0)
+    plain, args = build(), inputs()
+    planned = copy.deepcopy(plain)
+    compiled = torch.compile(planned, backend="memsched", options={"budget": "5%", "bandwidth": "100MB/s"})
+    cpu = torch.device("cpu")
+    before = copies.traffic_on(cpu).lanes
+    traffic = copies.use(cpu, lanes)
+    try:
+        for step in range(3):
+            torch.manual_seed(step)
+            expected = trial_step(plain, plain, args, {}, cpu)
+            with counted(cpu) as meter:
+                torch.manual_seed(step)
+                found = trial_step(planned, compiled, args, {}, cpu)
+            assert first_difference(expected, found) is None
+            plan = plans()[-1]
+            assert plan.result.timeline.bytes_out > 0
+            assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
+        assert 0 < traffic.spare_bytes <= plan.result.timeline.bytes_out  # used in every step again
+    finally:
+        copies.use(cpu, before)
 
 
 class Broken(Transformer):

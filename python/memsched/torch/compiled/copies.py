@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from memsched.torch.choose_lanes import lanes_on
-from memsched.torch.lanes import Lanes, as_bytes
+from memsched.torch.lanes import Lanes
 
 
 class Traffic:
@@ -24,6 +24,11 @@ class Traffic:
         self.lanes = lanes
         self._spare: dict[int, list[tuple[torch.Tensor, Any]]] = {}  # by bytes; with the last copy out of each
         self._events: dict[int, Any] = {}  # of copies under way, by the address of the storage that they write
+
+    @property
+    def spare_bytes(self) -> int:
+        """Of host memory that waits to be used again."""
+        return sum(nbytes * len(spare) for nbytes, spare in self._spare.items())
 
     def offload(self, value: torch.Tensor) -> torch.Tensor:
         """Begin to copy the bytes of a tensor to the host."""
@@ -104,6 +109,3 @@ def prefetch(
 def arrived(value: torch.Tensor) -> torch.Tensor:
     """Wait until a tensor is back."""
     return traffic_on(value.device).arrived(value)
-
-
-__all__ = ["Traffic", "arrived", "as_bytes", "gone", "offload", "prefetch", "traffic_on", "use"]
