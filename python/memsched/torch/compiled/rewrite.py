@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,7 @@ class _Writer:
             forward.values[node] = forward.placeholder(node)
         for step in self._forward:
             forward.take(step)
+        forward._await(list(forward.coming))
         results = [forward.value(node) for node in joint.results]
 
         for node in sizes:
@@ -84,6 +85,7 @@ class _Writer:
         backward.first_argument = places[0] if places else None
         for step in self._backward:
             backward.take(step)
+        backward._await(list(backward.coming))
         gradients = [backward.value(node) for node in joint.gradients]
         forward.graph.output((*results, *saved, *(forward.values[node] for node in sizes)))
         backward.graph.output(tuple(gradients))
@@ -117,6 +119,8 @@ class _Half:
     """By storage, its copy on the host."""
     leaving: dict[int, Any] = field(default_factory=dict)
     """By storage, the value whose copy to the host may be under way."""
+    coming: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """By storage, the value that is on its way back, and its copy on the host."""
     forward: _Half | None = None
     saved: list[Any] = field(default_factory=list)
     first_argument: Any = None
@@ -144,6 +148,7 @@ class _Half:
             return
         base = self.joint.storages[storage].base
         if verb == "offload":
+            self._await([storage])
             source = self._whole(storage)
             self.away[storage] = self._call(copies.offload, (source,), base)
             self.leaving[storage] = source
@@ -151,9 +156,10 @@ class _Half:
             like = self._holder(storage).meta["val"]
             shape, stride = ([self._known(n) for n in sizes] for sizes in (like.shape, like.stride()))
             layout = (like.device, shape, stride, like.dtype)
-            fetched = self._call(copies.prefetch, (self._host_copy(storage), *layout), base)
-            self._put(storage, self._call(copies.arrived, (fetched,), base))
+            host = self._host_copy(storage)
+            self.coming[storage] = self._call(copies.prefetch, (host, *layout), base), host
         elif verb == "free":
+            self._await([storage])
             if storage in self.leaving:
                 self._call(copies.gone, (self.leaving.pop(storage), self.away[storage]), None)
             if storage not in self.writer.held:  # what the caller holds stays
@@ -165,6 +171,7 @@ class _Half:
     def run(self, op: Any) -> None:
         """Write an operation, and take its results apart."""
         node = op.node
+        self._await(op.reads)
         args, kwargs = fx.map_arg((node.args, node.kwargs), self.value)
         target = node.target
         again = op.random and self.writer.runs_again(node.name)
@@ -252,8 +259,12 @@ class _Half:
                 return user
         raise InternalError(f"nothing reads {base.name}")
 
-    def _put(self, storage: int, value: Any) -> None:
-        self._set(self._holder(storage), value)
+    def _await(self, storages: Iterable[int]) -> None:
+        """What is on its way from the host must be there now."""
+        for storage in storages:
+            if storage in self.coming:
+                like = self.joint.storages[storage].base
+                self._set(self._holder(storage), self._call(copies.arrived, self.coming.pop(storage), like))
 
     def _set(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
