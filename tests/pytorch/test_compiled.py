@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 from memsched.torch.choose_lanes import trial_lanes
 from memsched.torch.compiled import copies
+from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.compiled.program import plans
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import Lanes
@@ -74,7 +76,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Any]]]] = 
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -181,3 +184,42 @@ def test_one_plan_spans_all_graphs_of_a_step(
             assert sum(op["kind"] == "leave" for op in plan.result.problem.ops) >= 4
             assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
             assert plan.process_bytes(meter.peak) >= 0.9 * plan.result.peak_memory
+
+
+def planned_once(options: dict[str, Any]) -> CompiledPlan:
+    """The plan of a new capture of the same model."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = conv_net()
+    torch.compile(model, backend="memsched", options=options)(torch.randn(8, 3, 16, 16)).sum().backward()
+    return plans()[-1]
+
+
+def test_a_plan_is_found_again_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", str(tmp_path / "plans"))
+    options = {"budget": "70%", "device": "v100", "reserve": 1}
+    made = planned_once(options)
+    (file,) = (tmp_path / "plans").iterdir()
+
+    def none(*args: Any, **rest: Any) -> None:
+        raise AssertionError("it is planned anew")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Problem, "solved", none)
+        again = planned_once(options)
+    assert again.result.schedule.steps == made.result.schedule.steps
+    assert again.result.makespan == made.result.makespan
+    assert again.result.lower_bound == made.result.lower_bound
+    planned_once({**options, "budget": "71%"})
+    assert len(list((tmp_path / "plans").iterdir())) == 2
+    for damaged in ("", "{}", file.read_text().replace('"run"', '"ran"'), file.read_text().replace("convolution", "x")):
+        file.write_text(damaged)
+        assert planned_once(options).result.schedule.steps == made.result.schedule.steps
+        assert file.read_text() != damaged, "what is damaged is replaced"
+
+
+def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = {"budget": "70%", "device": "v100", "reserve": 2}
+    for place in ("", "/proc/nowhere"):
+        monkeypatch.setenv("MEMSCHED_CACHE", place)
+        assert planned_once(options).result.peak_memory > 0

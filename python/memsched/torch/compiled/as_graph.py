@@ -139,13 +139,10 @@ class Visit:
     ----------
     joint : Joint
     sizes : Sizes
-    seconds : sequence of float
-        Of each operation.
     """
 
     joint: Joint
     sizes: Sizes
-    seconds: Sequence[float]
 
     @property
     def gradient_bytes(self) -> int:
@@ -153,7 +150,14 @@ class Visit:
         return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, self.joint.gradients))
 
 
-def step_graph(visits: Sequence[Visit], returns: Sequence[int], *, resident: int, name: str = "step") -> Graph:
+def step_graph(
+    visits: Sequence[Visit],
+    returns: Sequence[int],
+    seconds: Sequence[Sequence[float]],
+    *,
+    resident: int,
+    name: str = "step",
+) -> Graph:
     """The graph that planners see: the forwards of all visits, then their backwards.
 
     What the caller holds is resident: its tensors have no bytes, and only order the ops. So have the tensors that keep
@@ -166,10 +170,12 @@ def step_graph(visits: Sequence[Visit], returns: Sequence[int], *, resident: int
         In the order of their forwards.
     returns : sequence of int
         The visits in the order of their backwards.
+    seconds : sequence of sequences of float
+        Of each visit's operations.
     resident : int
         Bytes.
     """
-    parts = [_Part(visit, prefix(k, len(visits))) for k, visit in enumerate(visits)]
+    parts = [_Part(visit, seconds[k], prefix(k, len(visits))) for k, visit in enumerate(visits)]
     gathered = 0
     for k in returns:
         parts[k].gathered = gathered
@@ -216,8 +222,8 @@ def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step]
 class _Part:
     """What one visit adds to the graph of a step."""
 
-    def __init__(self, visit: Visit, prefix: str) -> None:
-        self._visit, self._prefix = visit, prefix
+    def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str) -> None:
+        self._visit, self._seconds, self._prefix = visit, seconds, prefix
         joint = visit.joint
         self._held = held_storages(joint)
         tangents = _storages(joint, joint.tangents)
@@ -270,7 +276,7 @@ class _Part:
             "layer": op.number,
             "reads": reads,
             "writes": writes,
-            "choices": [{"alg": "plain", "time": self._visit.seconds[op.number], "workspace": twice + self.gathered}],
+            "choices": [{"alg": "plain", "time": self._seconds[op.number], "workspace": twice + self.gathered}],
             "once": op.once,
         }
 

@@ -12,7 +12,7 @@ import torch
 
 from memsched.errors import InfeasibleError
 from memsched.support.units import parse_bytes
-from memsched.torch.compiled.as_graph import Held, Visit, held_by_caller
+from memsched.torch.compiled.as_graph import Held, Sizes, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
 from memsched.torch.compiled.unit import Unit
@@ -114,27 +114,26 @@ class Program:
 
     def _span(self, calls: list[tuple[Unit, _Call]], path: tuple[Key, ...], returns: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
-        seen = [unit.visit(call.values, self._options) for unit, call in calls]
-        visits = [visit for visit, _, _ in seen]
+        visits = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in calls]
         once = list(dict.fromkeys(returns))
         order = once + [k for k in reversed(range(len(calls))) if k not in once]
         held = self._held([call for _, call in calls], visits)
-        plan = plan_step(visits, order, held, self._options, source=seen[0][1], link=seen[0][2])
+        plan = plan_step(visits, order, held, self._options)
         for k, ((unit, _), visit) in enumerate(zip(calls, visits, strict=True)):
             self._planned[path[: k + 1]] = unit.add(plan, k, len(calls), visit.sizes)
 
     def _alone(self, unit: Unit, call: _Call) -> int:
         """A version for a graph that no plan spans yet."""
-        visit, source, link = unit.visit(call.values, self._options)
+        visit = Visit(unit.joint, Sizes(unit.joint, call.values))
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
         try:
-            plan = plan_step([visit], [0], held, self._options, source=source, link=link)
+            plan = plan_step([visit], [0], held, self._options)
         except InfeasibleError:
             if not self._calls:
                 raise
-            plan = plan_carefully(visit, held, self._options, source=source, link=link)
+            plan = plan_carefully(visit, held, self._options)
         return unit.add(plan, 0, 1, visit.sizes)
 
     def _kept(self, call: _Call) -> int:

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from memsched.torch.compiled.as_graph import Sizes, Visit, steps_of
+from memsched.torch.compiled.as_graph import Sizes, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
-from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, bytes_left, times_of
+from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, python_code
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
-from memsched.torch.machines import Link
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
@@ -66,7 +64,6 @@ class Unit:
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._program = program
-        self._seen: dict[tuple[int, ...], tuple[Visit, str, Link | None]] = {}
         self._code: dict[Any, tuple[Boxed, Boxed]] = {}
 
     def example(self) -> Rewritten:
@@ -100,14 +97,6 @@ class Unit:
         self._program.returned(visit)
         with _counting():
             return self.versions[number].backward(args)
-
-    def visit(self, values: tuple[int, ...], options: Options) -> tuple[Visit, str, Link | None]:
-        """This graph with some sizes, where its times come from, and the link."""
-        if values not in self._seen:
-            sizes = Sizes(self.joint, values)
-            seconds, source, link = times_of(self.joint, sizes, options)
-            self._seen[values] = Visit(self.joint, sizes, seconds), source, link
-        return self._seen[values]
 
     def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes) -> int:
         """Write the code of a visit of a plan; its number among the versions."""
