@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from torch.distributed.fsdp import fully_shard
 
 from pytorch.test_compiled import CASES, Broken, Transformer, compiled_by_block
 
-WAYS = ["ddp", "fsdp whole", "fsdp by block"]
+WAYS = [
+    pytest.param("ddp", marks=pytest.mark.slow),
+    pytest.param("fsdp whole", marks=pytest.mark.slow),
+    "fsdp by block",
+]
 
 
 def wrapped(way: str, model: nn.Module) -> nn.Module:
@@ -40,6 +45,7 @@ def train(rank: int, way: str, folder: str) -> None:
     """Three steps, with a plan and without."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    os.environ["MEMSCHED_CACHE"] = ""
     store = torch.distributed.FileStore(f"{folder}/store", 2)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     from memsched.torch.compiled.program import plans

@@ -199,6 +199,6 @@ def program_of(options: Options) -> Program:
 
 def plans() -> list[CompiledPlan]:
     """The plans that captured graphs of this process follow, in the order in which they were made."""
-    units = [unit for program in _PROGRAMS.values() for unit in program.units]
-    found = [version.plan for unit in sorted(units, key=lambda unit: unit.serial) for version in unit.versions]
+    versions = [one for program in _PROGRAMS.values() for unit in program.units for one in unit.versions]
+    found = [version.plan for version in sorted(versions, key=lambda version: version.serial)]
     return list({id(plan): plan for plan in found}.values())

@@ -31,13 +31,13 @@ class Version:
     Attributes
     ----------
     plan : CompiledPlan
-    visit : int
-        Which of the plan's visits it is.
+    serial : int
+        Later versions have larger ones.
     forward, backward : callable
     """
 
     plan: CompiledPlan
-    visit: int
+    serial: int
     forward: Boxed
     backward: Boxed
 
@@ -105,7 +105,7 @@ class Unit:
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), python_code(made.backward)
-        self.versions.append(Version(plan, visit, *self._code[key]))
+        self.versions.append(Version(plan, next(_SERIAL), *self._code[key]))
         return len(self.versions) - 1
 
 
