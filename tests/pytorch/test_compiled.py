@@ -223,3 +223,36 @@ def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, t
     for place in ("", "/proc/nowhere"):
         monkeypatch.setenv("MEMSCHED_CACHE", place)
         assert planned_once(options).result.peak_memory > 0
+
+
+@pytest.mark.parametrize("link", [{}, {"bandwidth": "100MB/s"}], ids=["alone", "with a link"])
+def test_every_size_keeps_the_budget(link: dict[str, Any]) -> None:
+    """The first sizes have plans of their own; later ones follow the plan of larger sizes."""
+    torch.manual_seed(0)
+    plain = Transformer(32, 2)
+    planned = copy.deepcopy(plain)
+    sizes = [(6, 24), *((2 + k % 4, 10 + k) for k in range(12)), (6, 25)]
+    largest = planned_bytes(Transformer(32, 2), (6, 25))
+    budget = int(0.7 * largest)
+    compiled = torch.compile(planned, backend="memsched", options={"budget": budget, **link}, dynamic=True)
+    counts = []
+    for step, shape in enumerate(sizes):
+        args = torch.randint(0, 50, shape), torch.randint(0, 50, shape)
+        torch.manual_seed(step)
+        expected = trial_step(plain, plain, args, {}, torch.device("cpu"))
+        with counted(torch.device("cpu")) as meter:
+            torch.manual_seed(step)
+            found = trial_step(planned, compiled, args, {}, torch.device("cpu"))
+        assert first_difference(expected, found) is None
+        assert plans()[-1].process_bytes(meter.peak) <= budget
+        counts.append(len(plans()))
+    assert counts[9:13] == counts[9:10] * 4, "no more plans"
+    assert counts[13] == counts[12] + 1, "but for a larger size"
+
+
+def planned_bytes(model: nn.Module, shape: tuple[int, int]) -> int:
+    """The peak of a step that keeps everything."""
+    compiled = torch.compile(model, backend="memsched", options={"budget": "100%", "reserve": 3})
+    compiled(torch.randint(0, 50, shape), torch.randint(0, 50, shape)).backward()
+    torch._dynamo.reset()
+    return plans()[-1].result.peak_memory

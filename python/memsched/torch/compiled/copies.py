@@ -24,6 +24,7 @@ class Traffic:
         self.lanes = lanes
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
+        self._layouts: dict[int, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}  # of tensors on the host
 
     @property
     def spare_bytes(self) -> int:
@@ -40,6 +41,7 @@ class Traffic:
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
         self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
+        self._layouts[key] = value.shape, value.stride(), value.dtype
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
 
@@ -49,12 +51,13 @@ class Traffic:
         self.lanes.wait(self._events[host.untyped_storage()._cdata])
         self.lanes.give_back(value.untyped_storage())
 
-    def prefetch(self, host: torch.Tensor, shape: list[int], stride: list[int], dtype: torch.dtype) -> torch.Tensor:
+    def prefetch(self, host: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor back to the device."""
         self.lanes.begin()
         storage = self.lanes.allocate(host.numel())
-        there = self._events[host.untyped_storage()._cdata]
-        self._events[storage._cdata] = self.lanes.copy("in", storage, host, [self.lanes.now(), there])
+        key = host.untyped_storage()._cdata
+        self._events[storage._cdata] = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
+        shape, stride, dtype = self._layouts[key]
         value = torch.empty(0, dtype=dtype, device=storage.device)
         return value.set_(storage, 0, shape, stride)
 
@@ -65,7 +68,7 @@ class Traffic:
         return value
 
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
-        del self._events[key]
+        del self._events[key], self._layouts[key]
         self._spare.setdefault(memory.numel(), []).append(memory)
 
 
@@ -95,11 +98,9 @@ def gone(value: torch.Tensor, host: torch.Tensor) -> None:
     traffic_on(value.device).gone(value, host)
 
 
-def prefetch(
-    host: torch.Tensor, device: torch.device, shape: list[int], stride: list[int], dtype: torch.dtype
-) -> torch.Tensor:
-    """Begin to copy a tensor back to the device."""
-    return traffic_on(device).prefetch(host, shape, stride, dtype)
+def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Begin to copy a tensor back to its device."""
+    return traffic_on(device).prefetch(host)
 
 
 def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:

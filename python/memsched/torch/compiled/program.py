@@ -22,17 +22,26 @@ Key = tuple[int, tuple[int, ...], bool]
 """A unit by its number, the sizes that it is called with, and whether its parameters have gradients already."""
 
 
+Path = tuple[Key, ...]
+"""The calls of a step up to one of them."""
+
+_MOST_SHAPES = 8
+_MOST_ALONE = 4
+
+
 @dataclass(slots=True)
 class _Call:
-    """A forward of the present step."""
+    """A forward of the present step, and what it was seen to be given and to return."""
 
     unit: weakref.ref[Unit]
     values: tuple[int, ...]
-    given: dict[int, tuple[int, bool]]
-    """Of each storage that it was given, bytes, and whether it lasts."""
-    gradients: int
-    results: dict[int, int] = field(default_factory=dict)
     version: int = 0
+    recorded: bool = False
+    given: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Of each storage that it was given, bytes, and whether it lasts."""
+    gradients: dict[int, int] = field(default_factory=dict)
+    """Of each storage of a gradient that a parameter had before, bytes."""
+    results: dict[int, int] = field(default_factory=dict)
 
 
 class Program:
@@ -41,6 +50,8 @@ class Program:
     A step is what runs until no backward is due any more. The first time that several graphs run in a step, each is
     planned by itself, with what the others hold; when the step is over, one plan spans them all, and the next steps
     follow it.
+
+    A graph that has met many sizes follows, for others, the plan of larger ones.
 
     Parameters
     ----------
@@ -52,10 +63,12 @@ class Program:
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._calls: list[_Call] = []
         self._returns: list[int] = []
-        self._path: tuple[Key, ...] = ()
+        self._path: Path = ()
         self._due = 0  # backwards that may still run
-        self._planned: dict[tuple[Key, ...], int] = {}  # the version for the last call of a path
-        self._spanned: set[tuple[Key, ...]] = set()
+        self._planned: dict[Path, int] = {}  # the version for the last call of a path
+        self._spanned: set[Path] = set()
+        self._known: set[Path] = set()  # calls that need not be looked at again
+        self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._identities = _Identities()
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> tuple[int, torch.Tensor]:
@@ -63,20 +76,13 @@ class Program:
         if self._due == 0:
             self._end_step()
         values = tuple(one for one in args if isinstance(one, int))
-        gradients = {
-            one.grad.untyped_storage()._cdata: one.grad.untyped_storage().nbytes()
-            for one in args
-            if isinstance(one, torch.Tensor) and one.is_leaf and one.grad is not None
-        }
-        given = {
-            self._identities.of(one.untyped_storage()): (one.untyped_storage().nbytes(), k in unit.static)
-            for k, one in enumerate(args)
-            if isinstance(one, torch.Tensor) and one.device == unit.joint.device
-        }
-        call = _Call(weakref.ref(unit), values, given, sum(gradients.values()))
-        self._path = (*self._path, (unit.serial, values, bool(gradients)))
+        key = (unit.serial, values, any(_gradient(args[k]) is not None for k in unit.static))
+        call = _Call(weakref.ref(unit), values)
+        self._path = (*self._path, key)
+        if self._path not in self._known:
+            self._record(call, unit, args)
         if self._path not in self._planned:
-            self._planned[self._path] = self._alone(unit, call)
+            self._planned[self._path] = self._alone(unit, call, key)
         call.version = self._planned[self._path]
         self._calls.append(call)
         marker = torch.tensor([call.version, len(self._calls) - 1])
@@ -87,9 +93,12 @@ class Program:
     def left(self, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
         call = self._calls[-1]
-        for one in results:
-            if isinstance(one, torch.Tensor):
-                call.results[self._identities.of(one.untyped_storage())] = one.untyped_storage().nbytes()
+        if call.recorded:
+            call.results = {
+                self._identities.of(one.untyped_storage()): one.untyped_storage().nbytes()
+                for one in results
+                if isinstance(one, torch.Tensor)
+            }
 
     def returned(self, visit: int) -> None:
         """The backward of a visit begins."""
@@ -102,39 +111,75 @@ class Program:
         if alive is not None:
             alive._due -= 1
 
+    def _record(self, call: _Call, unit: Unit, args: Sequence[Any]) -> None:
+        """Note what a forward is given."""
+        call.recorded = True
+        for k, one in enumerate(args):
+            if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
+                storage, gradient = one.untyped_storage(), _gradient(one)
+                call.given[self._identities.of(storage)] = storage.nbytes(), k in unit.static
+                if gradient is not None:
+                    storage = gradient.untyped_storage()
+                    call.gradients[self._identities.of(storage)] = storage.nbytes()
+
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
         calls, path, returns = self._calls, self._path, self._returns
         self._calls, self._path, self._returns = [], (), []
-        units = [call.unit() for call in calls]
-        if len(calls) < 2 or path in self._spanned or None in units:
-            return
-        self._spanned.add(path)
-        self._span([(unit, call) for unit, call in zip(units, calls, strict=True) if unit is not None], path, returns)
+        prefixes = {path[: k + 1] for k in range(len(path))}
+        units = [unit for call in calls if (unit := call.unit()) is not None]
+        if len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
+            if not all(call.recorded for call in calls):
+                self._known -= prefixes  # the next such step is looked at
+                return
+            self._span(units, calls, path, returns)
+            self._spanned.add(path)
+        self._known |= prefixes
 
-    def _span(self, calls: list[tuple[Unit, _Call]], path: tuple[Key, ...], returns: Sequence[int]) -> None:
+    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, returns: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
-        visits = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in calls]
+        visits = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in zip(units, calls, strict=True)]
         once = list(dict.fromkeys(returns))
         order = once + [k for k in reversed(range(len(calls))) if k not in once]
-        held = self._held([call for _, call in calls], visits)
-        plan = plan_step(visits, order, held, self._options)
-        for k, ((unit, _), visit) in enumerate(zip(calls, visits, strict=True)):
+        plan = plan_step(visits, order, self._held(calls, visits), self._options)
+        for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
             self._planned[path[: k + 1]] = unit.add(plan, k, len(calls), visit.sizes)
 
-    def _alone(self, unit: Unit, call: _Call) -> int:
+    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
+        if not self._calls and (larger := self._larger(unit, key)) is not None:
+            return larger
+        found = self._alone_of.setdefault(key, [])
+        if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
+            return found[-1]
         visit = Visit(unit.joint, Sizes(unit.joint, call.values))
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
         try:
-            plan = plan_step([visit], [0], held, self._options)
+            if len(found) == _MOST_ALONE - 1:
+                plan = plan_carefully(visit, held, self._options)
+            else:
+                plan = plan_step([visit], [0], held, self._options)
         except InfeasibleError:
             if not self._calls:
                 raise
             plan = plan_carefully(visit, held, self._options)
-        return unit.add(plan, 0, 1, visit.sizes)
+        found.append(unit.add(plan, 0, 1, visit.sizes))
+        return found[-1]
+
+    def _larger(self, unit: Unit, key: Key) -> int | None:
+        """For a graph that has met many sizes, a version of a plan for larger ones, if there is one."""
+        serial, values, gradients = key
+        met = [
+            (other[1], versions[0])
+            for other, versions in self._alone_of.items()
+            if other[0] == serial and other[2] == gradients and versions
+        ]
+        if len(met) < _MOST_SHAPES:
+            return None
+        fit = [one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True))]
+        return unit.for_all_sizes(min(fit)[1]) if fit else None
 
     def _kept(self, call: _Call) -> int:
         """Bytes that the plan of an earlier forward keeps for its backward."""
@@ -145,30 +190,35 @@ class Program:
         """What is resident in a step of these calls, of which the last ones are these visits."""
         given: dict[int, tuple[int, bool]] = {}
         results: dict[int, int] = {}
+        gradients: dict[int, int] = {}
         for call in calls:
             given |= call.given
             results |= call.results
+            gradients |= call.gradients
         own = [held_by_caller(visit.joint, visit.sizes) for visit in visits]
-        lasting = sum(size for size, lasts in given.values() if lasts)
         if not calls[-1].results:  # they are not there yet
             results[-1] = own[-1].results
         device = visits[0].joint.device
-        gradients = max(call.gradients for call in calls)
         others = 0
         if device.type == "cuda":
-            known = sum(size for size, _ in given.values()) + gradients
+            known = sum(size for size, _ in given.values()) + sum(gradients.values())
             others = max(0, torch.cuda.memory_allocated(device) - known)
         return Held(
-            parameters=lasting + sum(one.parameters for one in own),
+            parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
             inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
             results=sum(size for key, size in results.items() if key not in given or not given[key][1]),
             updates=sum(one.updates for one in own),
             random=sum(one.random for one in own),
-            gradients=gradients,
+            gradients=sum(gradients.values()),
             others=others,
             optimizer=optimizer_bytes(self._options.optimizer, device),
             reserve=parse_bytes(self._options.reserve, "reserve"),
         )
+
+
+def _gradient(value: Any) -> torch.Tensor | None:
+    """The gradient that a parameter has."""
+    return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
 
 
 class _Identities:

@@ -153,11 +153,8 @@ class _Half:
             self.away[storage] = self._call(copies.offload, (source,), base)
             self.leaving[storage] = source
         elif verb == "prefetch":
-            like = self._holder(storage).meta["val"]
-            shape, stride = ([self._known(n) for n in sizes] for sizes in (like.shape, like.stride()))
-            layout = (like.device, shape, stride, like.dtype)
             host = self._host_copy(storage)
-            self.coming[storage] = self._call(copies.prefetch, (host, *layout), base), host
+            self.coming[storage] = self._call(copies.prefetch, (host, self.joint.device), base), host
         elif verb == "free":
             self._await([storage])
             if storage in self.leaving:
@@ -196,7 +193,9 @@ class _Half:
             return node
         if node in self.values:
             return self.values[node]
-        example = self._known(node.meta.get("val", self))
+        example = node.meta.get("val", self)
+        if isinstance(example, torch.SymInt) and self.writer.sizes is not None:
+            return self.writer.sizes.number(example)
         if example is None or isinstance(example, bool | int | float | str | torch.device | torch.dtype):
             return example
         if node.op == "get_attr":
@@ -206,11 +205,6 @@ class _Half:
             return self._from_forward(node)
         self._set(node, self._copy(node))
         return self.values[node]
-
-    def _known(self, example: Any) -> Any:
-        """A size in numbers, where the graph is for one set of them."""
-        sizes = self.writer.sizes
-        return sizes.number(example) if sizes is not None and isinstance(example, torch.SymInt) else example
 
     def module(self) -> fx.GraphModule:
         self.graph.lint()

@@ -60,11 +60,12 @@ class Unit:
 
     def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], program: Program) -> None:
         self.joint: Joint = read_joint(module, results)
-        self.static = frozenset(static)
+        self.static = frozenset(k for k in static if k < len(self.joint.primals))
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._program = program
-        self._code: dict[Any, tuple[Boxed, Boxed]] = {}
+        self._code: dict[str, tuple[Boxed, Boxed]] = {}
+        self._general: dict[int, int] = {}
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
@@ -98,10 +99,16 @@ class Unit:
         with _counting():
             return self.versions[number].backward(args)
 
-    def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes) -> int:
-        """Write the code of a visit of a plan; its number among the versions."""
+    def for_all_sizes(self, version: int) -> int:
+        """The version that follows the same plan with any sizes."""
+        if version not in self._general:
+            self._general[version] = self.add(self.versions[version].plan, 0, 1, None)
+        return self._general[version]
+
+    def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes | None) -> int:
+        """Write the code of a visit of a plan, for some sizes or for all; its number among the versions."""
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits)
-        key = str((sizes.values, forward, backward))
+        key = str((sizes and sizes.values, forward, backward))
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), python_code(made.backward)
