@@ -24,6 +24,7 @@ class Traffic:
         self.lanes = lanes
         self._spare: dict[int, list[tuple[torch.Tensor, Any]]] = {}  # by bytes; with the last copy out of each
         self._events: dict[int, Any] = {}  # of copies under way, by the address of the storage that they write
+        self._layouts: dict[int, tuple[Any, ...]] = {}  # of what was copied, by the address of its host memory
 
     def offload(self, value: torch.Tensor) -> torch.Tensor:
         """Begin to copy the bytes of a tensor to the host."""
@@ -34,22 +35,25 @@ class Traffic:
         event = self.lanes.copy("out", storage, host, [self.lanes.now(), *busy])
         key = host.untyped_storage()._cdata
         self._events[key] = event
+        self._layouts[key] = value.dtype, value.storage_offset(), value.shape, value.stride()
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
 
-    def gone(self, value: torch.Tensor, host: torch.Tensor) -> None:
-        """Let the computation wait until the copy to the host has ended."""
+    def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
+        """Let the computation wait until the copy to the host has ended; what the caller may hold keeps its content."""
         self.lanes.wait(self._events[host.untyped_storage()._cdata])
-        self.lanes.give_back(value.untyped_storage())
+        if owned:
+            self.lanes.give_back(value.untyped_storage())
 
-    def prefetch(self, host: torch.Tensor, shape: list[int], stride: list[int], dtype: torch.dtype) -> torch.Tensor:
-        """Begin to copy a tensor back to the device."""
+    def prefetch(self, host: torch.Tensor) -> torch.Tensor:
+        """Begin to copy a tensor back to the device, with the layout that it had there."""
         storage = self.lanes.allocate(host.numel())
         key = host.untyped_storage()._cdata
         event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
         self._events[key] = event
+        dtype, offset, shape, stride = self._layouts[key]
         value = torch.empty(0, dtype=dtype, device=storage.device)
-        value.set_(storage, 0, shape, stride)
+        value.set_(storage, offset, shape, stride)
         self._events[storage._cdata] = event
         return value
 
@@ -65,6 +69,7 @@ class Traffic:
         return self.lanes.host_memory(nbytes), []
 
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
+        self._layouts.pop(key)
         self._spare.setdefault(memory.numel(), []).append((memory, self._events.pop(key)))
 
 
@@ -89,16 +94,14 @@ def offload(value: torch.Tensor) -> torch.Tensor:
     return traffic_on(value.device).offload(value)
 
 
-def gone(value: torch.Tensor, host: torch.Tensor) -> None:
+def gone(value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
     """Wait until a tensor has been copied to the host, before its memory is used for something else."""
-    traffic_on(value.device).gone(value, host)
+    traffic_on(value.device).gone(value, host, owned)
 
 
-def prefetch(
-    host: torch.Tensor, device: torch.device, shape: list[int], stride: list[int], dtype: torch.dtype
-) -> torch.Tensor:
+def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Begin to copy a tensor back to the device."""
-    return traffic_on(device).prefetch(host, shape, stride, dtype)
+    return traffic_on(device).prefetch(host)
 
 
 def arrived(value: torch.Tensor) -> torch.Tensor:

@@ -152,14 +152,14 @@ class _Half:
             self.away[storage] = self._call(copies.offload, (source,), base)
             self.leaving[storage] = source
         elif verb == "prefetch":
-            like = self._holder(storage).meta["val"]
-            shape, stride = ([self._known(n) for n in sizes] for sizes in (like.shape, like.stride()))
-            layout = (like.device, shape, stride, like.dtype)
-            fetched = self._call(copies.prefetch, (self._host_copy(storage), *layout), base)
+            device = self._holder(storage).meta["val"].device
+            fetched = self._call(copies.prefetch, (self._host_copy(storage), device), base)
             self._put(storage, self._call(copies.arrived, (fetched,), base))
         elif verb == "free":
             if storage in self.leaving:
-                self._call(copies.gone, (self.leaving.pop(storage), self.away[storage]), None)
+                value = self.leaving.pop(storage)
+                # What was given to this half may be held by others: gradients by the caller, and what was saved.
+                self._call(copies.gone, (value, self.away[storage], value.op != "placeholder"), None)
             self._forget(storage)
             if storage not in self.writer.held:
                 self.freed.add(storage)

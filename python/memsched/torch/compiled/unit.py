@@ -52,7 +52,7 @@ class Unit:
         self.static = tuple(static)
         self.options = options
         self.versions: list[Version] = []
-        self._found: dict[Any, Version] = {}
+        self._found: dict[tuple[Any, ...], list[Version]] = {}  # by sizes
 
     @property
     def plans(self) -> list[CompiledPlan]:
@@ -83,22 +83,28 @@ class Unit:
         """Run the backward of the plan that the forward followed."""
         sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
         version = self.versions[int(args.pop(sizes))]
+        for meter in _METERS[-1:]:
+            meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
         with _counting():
             return version.backward(args)
 
     def _version(self, args: Sequence[Any]) -> Version:
         values = tuple(one for one in args if isinstance(one, int))
         gradients = sum(_gradient_bytes(one) for one in args)
-        key = values, gradients > 0
-        if key not in self._found:
-            plan = self._plan(args, values, gradients)
-            made = rewrite(self.joint, plan.result.schedule.steps, Sizes(self.joint, values))
-            version = Version(
-                plan, python_code(made.forward), python_code(made.backward), torch.tensor(len(self.versions))
-            )
-            self._found[key] = version
-            self.versions.append(version)
-        return self._found[key]
+        versions = self._found.setdefault(values, [])
+        # A plan beside more gradients keeps the budget beside fewer; without any, which is most steps, it has its own.
+        fitting = [
+            v for v in versions if v.plan.held.gradients >= gradients and (v.plan.held.gradients > 0) == (gradients > 0)
+        ]
+        if fitting:
+            return min(fitting, key=lambda version: version.plan.held.gradients)
+        plan = self._plan(args, values, gradients)
+        made = rewrite(self.joint, plan.result.schedule.steps, Sizes(self.joint, values))
+        marker = torch.tensor(len(self.versions))
+        version = Version(plan, python_code(made.forward), python_code(made.backward), marker)
+        versions.append(version)
+        self.versions.append(version)
+        return version
 
     def _plan(self, args: Sequence[Any], values: Sequence[int], gradients: int) -> CompiledPlan:
         sizes = Sizes(self.joint, values)
