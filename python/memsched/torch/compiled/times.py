@@ -10,8 +10,9 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
+from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.as_graph import Sizes
-from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.compiled.joint import Joint, Operation, tensors
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
 
@@ -43,6 +44,8 @@ def _seconds_of(op: Operation, sizes: Sizes) -> float:
     if key not in _measured:
         try:
             _measured[key] = _time(op.node, sizes)
+        except CaptureError:
+            raise
         except Exception:  # of any kind, as values may be out of a range
             _measured[key] = guess
     return _measured[key]
@@ -71,7 +74,7 @@ def _time(node: fx.Node, sizes: Sizes) -> float:
     args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
     call: Callable[..., Any] = node.target
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
-    call(*args, **kwargs)
+    _check_strides(node, call(*args, **kwargs), sizes)
     best, spent = float("inf"), 0.0
     for _ in range(_REPEATS):
         seconds = _once(call, args, kwargs, device)
@@ -79,6 +82,19 @@ def _time(node: fx.Node, sizes: Sizes) -> float:
         if spent > _ENOUGH:
             break
     return best
+
+
+def _check_strides(node: fx.Node, found: Any, sizes: Sizes) -> None:
+    """Refuse an operation whose results lie otherwise than PyTorch traced: operations after it count on that."""
+    for traced, real in zip(tensors(node.meta["val"]), tensors(found), strict=False):
+        shape, strides = _shape(traced, sizes)
+        promised = [step for n, step in zip(shape, strides, strict=True) if n > 1]
+        kept = [step for n, step in zip(real.shape, real.stride(), strict=True) if n > 1]
+        if promised != kept and real.numel() > 0:
+            raise CaptureError(
+                f"{node.target} gives a tensor of shape {shape} with strides {list(real.stride())}, where PyTorch traced "
+                f"{strides}; give it a contiguous input"
+            )
 
 
 def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from memsched.torch.capture import CaptureError
+
 
 class UnplannedWarning(UserWarning):
     """A part of a step runs as in plain PyTorch: the budget does not hold for it."""
@@ -43,15 +45,16 @@ class Guarded:
         self._module, self._run, self._tried = module, planned, False
 
     def __call__(self, *args: Any) -> Any:
-        if self._tried:
-            return self._run(*args)
-        states = torch.get_rng_state()
+        states = None if self._tried else torch.get_rng_state()
         try:
             found = self._run(*args)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:
-            torch.set_rng_state(states)
+        except (CaptureError, RuntimeError) as error:
+            if isinstance(error, RuntimeError):
+                if states is None:
+                    raise
+                torch.set_rng_state(states)
             found = self._module(
                 *args
             )  # what is wrong with the model itself, or with what it is given, fails here, too
