@@ -107,6 +107,9 @@ class FakeCuda(TorchDispatchMode):
         self._accesses: dict[int, list[_Access]] = {}
         self._streams = 0
 
+    def count(self, tensors: Any) -> None:
+        """A meter of compiled steps is told of tensors that come from elsewhere."""
+
     def install(self, patch: Any) -> None:
         """Let torch.cuda lead here (`patch` is pytest's monkeypatch)."""
         for name, value in {

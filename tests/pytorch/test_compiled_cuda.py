@@ -58,7 +58,7 @@ def test_copies_of_compiled_steps_have_no_race(case: str, cuda: FakeCuda, monkey
 @pytest.mark.parametrize("broken", ["gone", "arrived"])
 def test_a_wait_that_is_missing_is_a_race(broken: str, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     missing: dict[str, Callable[..., Any]] = {
-        "gone": lambda traffic, value, host: None,
+        "gone": lambda traffic, value, host, owned: None,
         "arrived": lambda traffic, value, host: value,
     }
     monkeypatch.setattr(copies.Traffic, broken, missing[broken])

@@ -42,6 +42,8 @@ class Meter(TorchDispatchMode):
     (16, 48)
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, device_type: str | None = None) -> None:
         super().__init__()
         self._device_type = device_type
@@ -60,6 +62,14 @@ class Meter(TorchDispatchMode):
         """Measure the peak from here on."""
         self._sum = None
         self._peak = self.live
+
+    def count(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count these storages from now on, as if they were born now: they were made while it was not entered."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if self._counts(tensor) and storage._cdata not in self._sizes:
+                self._follow(storage, storage.nbytes())
+        self._peak = max(self._peak, self.live)
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count these storages no longer: somebody else holds them."""

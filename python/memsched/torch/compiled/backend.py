@@ -7,10 +7,12 @@ from typing import Any
 
 from torch import fx
 
+from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.private import compile_joint, python_code
+from memsched.torch.compiled.private import DynamoSignal, compile_joint, python_code
 from memsched.torch.compiled.program import program_of
 from memsched.torch.compiled.unit import Unit
+from memsched.torch.compiled.unplanned import Guarded, unplanned
 
 
 def memsched(
@@ -24,6 +26,8 @@ def memsched(
     >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
     >>> step = torch.compile(model, backend="memsched", options={"budget": "50%"})
     >>> step(torch.randn(256, 64)).sum().backward()
+
+    What cannot be captured runs without a plan, and a warning says why.
 
     Parameters
     ----------
@@ -42,11 +46,17 @@ def memsched(
         example = unit.example()
         return example.forward, example.backward
 
-    return compile_joint(
-        module,
-        inputs,
-        partition=partition,
-        forward=lambda: units[0].forward,
-        backward=lambda: units[0].backward,
-        inference=python_code,
-    )
+    try:
+        planned = compile_joint(
+            module,
+            inputs,
+            partition=partition,
+            forward=lambda: units[0].forward,
+            backward=lambda: units[0].backward,
+            inference=python_code,
+        )
+    except DynamoSignal:
+        raise
+    except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
+        return unplanned(module, error)
+    return Guarded(module, planned)

@@ -24,7 +24,7 @@ class Traffic:
         self.lanes = lanes
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
-        self._layouts: dict[int, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}  # of tensors on the host
+        self._layouts: dict[int, tuple[Any, ...]] = {}  # of what was copied, by the address of its host memory
 
     @property
     def spare_bytes(self) -> int:
@@ -41,25 +41,26 @@ class Traffic:
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
         self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
-        self._layouts[key] = value.shape, value.stride(), value.dtype
+        self._layouts[key] = value.dtype, value.storage_offset(), value.shape, value.stride()
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
 
-    def gone(self, value: torch.Tensor, host: torch.Tensor) -> None:
-        """Let the computation wait until the copy to the host has ended."""
+    def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
+        """Let the computation wait until the copy to the host has ended; what the caller may hold keeps its content."""
         self.lanes.begin()
         self.lanes.wait(self._events[host.untyped_storage()._cdata])
-        self.lanes.give_back(value.untyped_storage())
+        if owned:
+            self.lanes.give_back(value.untyped_storage())
 
     def prefetch(self, host: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a tensor back to the device."""
+        """Begin to copy a tensor back to the device, with the layout that it had there."""
         self.lanes.begin()
         storage = self.lanes.allocate(host.numel())
         key = host.untyped_storage()._cdata
         self._events[storage._cdata] = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
-        shape, stride, dtype = self._layouts[key]
+        dtype, offset, shape, stride = self._layouts[key]
         value = torch.empty(0, dtype=dtype, device=storage.device)
-        return value.set_(storage, 0, shape, stride)
+        return value.set_(storage, offset, shape, stride)
 
     def arrived(self, value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
         """Let the computation wait until a tensor is back; its copy on the host must stay until then."""
@@ -93,9 +94,9 @@ def offload(value: torch.Tensor) -> torch.Tensor:
     return traffic_on(value.device).offload(value)
 
 
-def gone(value: torch.Tensor, host: torch.Tensor) -> None:
+def gone(value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
     """Wait until a tensor has been copied to the host, before its memory is used for something else."""
-    traffic_on(value.device).gone(value, host)
+    traffic_on(value.device).gone(value, host, owned)
 
 
 def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -217,7 +217,11 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def _is_random(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    """Whether a call may draw random numbers: PyTorch says it of its own operations, of others nobody does."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
+        return torch.Tag.nondeterministic_seeded in target.tags
+    return isinstance(target, torch._ops.OperatorBase)
 
 
 def _updated_inputs(joint: Joint) -> set[fx.Node]:

@@ -18,8 +18,8 @@ from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.resident import optimizer_bytes
 
-Key = tuple[int, tuple[int, ...], bool]
-"""A unit by its number, the sizes that it is called with, and whether its parameters have gradients already."""
+Key = tuple[int, tuple[int, ...], int]
+"""A unit by its number, the sizes that it is called with, and the bytes of gradients beside which it is planned."""
 
 
 Path = tuple[Key, ...]
@@ -69,6 +69,7 @@ class Program:
         self._spanned: set[Path] = set()
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
+        self._gradients: dict[int, set[int]] = {}  # by unit, the bytes of gradients beside which it is planned
         self._identities = _Identities()
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> tuple[int, torch.Tensor]:
@@ -76,7 +77,7 @@ class Program:
         if self._due == 0:
             self._end_step()
         values = tuple(one for one in args if isinstance(one, int))
-        key = (unit.serial, values, any(_gradient(args[k]) is not None for k in unit.static))
+        key = (unit.serial, values, self._beside(unit, args))
         call = _Call(weakref.ref(unit), values)
         self._path = (*self._path, key)
         if self._path not in self._known:
@@ -89,6 +90,20 @@ class Program:
         self._due += 1
         weakref.finalize(marker.untyped_storage(), Program._dropped, weakref.ref(self)).atexit = False
         return call.version, marker
+
+    def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
+        """The bytes of gradients that a plan must be for: no fewer than parameters have, and 0 only if they have none.
+
+        A plan beside more gradients keeps the budget beside fewer. Without any, which is most steps, it has its own.
+        """
+        found = [gradient for k in unit.static if (gradient := _gradient(args[k])) is not None]
+        total = sum(gradient.untyped_storage().nbytes() for gradient in found)
+        if total == 0:
+            return 0
+        known = self._gradients.setdefault(unit.serial, set())
+        enough = min((one for one in known if one >= total), default=total)
+        known.add(enough)
+        return enough
 
     def left(self, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""

@@ -15,7 +15,9 @@ def state(device: torch.device) -> torch.Tensor:
     return torch.get_device_module(device).get_rng_state(device)
 
 
-def replay(before: torch.Tensor, device: torch.device, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def replay(
+    before: torch.Tensor, device: torch.device, operation: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Run an operation with the state that its generator had; the generator is left as it is."""
     now = state(device)
     _set(device, before)

@@ -158,7 +158,9 @@ class _Half:
         elif verb == "free":
             self._await([storage])
             if storage in self.leaving:
-                self._call(copies.gone, (self.leaving.pop(storage), self.away[storage]), None)
+                value = self.leaving.pop(storage)
+                # What was given to this half may be held by others: gradients by the caller, and what was saved.
+                self._call(copies.gone, (value, self.away[storage], value.op != "placeholder"), None)
             if storage not in self.writer.held:  # what the caller holds stays
                 self._forget(storage)
                 self.freed.add(storage)

@@ -10,8 +10,9 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
+from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.as_graph import Sizes
-from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.compiled.joint import Joint, Operation, tensors
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
 
@@ -36,13 +37,24 @@ def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
 
 
 def _seconds_of(op: Operation, sizes: Sizes) -> float:
+    guess = sum(sizes.bytes_of(n) for n in (*op.reads, *op.writes)) / _TOUCHED
+    if op.once or _reads_workspace(op.node.target):  # effects, waiting for other processes, addresses in the workspace
+        return guess
     key = _key(op.node, sizes)
     if key not in _measured:
         try:
             _measured[key] = _time(op.node, sizes)
-        except Exception:  # of any kind: values may be out of a range, a process group may be missing
-            _measured[key] = sum(sizes.bytes_of(n) for n in (*op.reads, *op.writes)) / _TOUCHED
+        except CaptureError:
+            raise
+        except Exception:  # of any kind, as values may be out of a range
+            _measured[key] = guess
     return _measured[key]
+
+
+def _reads_workspace(target: Any) -> bool:
+    """Whether an operation takes what another left in a format of its own; made up, it could crash the process."""
+    names = [one.name for one in target._schema.arguments] if isinstance(target, torch._ops.OpOverload) else []
+    return any("workspace" in name or "reserve" in name for name in names)
 
 
 def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float]:
@@ -50,7 +62,7 @@ def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float
     found = []
     with FakeTensorMode() as fake, torch.no_grad(), Roofline(machine) as model:
         for op in joint.operations:
-            args, kwargs = _arguments(op.node, lambda one: _empty(one, sizes))
+            args, kwargs = _arguments(op.node, lambda one: _empty(one, sizes), sizes)
             model.lap()
             with fake:
                 op.node.target(*args, **kwargs)
@@ -59,10 +71,10 @@ def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float
 
 
 def _time(node: fx.Node, sizes: Sizes) -> float:
-    args, kwargs = _arguments(node, lambda one: _filled(one, sizes))
+    args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
     call: Callable[..., Any] = node.target
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
-    call(*args, **kwargs)
+    _check_strides(node, call(*args, **kwargs), sizes)
     best, spent = float("inf"), 0.0
     for _ in range(_REPEATS):
         seconds = _once(call, args, kwargs, device)
@@ -70,6 +82,19 @@ def _time(node: fx.Node, sizes: Sizes) -> float:
         if spent > _ENOUGH:
             break
     return best
+
+
+def _check_strides(node: fx.Node, found: Any, sizes: Sizes) -> None:
+    """Refuse an operation whose results lie otherwise than PyTorch traced: operations after it count on that."""
+    for traced, real in zip(tensors(node.meta["val"]), tensors(found), strict=False):
+        shape, strides = _shape(traced, sizes)
+        promised = [step for n, step in zip(shape, strides, strict=True) if n > 1]
+        kept = [step for n, step in zip(real.shape, real.stride(), strict=True) if n > 1]
+        if promised != kept and real.numel() > 0:
+            raise CaptureError(
+                f"{node.target} gives a tensor of shape {shape} with strides {list(real.stride())}, "
+                f"where PyTorch traced {strides}; give it a contiguous input"
+            )
 
 
 def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> float:
@@ -85,18 +110,18 @@ def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device
     return time.perf_counter() - began
 
 
-def _arguments(node: fx.Node, make: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Any, Any]:
+def _arguments(node: fx.Node, make: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes) -> tuple[Any, Any]:
     """The arguments of a call, made from their examples; one that occurs twice is made once."""
     made: dict[fx.Node, Any] = {}
 
     def argument(one: fx.Node) -> Any:
         if one not in made:
             example = one.meta.get("val")
-            made[one] = make(example) if isinstance(example, torch.Tensor) else _plain(example)
+            made[one] = make(example) if isinstance(example, torch.Tensor) else plain(example)
         return made[one]
 
-    def _plain(value: Any) -> Any:
-        return int(value) if isinstance(value, torch.SymInt) else value
+    def plain(value: Any) -> Any:  # no `int`, which would bind the symbol to its hint for all plans to come
+        return sizes.number(value) if isinstance(value, torch.SymInt) else value
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), argument)
     return args, kwargs

@@ -96,6 +96,8 @@ class Unit:
         sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
         number, visit = args.pop(sizes).tolist()
         self._program.returned(visit)
+        for meter in _METERS[-1:]:
+            meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
         with _counting():
             return self.versions[number].backward(args)
 

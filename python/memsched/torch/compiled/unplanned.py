@@ -1,0 +1,63 @@
+"""What no plan can hold runs as Dynamo captured it, with a warning that says why."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from memsched.torch.capture import CaptureError
+
+
+class UnplannedWarning(UserWarning):
+    """A part of a step runs as in plain PyTorch: the budget does not hold for it."""
+
+
+def unplanned(module: fx.GraphModule, reason: BaseException) -> Callable[..., Any]:
+    """Warn that a captured graph runs without a plan, and run it so."""
+    said = str(reason).strip().split("\n")[0]
+    warnings.warn(
+        f"a part of the model runs without a plan, and may need more memory than the budget: {said}",
+        UnplannedWarning,
+        stacklevel=2,
+    )
+    return module.forward
+
+
+class Guarded:
+    """A compiled graph. Where its forward fails, and plain PyTorch does not, it runs without a plan from then on.
+
+    PyTorch traces with tensors that have no data; where their strides are not those of real ones, traced operations may
+    refuse real tensors.
+
+    Parameters
+    ----------
+    module : fx.GraphModule
+        What Dynamo captured.
+    planned : callable
+        What runs in its place. It changes no input before its forward is done.
+    """
+
+    def __init__(self, module: fx.GraphModule, planned: Callable[..., Any]) -> None:
+        self._module, self._run, self._tried = module, planned, False
+
+    def __call__(self, *args: Any) -> Any:
+        states = None if self._tried else torch.get_rng_state()
+        try:
+            found = self._run(*args)
+        except torch.OutOfMemoryError:
+            raise
+        except (CaptureError, RuntimeError) as error:
+            if isinstance(error, RuntimeError):
+                if states is None:
+                    raise
+                torch.set_rng_state(states)
+            found = self._module(
+                *args
+            )  # what is wrong with the model itself, or with what it is given, fails here, too
+            self._run = unplanned(self._module, error)
+        self._tried = True
+        return found
