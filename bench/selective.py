@@ -133,6 +133,31 @@ def report(rows: list[Row]) -> str:
             "between), in the listed order only: resnet50-224-b128-bf16 at 0.1 without a link, 123 moments: 21.8 % "
             "over the time of all ops, where the cut at one op proves 22.2 %. graphnet-40k-b1-bf16 at 0.2, 53 "
             "moments: 11.7 and 13.3 %.",
+            "Where is the gap of graphnet-40k-b1-bf16 at 0.1 without a link, 34.4 % before lists of runs were "
+            "annealed? At least a third of it was in the plan: 50,000 moves of the walk alone reach 25.4 %, a "
+            "million changes to the list of runs 22.7 %, and, in a prototype, nine million 20.2 %. Of the rest, much"
+            " seems to be in the bound. The same network with one layer, 4,000 nodes and no optimiser (83 ops): at "
+            "0.3 8.2 % over the time of all ops, where 2.4 % is proven, and 8.0 and 8.2 % with 40,000 moves and two "
+            "seeds; at 0.4 3.7, 1.4 and 3.7 %. With two layers at 0.3: 9.4 and 5.2 %, 8.9 % with 10,000 moves. "
+            "Checkmate's program, in the listed order, has 10.6 % (not always in time) and 7.6 % as its optimum with"
+            " one layer.",
+            "Annealing concerns only plans more than 1 % above the bound. On 2026-11-24 these 67 of the 648 points "
+            "were measured anew; the other rows, and pooch's, are those of the run before, on another processor. 63 "
+            "of these were planned again, and all were the same.",
+            "There, in the walk: moves that change the prices of all tensors of one kind, or of one stretch of the "
+            "list: 34.5 to 36.2 %. To begin with, prices that hold the features of all nodes: 29.8 % before any "
+            "move; and of the edges after some layers, too: 31.4 to 32.5 %. The wait squared in the price: 29.4 % "
+            "before any move, where 36.8 % was.",
+            "Annealing in a prototype, two million changes: in one descent 23.7 % there, in three 21.0 %; from ten "
+            "times the temperature 21.3 %, but then vit-224-b64-bf16 at 0.1 does not improve (5.7 % instead of 4.8 "
+            "%). Only ops that touch tensors of more than a thousandth of the memory, from a tenth of the "
+            "temperature: graphnet-40k-b1-bf16 at 0.2 5.6 instead of 4.7 %, since small ops are in the way of large "
+            "ones.",
+            "Annealing by the time of runs alone with a link, simulated now and then: graphnet-40k-b1-bf16 over 12 "
+            "GB/s in all at 0.1 does not improve (less time in runs, but stalls: 40 to 54 % over the time of all ops"
+            " instead of 38.5). As the first of three descents, over 12 GB/s at 0.1 16.0 % instead of 15.3 %, over 3"
+            " GB/s 22.2 instead of 22.5 %. Five times as many simulated lists, 12 GB/s in all: 15.5 % instead of "
+            "15.2 %.",
         )
     )
     parts = [

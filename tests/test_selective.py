@@ -84,9 +84,21 @@ def test_more_moves_of_a_small_graph_are_never_worse() -> None:
     """The first moves are the same, however many there are."""
     chain = ms.profiles.load("inception_v3-1000-b8")
     least = ms.min_memory(chain, "pofo")
-    found = [ms.selective(chain, least, 12.2e9, moves=moves).makespan for moves in (1000, 2000, 5000, 10000)]
+    found = [ms.selective(chain, least, 12.2e9, moves=moves).makespan for moves in (1000, 2000, 5000)]
     assert found == sorted(found, reverse=True)
-    assert found[-1] < found[0]
+    assert found[0] < 0.563  # without annealing lists of runs: 0.5665, and this only with 5000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("link", "gap"), [(0, 0.25), (12e9, 0.157)])
+def test_where_the_bound_is_far_the_list_of_runs_is_annealed(link: float, gap: float) -> None:
+    """Reruns that need reruns: 34 and 16.1 % above the bound from prices alone."""
+    graph = ms.profiles.load_graph("graphnet-40k-b1-bf16")
+    least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+    device = ms.Device(int(least + 0.1 * (peak - least)), link, duplex=True)
+    found = ms.selective(graph, device=device)
+    assert found.gap < gap
+    assert ms.validate(found).peak_memory <= device.memory
 
 
 def test_more_moves_are_never_worse_and_a_limit_ends_them() -> None:

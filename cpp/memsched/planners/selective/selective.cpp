@@ -2,6 +2,7 @@
 
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
+#include "memsched/planners/selective/annealing.h"
 #include "memsched/planners/selective/orders.h"
 #include "memsched/planners/selective/starts.h"
 #include "memsched/simulate/simulate.h"
@@ -20,6 +21,8 @@ using Classes = std::vector<MapClass>;
 
 constexpr std::size_t most_finalists = 2;    // searches that go on after a first look,
 constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before the best alone goes on
+constexpr double far = 0.01;                 // from the bound: the list of runs is annealed, too,
+constexpr std::int64_t first_part = 600;     // after so many moves for the first time, and then after twice as many
 constexpr std::size_t few_decisions = 200;   // up to here, moves change classes rather than prices
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
@@ -35,7 +38,8 @@ class Search {
     Search(FixedChoices fixed, std::vector<OpId> order, const Device& device, Bytes budget, const Progress& progress)
         : fixed_(std::move(fixed)), order_(std::move(order)), linked_(device.d2h > 0 && device.h2d > 0),
           device_(device), capacity_(std::min(budget, device.memory) - fixed_.graph.resident()),
-          builder_(fixed_.graph, device, progress), simulator_(fixed_.graph, device, budget), progress_(progress) {
+          builder_(fixed_.graph, device, progress), simulator_(fixed_.graph, device, budget), progress_(progress),
+          annealing_(fixed_.graph, simulator_, capacity_, linked_) {
         for (const Op& op : fixed_.graph.ops()) {
             total_ += op.choices[0].time;
         }
@@ -66,24 +70,28 @@ class Search {
     }
 
     // Whether it was told to stop and has a plan, or nothing can be better.
-    bool stopped() { return (progress_.tick(0) && has_plan()) || best_ <= least_ * (1 + 1e-12); }
+    bool stopped() { return (progress_.tick(0) && has_plan()) || makespan() <= least_ * (1 + 1e-12); }
     bool has_plan() const { return best_ < Simulator::illegal; }
+    double gap() const { return makespan() / least_ - 1; }
 
     void begin(); // without cuts
     void from_cuts();
-    void walk(std::int64_t moves, std::uint64_t seed);
+    void begin_walk(std::uint64_t seed);
+    void walk(std::int64_t moves); // goes on
+    void anneal(std::int64_t moves, std::uint64_t seed);
 
-    Seconds makespan() const { return best_; }
+    Seconds makespan() const { return std::min(best_, annealing_.makespan()); }
     StepList steps() const { // of the original graph
-        StepList list = fixed_.on_original(steps_);
+        StepList list = fixed_.on_original(best_steps());
         for (Step& step : list.steps) {
             step.id = step.verb == Verb::run && !order_.empty() ? order_[at(step.id)] : step.id;
         }
         return list;
     }
-    std::int64_t evaluations() const { return evaluations_; }
+    std::int64_t evaluations() const { return evaluations_ + annealing_.evaluations(); }
 
   private:
+    const StepList& best_steps() const { return annealing_.makespan() < best_ ? annealing_.steps() : steps_; }
     Classes all(MapClass kind) const { return Classes(builder_.gaps().size(), kind); }
     void from_prices();
     void from_cuts(OpId p);
@@ -103,6 +111,11 @@ class Search {
     StepList list_, steps_;
     Decisions chosen_; // of the best plan
     Seconds best_ = Simulator::illegal;
+    Annealing annealing_; // of the best plan
+    Decisions current_;   // of the walk
+    std::mt19937_64 random_;
+    LateAcceptance late_{64};
+    std::int64_t waited_ = 0; // moves without a better plan
     std::int64_t evaluations_ = 0;
     std::vector<std::size_t> decisions_; // gaps that the walk may change
     std::vector<double> sums_;           // of their bytes
@@ -263,30 +276,37 @@ void Search::change(Decisions& what, std::mt19937_64& random) const {
     }
 }
 
-void Search::walk(std::int64_t moves, std::uint64_t seed) {
+void Search::begin_walk(std::uint64_t seed) {
+    random_.seed(seed);
+    chosen_.weights.resize(fixed_.graph.tensors().size(), 1.0f);
+    current_ = chosen_;
+    late_.restart(best_);
+    waited_ = 0;
+}
+
+void Search::walk(std::int64_t moves) {
     if (decisions_.empty() || !has_plan()) {
         return;
     }
-    std::mt19937_64 random(seed);
-    LateAcceptance late(64);
-    chosen_.weights.resize(fixed_.graph.tensors().size(), 1.0f);
-    Decisions current = chosen_, next;
-    late.restart(best_);
-    std::int64_t waited = 0;
+    Decisions next;
     for (std::int64_t move = 0; move < moves && !stopped(); ++move) {
-        next = current;
-        change(next, random);
+        next = current_;
+        change(next, random_);
         const Seconds before = best_;
-        if (late.accept(ask(next))) {
-            std::swap(current, next);
+        if (late_.accept(ask(next))) {
+            std::swap(current_, next);
         }
-        waited = best_ < before * (1 - 1e-12) ? 0 : waited + 1;
-        if (waited > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
-            current = chosen_;
-            late.restart(best_);
-            waited = 0;
+        waited_ = best_ < before * (1 - 1e-12) ? 0 : waited_ + 1;
+        if (waited_ > 50 + 2 * static_cast<std::int64_t>(decisions_.size())) {
+            current_ = chosen_;
+            late_.restart(best_);
+            waited_ = 0;
         }
     }
+}
+
+void Search::anneal(std::int64_t moves, std::uint64_t seed) {
+    annealing_.run(steps_, best_, moves, seed, [&] { return stopped(); });
 }
 
 } // namespace
@@ -330,9 +350,21 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         }
         const std::int64_t first = std::min(moves / 5, finalist_moves);
         for (std::size_t k = 0; k < finalists; ++k) {
-            searches[k]->walk(first, seed);
+            searches[k]->begin_walk(seed);
+            searches[k]->walk(first);
         }
-        best().walk(moves - first * static_cast<std::int64_t>(finalists), seed + 1);
+        Search& last = best();
+        last.begin_walk(seed + 1);
+        // Walk and annealing in turn, so that a time limit leaves both some.
+        std::int64_t left = moves - first * static_cast<std::int64_t>(finalists);
+        for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
+            part = std::min(part, left);
+            last.walk(part);
+            if (last.has_plan() && last.gap() > far) {
+                last.anneal(part, ++seed);
+            }
+            left -= part;
+        }
     } catch (const Stopped&) {
         if (searches.empty() || !best().has_plan()) {
             throw;

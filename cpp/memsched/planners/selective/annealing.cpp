@@ -1,0 +1,74 @@
+#include "memsched/planners/selective/annealing.h"
+
+#include "memsched/support/late_acceptance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace memsched {
+namespace {
+
+constexpr int cycles = 3;                    // each from the best plan,
+constexpr double coldest = 0.01;             // from a first temperature down to this part of it:
+constexpr double heat = 1;                   // in mean times of an op, without a link
+constexpr double linked_heat = 0.1;          // and with one
+constexpr std::uint64_t most_changes = 1000; // per move, or one for each op of a smaller graph
+constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simulated per move, and
+constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes
+
+} // namespace
+
+Annealing::Annealing(const Graph& graph, Simulator& simulator, Bytes capacity, bool linked)
+    : graph_(graph), simulator_(simulator), capacity_(capacity), linked_(linked), places_(graph, 0) {
+    for (const Op& op : graph.ops()) {
+        mean_ += op.choices[0].time / static_cast<double>(graph.ops().size());
+    }
+}
+
+// The makespan of a list of runs, its fetches as early as memory allows.
+Seconds Annealing::judge(const RunList& runs) {
+    ++evaluations_;
+    outline_.events = runs.events();
+    places_.attribute(outline_);
+    if (!places_.list(outline_, capacity_, {}, {}, list_)) {
+        return Simulator::illegal;
+    }
+    const Seconds found = simulator_.makespan(list_);
+    if (found < best_) {
+        best_ = found;
+        steps_ = list_;
+    }
+    return found;
+}
+
+void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, std::uint64_t seed,
+                    const std::function<bool()>& stopped) {
+    if (makespan < best_) {
+        best_ = makespan;
+        steps_ = plan;
+    }
+    std::mt19937_64 random(seed);
+    const Seconds hot = (linked_ ? linked_heat : heat) * mean_;
+    const std::int64_t count = (linked_ ? linked_lists : 1) * moves / cycles;
+    const auto changes = std::min<std::uint64_t>(graph_.ops().size(), most_changes);
+    for (int cycle = 0; cycle < cycles; ++cycle) {
+        RunList runs(graph_, steps_, capacity_, linked_);
+        LateAcceptance late(64);
+        late.restart(best_);
+        for (std::int64_t k = 0; k < count && !stopped(); ++k) {
+            const Seconds temperature = hot * std::pow(coldest, static_cast<double>(k) / static_cast<double>(count));
+            const RunList before = linked_ ? runs : RunList{};
+            const auto few = std::uint64_t{1} << (random() % (most_doublings + 1));
+            for (std::uint64_t left = linked_ ? few : changes; left > 0; --left) {
+                runs.change(temperature, random);
+            }
+            if (linked_ && !late.accept(judge(runs))) {
+                runs = before;
+            }
+        }
+        judge(runs);
+    }
+}
+
+} // namespace memsched

@@ -1,0 +1,44 @@
+// Simulated annealing on the list of runs and transfers of a plan.
+#pragma once
+
+#include "memsched/build/fetch_places.h"
+#include "memsched/planners/selective/run_list.h"
+#include "memsched/simulate/simulate.h"
+
+#include <cstdint>
+#include <functional>
+
+namespace memsched {
+
+// Without a link the time of all runs is the makespan, and about a million changes a second are tried. With one, some
+// changes at a time are simulated.
+class Annealing {
+  public:
+    // capacity: bytes, without resident. Keeps references to graph and simulator.
+    Annealing(const Graph& graph, Simulator& simulator, Bytes capacity, bool linked);
+
+    // Goes on from this plan if it is better than the best so far. moves: up to 1,000 changes each, or, with a link,
+    // two lists that are simulated. Ends early if `stopped`, which is asked after each.
+    void run(const StepList& plan, Seconds makespan, std::int64_t moves, std::uint64_t seed,
+             const std::function<bool()>& stopped);
+
+    Seconds makespan() const { return best_; }
+    const StepList& steps() const { return steps_; } // of the best plan
+    std::int64_t evaluations() const { return evaluations_; }
+
+  private:
+    Seconds judge(const RunList& runs);
+
+    const Graph& graph_;
+    Simulator& simulator_;
+    Bytes capacity_;
+    bool linked_;
+    Seconds mean_ = 0; // time of an op
+    FetchPlaces places_;
+    Outline outline_;
+    StepList list_, steps_;
+    Seconds best_ = Simulator::illegal;
+    std::int64_t evaluations_ = 0;
+};
+
+} // namespace memsched

@@ -1,0 +1,298 @@
+#include "memsched/planners/selective/run_list.h"
+
+#include <algorithm>
+
+namespace memsched {
+namespace {
+
+constexpr std::int64_t spacing = 1 << 20; // of keys
+constexpr Bytes large_share = 1000;       // tensors of more than this part of the capacity are large
+
+} // namespace
+
+RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool linked)
+    : graph_(&graph), capacity_(capacity), linked_(linked), items_(2), touches_(graph.tensors().size()),
+      runs_(graph.ops().size(), 0) {
+    for (const Op& op : graph.ops()) {
+        std::vector<TensorId>& kept = without_tape_.emplace_back(op.writes);
+        std::erase_if(kept, [&](TensorId t) { return std::ranges::find(op.tape, t) != op.tape.end(); });
+    }
+    items_[begin].event.what = items_[end].event.what = PlanEvent::free; // which touches nothing
+    items_[end].key = std::int64_t{1} << 62;
+    std::vector<std::uint8_t> here(touches_.size(), 0), fetched(touches_.size(), 0);
+    const auto append = [&](const PlanEvent& event) {
+        const ItemId id = link(items_[end].previous, event);
+        for (const auto& some : {reads(id), writes(id)}) {
+            for (const TensorId t : some) {
+                touches_[at(t)].push_back(id);
+                here[at(t)] = 1;
+            }
+        }
+    };
+    for (std::size_t t = 0; t < touches_.size(); ++t) {
+        if (graph.tensors()[t].source()) {
+            sources_.push_back(static_cast<TensorId>(t));
+            touches_[t].push_back(begin);
+            here[t] = 1;
+        }
+        const auto id = static_cast<TensorId>(t);
+        if ((linked || repeatable(id)) && graph.tensors()[t].bytes > capacity / large_share) {
+            large_.push_back(id);
+        }
+    }
+    for (const Step& step : plan.steps) {
+        if (step.verb == Verb::run) {
+            for (const TensorId t : graph.op(step.id).reads) {
+                if (fetched[at(t)]) {
+                    append({PlanEvent::fetch, t});
+                    fetched[at(t)] = 0;
+                }
+            }
+            append({PlanEvent::run, step.id, step.skip});
+        } else if (step.verb == Verb::offload) {
+            append({PlanEvent::offload, step.id});
+        } else {
+            fetched[at(step.id)] = step.verb == Verb::prefetch;
+            here[at(step.id)] = step.verb == Verb::prefetch;
+        }
+    }
+    for (std::size_t t = 0; t < touches_.size(); ++t) {
+        if (here[t] && !fetched[t]) {
+            touches_[t].push_back(end);
+        }
+    }
+    for (std::size_t t = 0; t < touches_.size(); ++t) {
+        const auto id = static_cast<TensorId>(t);
+        for (std::size_t k = 0; k < touches_[t].size(); ++k) {
+            items_[at(touches_[t][k])].usage += graph.tensor(id).bytes;
+            if (held(id, k)) {
+                span(touches_[t][k], touches_[t][k + 1], graph.tensor(id).bytes);
+            }
+        }
+    }
+    for (ItemId id = items_[begin].next; id != end; id = items_[at(id)].next) {
+        items_[at(id)].usage += own(id);
+    }
+}
+
+std::span<const TensorId> RunList::reads(ItemId id) const {
+    const PlanEvent& event = items_[at(id)].event;
+    return event.what == PlanEvent::run       ? std::span<const TensorId>(graph_->op(event.id).reads)
+           : event.what == PlanEvent::offload ? std::span(&event.id, 1)
+                                              : std::span<const TensorId>();
+}
+
+std::span<const TensorId> RunList::writes(ItemId id) const {
+    const PlanEvent& event = items_[at(id)].event;
+    return event.what == PlanEvent::run     ? event.skip ? without_tape_[at(event.id)] : graph_->op(event.id).writes
+           : event.what == PlanEvent::fetch ? std::span(&event.id, 1)
+                                            : std::span<const TensorId>();
+}
+
+bool RunList::writes(ItemId id, TensorId tensor) const {
+    return id > end && std::ranges::find(writes(id), tensor) != writes(id).end();
+}
+
+Bytes RunList::own(ItemId id) const {
+    const PlanEvent& event = items_[at(id)].event;
+    return event.what == PlanEvent::run ? workspace(graph_->op(event.id), 0, event.skip) : 0;
+}
+
+bool RunList::repeatable(TensorId tensor) const {
+    const OpId writer = graph_->writer(tensor);
+    return writer >= 0 && !graph_->op(writer).once;
+}
+
+std::size_t RunList::place(TensorId tensor, ItemId id) const {
+    const std::vector<ItemId>& touches = touches_[at(tensor)];
+    const auto found =
+        std::ranges::lower_bound(touches, items_[at(id)].key, {}, [&](ItemId one) { return items_[at(one)].key; });
+    return static_cast<std::size_t>(found - touches.begin());
+}
+
+bool RunList::held(TensorId tensor, std::size_t touch) const {
+    return touch + 1 < touches_[at(tensor)].size() && !writes(touches_[at(tensor)][touch + 1], tensor);
+}
+
+// Whether the list may do without the item: what it writes was there before it, or is not read before it is written
+// again.
+bool RunList::repeated(ItemId id) const {
+    const PlanEvent& event = items_[at(id)].event;
+    if (event.what == PlanEvent::offload || (event.what == PlanEvent::run && runs_[at(event.id)] < 2)) {
+        return false;
+    }
+    return std::ranges::none_of(writes(id), [&](TensorId t) { return place(t, id) == 0 && held(t, 0); });
+}
+
+RunList::ItemId RunList::link(ItemId previous, const PlanEvent& event) {
+    if (unused_.empty()) {
+        unused_.push_back(static_cast<ItemId>(items_.size()));
+        items_.emplace_back();
+    }
+    const ItemId id = unused_.back();
+    unused_.pop_back();
+    items_[at(id)].event = event;
+    items_[at(id)].place = items_in_.size();
+    items_[at(id)].usage = 0;
+    items_in_.push_back(id);
+    items_[at(id)].previous = items_[at(id)].next = id;
+    relink(id, previous);
+    if (event.what == PlanEvent::run) {
+        ++runs_[at(event.id)];
+    }
+    return id;
+}
+
+void RunList::relink(ItemId id, ItemId previous) {
+    Item& item = items_[at(id)];
+    items_[at(item.previous)].next = item.next;
+    items_[at(item.next)].previous = item.previous;
+    const ItemId next = items_[at(previous)].next;
+    item.previous = previous;
+    item.next = next;
+    items_[at(previous)].next = items_[at(next)].previous = id;
+    const std::int64_t before = items_[at(previous)].key;
+    item.key = before + std::min((items_[at(next)].key - before) / 2, spacing);
+    if (item.key == items_[at(previous)].key) {
+        renumber();
+    }
+}
+
+void RunList::unlink(ItemId id) {
+    Item& item = items_[at(id)];
+    items_[at(item.previous)].next = item.next;
+    items_[at(item.next)].previous = item.previous;
+    items_[at(items_in_.back())].place = item.place;
+    items_in_[item.place] = items_in_.back();
+    items_in_.pop_back();
+    unused_.push_back(id);
+    if (item.event.what == PlanEvent::run) {
+        --runs_[at(item.event.id)];
+    }
+}
+
+void RunList::renumber() {
+    std::int64_t key = 0;
+    for (ItemId id = begin; id != end; id = items_[at(id)].next) {
+        items_[at(id)].key = key;
+        key += spacing;
+    }
+}
+
+void RunList::span(ItemId from, ItemId to, Bytes bytes) {
+    for (ItemId id = items_[at(from)].next; id != to; id = items_[at(id)].next) {
+        items_[at(id)].usage += bytes;
+        fullest_ = std::max(fullest_, items_[at(id)].usage);
+    }
+}
+
+void RunList::remove_touches(ItemId id) {
+    for (const TensorId t : reads(id)) {
+        std::vector<ItemId>& touches = touches_[at(t)];
+        const std::size_t k = place(t, id);
+        if (!held(t, k)) {
+            span(touches[k - 1], id, -graph_->tensor(t).bytes);
+        }
+        touches.erase(touches.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+    for (const TensorId t : writes(id)) {
+        std::vector<ItemId>& touches = touches_[at(t)];
+        const std::size_t k = place(t, id);
+        if (held(t, k) && k > 0) { // now from the touch before
+            span(touches[k - 1], id, graph_->tensor(t).bytes);
+        } else if (held(t, k)) {
+            span(id, touches[k + 1], -graph_->tensor(t).bytes);
+        }
+        touches.erase(touches.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+}
+
+void RunList::add_touches(ItemId id) {
+    const ItemId previous = items_[at(id)].previous;
+    Bytes usage = own(id);
+    const auto passing = [&](std::span<const TensorId> tensors, Bytes sign, bool going) {
+        for (const TensorId t : tensors) {
+            usage += held(t, place(t, previous)) == going ? sign * graph_->tensor(t).bytes : 0;
+        }
+    };
+    if (previous == begin) {
+        passing(sources_, 1, true);
+    } else { // what the item before holds, but for what ends there
+        usage += items_[at(previous)].usage - own(previous);
+        passing(reads(previous), -1, false);
+        passing(writes(previous), -1, false);
+    }
+    for (const TensorId t : reads(id)) {
+        std::vector<ItemId>& touches = touches_[at(t)];
+        const std::size_t k = place(t, id);
+        if (!held(t, k - 1)) {
+            span(touches[k - 1], id, graph_->tensor(t).bytes);
+            usage += graph_->tensor(t).bytes;
+        }
+        touches.insert(touches.begin() + static_cast<std::ptrdiff_t>(k), id);
+    }
+    for (const TensorId t : writes(id)) {
+        std::vector<ItemId>& touches = touches_[at(t)];
+        const std::size_t k = place(t, id);
+        const bool over = k < touches.size() && !writes(touches[k], t);
+        if (over && k > 0) { // now from here
+            span(touches[k - 1], id, -graph_->tensor(t).bytes);
+        } else {
+            usage += graph_->tensor(t).bytes;
+            if (over) {
+                span(id, touches[k], graph_->tensor(t).bytes);
+            }
+        }
+        touches.insert(touches.begin() + static_cast<std::ptrdiff_t>(k), id);
+    }
+    items_[at(id)].usage = usage;
+    fullest_ = std::max(fullest_, usage);
+}
+
+// Whether anybody reads, on the device or on the host, what it transfers.
+bool RunList::useful(ItemId id) const {
+    const PlanEvent& event = items_[at(id)].event;
+    if (event.what == PlanEvent::run) {
+        return true;
+    }
+    const auto what = [&](ItemId one) { return items_[at(one)].event.what; };
+    const std::vector<ItemId>& touches = touches_[at(event.id)];
+    const auto next = touches.begin() + static_cast<std::ptrdiff_t>(place(event.id, id)) + 1;
+    if (event.what == PlanEvent::offload) {
+        return next == touches.end() ||
+               std::any_of(next, touches.end(), [&](ItemId one) { return what(one) == PlanEvent::fetch; });
+    }
+    const auto use = std::find_if(next, touches.end(), [&](ItemId one) { return what(one) != PlanEvent::offload; });
+    return use != touches.end() && !writes(*use, event.id);
+}
+
+std::vector<PlanEvent> RunList::events() const {
+    std::vector<PlanEvent> events;
+    std::vector<std::uint8_t> here(touches_.size(), 0), sent(touches_.size(), 0);
+    for (const TensorId t : sources_) {
+        here[at(t)] = 1;
+    }
+    for (ItemId id = begin; id != end; id = items_[at(id)].next) {
+        const PlanEvent& event = items_[at(id)].event;
+        if (event.what == PlanEvent::offload && here[at(event.id)] && !sent[at(event.id)] && useful(id)) {
+            sent[at(event.id)] = 1;
+            events.push_back(event);
+        } else if (event.what == PlanEvent::run || (event.what == PlanEvent::fetch && useful(id))) {
+            events.push_back(event);
+            for (const TensorId t : writes(id)) {
+                here[at(t)] = 1;
+            }
+        }
+        for (const auto& some : {id == begin ? sources_ : reads(id), writes(id)}) {
+            for (const TensorId t : some) {
+                if (here[at(t)] && !held(t, place(t, id))) {
+                    here[at(t)] = 0;
+                    events.push_back({PlanEvent::free, t});
+                }
+            }
+        }
+    }
+    return events;
+}
+
+} // namespace memsched

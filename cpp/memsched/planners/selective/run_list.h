@@ -1,0 +1,75 @@
+// The list of runs and transfers of a plan, and changes to it at random.
+#pragma once
+
+#include "memsched/build/fetch_places.h"
+#include "memsched/model/graph.h"
+#include "memsched/model/schedule.h"
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace memsched {
+
+// A tensor is held from each touch (an item of the list that writes or reads it) to the next one, unless that writes
+// it. So the list alone says what is held, and a change of one item changes that only between neighbouring touches. No
+// change makes the list hold more than the capacity.
+class RunList {
+  public:
+    RunList() = default;
+    // plan: legal, with one choice for each op. capacity: bytes, without resident. linked: whether tensors may travel.
+    // Keeps a reference to graph.
+    RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool linked);
+
+    // Removes, adds or moves an item, or does nothing. A run is added the more likely, the less time it takes beside
+    // `temperature`.
+    void change(Seconds temperature, std::mt19937_64& random);
+    std::vector<PlanEvent> events() const;
+
+  private:
+    using ItemId = std::int32_t;
+    static constexpr ItemId begin = 0, end = 1;
+    struct Item {
+        PlanEvent event{PlanEvent::run, -1};
+        ItemId previous = begin, next = end;
+        std::int64_t key = 0;  // rises along the list
+        Bytes usage = 0;       // bytes held while it runs
+        std::size_t place = 0; // in items_in_
+    };
+
+    std::span<const TensorId> reads(ItemId id) const;
+    std::span<const TensorId> writes(ItemId id) const;
+    bool writes(ItemId id, TensorId tensor) const;
+    Bytes own(ItemId id) const; // workspace
+    bool repeatable(TensorId tensor) const;
+    bool useful(ItemId id) const;
+    std::size_t place(TensorId tensor, ItemId id) const; // of the item, or where it belongs, among the touches
+    bool held(TensorId tensor, std::size_t touch) const; // from this touch to the next
+    bool repeated(ItemId id) const;
+
+    ItemId link(ItemId previous, const PlanEvent& event);
+    void relink(ItemId id, ItemId previous);
+    void unlink(ItemId id);
+    void renumber();
+    void span(ItemId from, ItemId to, Bytes bytes); // more bytes held between
+    void add_touches(ItemId id);
+    void remove_touches(ItemId id);
+
+    void remove(ItemId id);
+    bool add(const PlanEvent& event, ItemId previous);
+    void move(ItemId id, std::mt19937_64& random);
+    void bring(ItemId id, TensorId tensor, Seconds temperature, std::mt19937_64& random);
+
+    const Graph* graph_ = nullptr;
+    Bytes capacity_ = 0, fullest_ = 0; // the most that a changed item holds
+    bool linked_ = false;
+    std::vector<std::vector<TensorId>> without_tape_; // by op
+    std::vector<Item> items_;
+    std::vector<ItemId> items_in_, unused_;
+    std::vector<std::vector<ItemId>> touches_; // by tensor, in the order of the list
+    std::vector<std::int32_t> runs_;           // by op
+    std::vector<TensorId> sources_, large_;    // large: tensors that may come back and make room
+};
+
+} // namespace memsched
