@@ -13,6 +13,7 @@ from memsched.problems.fluid import fluid_chain, fluid_solve
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.support import checks
 from memsched.support.docstrings import documented
+from memsched.support.memo import once_per_object
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
 ROUNDING = 1e-9  # relative difference allowed between sums of up to a million times in different orders
@@ -58,9 +59,15 @@ def graph_bound(graph: Graph, device: Device) -> float:
 
 
 def recompute_bound(graph: Graph, device: Device) -> float:
-    """The largest bound on schedules that may also recompute, in seconds."""
-    cut, _, _ = _core.cut_bound(graph, device, device.memory)
-    return max(_core.recompute_bound(graph, device, device.memory), cut)
+    """The largest bound on schedules that may also recompute, in seconds; found once for each graph and device."""
+    return _recompute_bound(graph, device.memory, device.d2h, device.h2d, device.duplex, device.host_memory)
+
+
+@once_per_object
+def _recompute_bound(graph: Graph, memory: int, d2h: float, h2d: float, duplex: bool, host_memory: int | None) -> float:
+    device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, host_memory=host_memory)
+    cut, _, _ = _core.cut_bound(graph, device, memory)
+    return max(_core.recompute_bound(graph, device, memory), cut)
 
 
 def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:

@@ -212,12 +212,10 @@ def _derived(
 
 
 def _bound_of_all(graph: Json, device: Json, enough: float) -> float:
-    """The larger of the two bounds; the core is asked for a certificate of the second, which is checked."""
+    """The larger of the two bounds, or one that is enough; the core gives a certificate of one, which is checked."""
     from memsched._core import Device, Graph, cut_bound, cut_flows
 
-    found = bound_of_all(graph, device, enough)
-    if found >= enough:
-        return found
     problem, machine = Graph.from_json(dict(graph)), Device.from_json(dict(device))
     _, op, price = cut_bound(problem, machine, machine.memory)
-    return found if op < 0 else max(found, bound_of_cut(graph, device, op, *cut_flows(problem, op, price)))
+    found = 0.0 if op < 0 else bound_of_cut(graph, device, op, *cut_flows(problem, op, price))
+    return found if found * (1 + ROUNDING) >= enough else max(found, bound_of_all(graph, device, enough))
