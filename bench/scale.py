@@ -7,9 +7,11 @@ python -m bench.scale --quick --out /tmp/scale
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import csv
 import itertools
+import math
 import multiprocessing
 import resource
 import signal
@@ -77,18 +79,21 @@ def measured(name: str, ops: int, link: float, share: float) -> Row:
     row: Row = {"graph": name, "ops": len(graph.ops), "link": link, "share": share, "graph_mib": largest()}
 
     def clocked(label: str, work: Callable[[], Any]) -> Any:
-        began = time.process_time()
-        found = work()
+        began, found = time.process_time(), None
+        with contextlib.suppress(ms.LimitError):
+            found = work()
         row[f"{label}_seconds"] = round(time.process_time() - began, 2)
         return found
 
+    found = None
     clocked("bounds", lambda: ms.bounds(graph, device=device, recompute=True))
     for limit in LIMITS:
         for label, call in (("selective", ms.selective), ("plan", ms.plan)):
             graph, device = problem(name, ops, link, share)  # anew, for which nothing is remembered
             work = partial(call, graph, device=device, time_limit=limit)
-            found = clocked(f"{label}_{limit:g}", work)
-            row[f"{label}_{limit:g}_gap"] = found.gap
+            plan = clocked(f"{label}_{limit:g}", work)
+            found = plan or found
+            row[f"{label}_{limit:g}_gap"] = plan.gap if plan else math.inf
     row["plan_mib"] = largest()
     assert clocked("validate", lambda: ms.validate(found)).proven
     row["validate_mib"] = largest()
@@ -101,9 +106,11 @@ def largest() -> int:
 
 
 CHILD = """
+import signal
 from bench.scale import problem
 import memsched as ms
 graph, device = problem({name!r}, {ops}, {link}, {share})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job of a shell
 print("ready", flush=True)
 try:
     {call}
@@ -135,6 +142,11 @@ def interrupted(call: str, name: str, ops: int, link: float, share: float) -> fl
     return longest
 
 
+def percent(gap: float) -> str:
+    """A gap, for the table."""
+    return f"{100 * gap:.1f} %" if gap < math.inf else "no plan"
+
+
 def report(rows: list[Row]) -> str:
     """The page."""
     header = ["graph", "ops", "link", "share", *("bounds", "validate")]
@@ -143,7 +155,7 @@ def report(rows: list[Row]) -> str:
     cells = []
     for row in rows:
         took = [
-            f"{row[f'{label}_{limit:g}_seconds']:.2f} s, {100 * row[f'{label}_{limit:g}_gap']:.1f} %"
+            f"{row[f'{label}_{limit:g}_seconds']:.2f} s, {percent(row[f'{label}_{limit:g}_gap'])}"
             for limit in LIMITS
             for label in ("selective", "plan")
         ]

@@ -66,8 +66,8 @@ def recompute_bound(graph: Graph, device: Device) -> float:
 @once_per_object
 def _recompute_bound(graph: Graph, memory: int, d2h: float, h2d: float, duplex: bool, host_memory: int | None) -> float:
     device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, host_memory=host_memory)
-    cut, _, _ = _core.cut_bound(graph, device, memory)
-    return max(_core.recompute_bound(graph, device, memory), cut)
+    cut, pauses = _core.cut_bound(graph, device, memory)[0], _core.pause_bound(graph, device, memory)[0]
+    return max(_core.recompute_bound(graph, device, memory), cut, pauses)
 
 
 def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
@@ -187,7 +187,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     plans = [one for one in map(found.get, names) if isinstance(one, Result)]
     until = None if seconds is None or (short and seconds == 0) else began + seconds
     plans += _pebbles(problem, device, found, _left(until) if seconds else {})
-    for rung in _rungs(problem, device, plans, until):
+    for rung in _rungs(problem, device, plans, until, cast("ChunkLike", given.get("chunk"))):
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
         for name in names:
@@ -238,9 +238,11 @@ def _left(until: float | None) -> dict[str, object]:
     return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
 
 
-def _rungs(problem: Problem, device: Device, plans: list[Result], until: float | None) -> Iterator[Device]:
+def _rungs(
+    problem: Problem, device: Device, plans: list[Result], until: float | None, chunk: ChunkLike
+) -> Iterator[Device]:
     """Smaller devices, while there is time."""
-    rungs = below(problem, device, partial(_least_makespan, plans))
+    rungs = below(problem, device, partial(_least_makespan, plans), chunk)
     while until is None or time.perf_counter() < until:
         rung = next(rungs, None)
         if rung is None:

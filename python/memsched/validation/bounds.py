@@ -32,6 +32,7 @@ class Facts:
         self.writes = [frozenset(op["writes"]) for op in ops]
         self.once = [bool(op.get("once")) for op in ops]
         self.writer = {tensor: k for k, names in enumerate(self.writes) for tensor in names}
+        self.rank = {name: (self.writer.get(name, -1), k) for k, name in enumerate(self.size)}
         self.readers: dict[str, list[int]] = {name: [] for name in self.size}
         for k, names in enumerate(self.reads):
             for tensor in names:
