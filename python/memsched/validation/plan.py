@@ -206,13 +206,13 @@ def _derived(
     if report.bound_on == "once":
         found = math.fsum(often[batch] * bound_of_once(graph, device) for batch, graph in graphs.items())
         return min(found, report.makespan)
-    found = math.fsum(often[batch] * _bound_of_all(graph, device, enough) for batch, graph in graphs.items())
+    found = math.fsum(often[batch] * bound_of_every_plan(graph, device, enough) for batch, graph in graphs.items())
     if found > report.makespan * (1 + ROUNDING):
         raise ScheduleError(f"The plan takes {report.makespan}, below its own lower bound {found}; please report this.")
     return min(found, report.makespan)
 
 
-def _bound_of_all(graph: Json, device: Json, enough: float) -> float:
+def bound_of_every_plan(graph: Json, device: Json, enough: float) -> float:
     """The largest of three bounds, or one that is enough. The core is asked for certificates."""
     found = _bound_of_cut(graph, device)
     if found * (1 + ROUNDING) < enough:
