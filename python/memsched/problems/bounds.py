@@ -34,7 +34,8 @@ class Bounds:
         that run each op once, in graph order. Tapes that no op reads need not be written.
     recompute : float
         What does not fit when an op starts is prefetched or recomputed, each tensor with what that takes (a minimum
-        cut); holds for schedules that recompute or reorder, too.
+        cut), and so is what must come between two ops that run once; holds for schedules that recompute or reorder,
+        too. Tensors move whole; for pieces, take the graph of the chain in pieces.
     best : float
         The largest bound that holds for every schedule of the decision space.
     interruptible : float or None
