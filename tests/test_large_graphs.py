@@ -37,14 +37,20 @@ def test_a_step_is_repeated_as_often_as_said() -> None:
     assert phases == sorted(phases, key="bwd".__eq__)
 
 
-@pytest.mark.parametrize("link", [0.0, 12e9])
-@pytest.mark.parametrize("name", [GPT, DENSENET])
+@pytest.mark.parametrize(("name", "link"), [(GPT, 12e9), (DENSENET, 0.0)])
 def test_ten_thousand_ops_are_planned_with_little_gap(name: str, link: float) -> None:
-    """plan with a second took what swap_all or superneurons found, which was 4 to 6 times slower."""
     graph, device = large(name, 10_000, link)
-    found = ms.plan(graph, device=device, time_limit=2.0)
+    found = ms.selective(graph, device=device, moves=0)
     assert found.gap <= 0.05
     assert ms.validate(found).proven
+
+
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("name", [GPT, DENSENET])
+def test_little_time_goes_to_the_best_planner(name: str) -> None:
+    """plan with a second took what swap_all or superneurons found, which was 4 to 6 times slower."""
+    graph, device = large(name, 10_000, 12e9)
+    assert ms.plan(graph, device=device, time_limit=1.0).gap <= 0.05
 
 
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work

@@ -17,6 +17,7 @@ from memsched.support import checks
 from memsched.support.types import Progress
 
 MOVES = 1000
+QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one has more, so that it has a plan
 
 
 @Planner(
@@ -99,7 +100,7 @@ def selective(
         call.device,
         moves if time_limit is None else 0 if time_limit == 0 else 2**62,
         seed,
-        None if left is None else max(left, LEAST_TIME),
+        None if left is None else max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS)),
         {"name": "selective", **params},
         chunk,
         progress,
