@@ -18,6 +18,7 @@ from memsched.errors import InternalError
 from memsched.planners import sets
 from memsched.planners.registry import PLANNERS, planners_of
 from memsched.planners.sets import plans_of
+from memsched.problems import bounds
 from memsched.problems.bounds import certified
 from memsched.problems.budget import parse_memory
 from memsched.study.compare import _bounded
@@ -217,7 +218,7 @@ class FalsePlans:
 @pytest.mark.parametrize("planner", ["greedy", "vdnn", "rotor"])
 def test_no_planner_returns_a_false_proof(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "graph_bounds", lambda *_: (1e9, 1e9, 1e9))
-    monkeypatch.setattr(_core, "recompute_bound", lambda *_: 1e9)
+    monkeypatch.setattr(bounds, "recompute_bound", lambda *_: 1e9)
     monkeypatch.setattr(sets, "plans_of", lambda *arguments: FalsePlans(plans_of(*arguments)))
     for call in (ms.plan, ms.compare):
         options: dict[str, Any] = {"planner": planner} if call is ms.plan else {"planners": [planner]}
@@ -227,7 +228,7 @@ def test_no_planner_returns_a_false_proof(planner: str, monkeypatch: pytest.Monk
 
 def test_auto_returns_no_false_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ms.plan(CHAIN, M=20, beta=8)
-    monkeypatch.setattr(_core, "recompute_bound", lambda *_: 2 * found.makespan)
+    monkeypatch.setattr(bounds, "recompute_bound", lambda *_: 2 * found.makespan)
     with pytest.raises(InternalError, match="report it"):
         _bounded(found)
 

@@ -1,5 +1,6 @@
 // The entry points that python/memsched/planners builds on. They work on graphs and plain arrays.
 #include "memsched/bounds/cut_bound.h"
+#include "memsched/bounds/pause_bound.h"
 #include "memsched/bounds/recompute_bound.h"
 #include "memsched/build/makespans.h"
 #include "memsched/model/fixed_choices.h"
@@ -153,6 +154,15 @@ void bind_planners(py::module_& module) {
         },
         "graph"_a, "device"_a, "budget"_a, "time_limit"_a = py::none(),
         "The bound, and the op and the price per byte that prove it; -1 and 0 where it is the sum of the times.");
+    module.def(
+        "pause_bound",
+        [](const Graph& graph, const Device& device, Bytes budget) {
+            const PythonProgress ticker(std::nullopt);
+            const PauseBound found = pause_bound(graph, device, budget, ticker.progress());
+            return std::pair(found.seconds, found.op);
+        },
+        "graph"_a, "device"_a, "budget"_a,
+        "The bound, and the op after which the pauses are; 0 and -1 if there is none.");
     module.def(
         "cut_flows",
         [](const Graph& graph, OpId op, Seconds price) {

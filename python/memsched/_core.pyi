@@ -61,6 +61,7 @@ __all__: list[str] = [
     "order_residency",
     "order_schedule",
     "order_within",
+    "pause_bound",
     "peak_of_runs",
     "place",
     "play_pebbles",
@@ -1021,6 +1022,11 @@ def order_within(
 ) -> list[int]:
     """
     A random order; within limit (bytes, resident included) as far as possible. Empty if time ran out.
+    """
+
+def pause_bound(graph: Graph, device: Device, budget: int) -> tuple[float, int]:
+    """
+    The bound, and the op after which the pauses are; 0 and -1 if there is none.
     """
 
 def peak_of_runs(graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> int:

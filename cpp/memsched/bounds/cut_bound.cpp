@@ -79,7 +79,7 @@ const CutBound& RetentionCurve::ask(Seconds price, Pace& pace) {
     const Retention::Point point = retention_.cheapest(price, pace);
     const Seconds seconds = time_of_line(retention_, point, capacity_, device_, total_);
     if (seconds > best_.seconds) {
-        best_ = {seconds, retention_.op(), point.price};
+        best_ = {seconds, retention_.op(), price}; // as asked, so that the same flow is found again
     }
     add(point);
     return best_;

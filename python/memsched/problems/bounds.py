@@ -13,6 +13,7 @@ from memsched.problems.fluid import fluid_chain, fluid_solve
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.support import checks
 from memsched.support.docstrings import documented
+from memsched.support.memo import once_per_object
 
 BOUND_ON = ("all", "once")  # all schedules, or those that run each op once, in graph order
 ROUNDING = 1e-9  # relative difference allowed between sums of up to a million times in different orders
@@ -33,7 +34,8 @@ class Bounds:
         that run each op once, in graph order. Tapes that no op reads need not be written.
     recompute : float
         What does not fit when an op starts is prefetched or recomputed, each tensor with what that takes (a minimum
-        cut); holds for schedules that recompute or reorder, too.
+        cut), and so is what must come between two ops that run once; holds for schedules that recompute or reorder,
+        too. Tensors move whole; for pieces, take the graph of the chain in pieces.
     best : float
         The largest bound that holds for every schedule of the decision space.
     interruptible : float or None
@@ -58,9 +60,15 @@ def graph_bound(graph: Graph, device: Device) -> float:
 
 
 def recompute_bound(graph: Graph, device: Device) -> float:
-    """The largest bound on schedules that may also recompute, in seconds."""
-    cut, _, _ = _core.cut_bound(graph, device, device.memory)
-    return max(_core.recompute_bound(graph, device, device.memory), cut)
+    """The largest bound on schedules that may also recompute, in seconds; found once for each graph and device."""
+    return _recompute_bound(graph, device.memory, device.d2h, device.h2d, device.duplex, device.host_memory)
+
+
+@once_per_object
+def _recompute_bound(graph: Graph, memory: int, d2h: float, h2d: float, duplex: bool, host_memory: int | None) -> float:
+    device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, host_memory=host_memory)
+    cut, pauses = _core.cut_bound(graph, device, memory)[0], _core.pause_bound(graph, device, memory)[0]
+    return max(_core.recompute_bound(graph, device, memory), cut, pauses)
 
 
 def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> float:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from memsched._core import Chain, Device
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
@@ -29,6 +29,7 @@ MOST_MOVES = 8192  # the same, of long ..
 MOVES_PER_STAGE = 512  # .. and of short chains
 SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
 SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get, and so come last, in this order
+BEST = "selective"  # of the planners of graphs
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
 AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}}
 
@@ -115,10 +116,11 @@ def plan(
         PoocH by a search, and also plans for smaller devices, since such plans run here too. Ties go to the planner
         registered first. If the best plan was made for a smaller device, params["planned_for"] names that device.
     time_limit : float, optional
-        Seconds in total. In auto each planner gets an equal share of the time that is left when its turn comes; up to
-        24 stages, half of the time is for smaller devices. If time runs out before any planner has a plan, the
-        remaining ones still get 0.15 s each. By default, and with 0, auto's searches on chains stop after a number of
-        moves, so that the plan does not depend on the machine, and PoocH's search stops after one second.
+        Seconds in total. In auto each planner gets an equal share of the time that is left when its turn comes; on a
+        graph, selective comes first and gets half. Up to 24 stages, half of the time is for smaller devices. If time
+        runs out before any planner has a plan, the remaining ones still get 0.15 s each. By default, and with 0, auto's
+        searches on chains stop after a number of moves, so that the plan does not depend on the machine, and PoocH's
+        search stops after one second.
 
     Returns
     -------
@@ -185,7 +187,7 @@ def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) 
     plans = [one for one in map(found.get, names) if isinstance(one, Result)]
     until = None if seconds is None or (short and seconds == 0) else began + seconds
     plans += _pebbles(problem, device, found, _left(until) if seconds else {})
-    for rung in _rungs(problem, device, plans, until):
+    for rung in _rungs(problem, device, plans, until, cast("ChunkLike", given.get("chunk"))):
         same_link = (rung.d2h, rung.h2d, rung.host_memory) == (device.d2h, device.h2d, device.host_memory)
         rest, none = graph_bound(graph_of(problem), rung), True
         for name in names:
@@ -208,22 +210,26 @@ def _run_in_turn(
 ) -> dict[str, Result | MemschedError]:
     """The outcome of each planner, where all are to finish when time.perf_counter() reaches `until`.
 
-    Planners that take no limit run first. Then the others run, each with an equal share of the time left; what one
+    On a graph the best planner comes first and gets half of the time, for on a large one little else may end in time.
+    Planners that take no limit run next. Then the others run, each with an equal share of the time left; what one
     leaves goes to those after it, and the searches come last. Once there is a plan, and less time is left than the
-    quickest successful planner took, the rest are skipped: reading a problem and simulating a plan takes each as long.
+    quickest took for one, the rest are skipped: reading a problem and simulating a plan takes each as long.
     """
     timed = {name: bool(takes(PLANNERS[name].plan, {"time_limit": 1.0})) for name in planners_of(problem)}
     names = sorted(timed, key=lambda name: (timed[name], SEARCHES.index(name) + 1 if name in SEARCHES else 0))
+    if not isinstance(problem, Chain):
+        names.sort(key=lambda name: name != BEST)
     found: dict[str, Result | MemschedError] = {}
     quickest = math.inf
     for at, name in enumerate(names):
         left = until - time.perf_counter()
         if left <= quickest < math.inf:
             break
-        share = {"time_limit": max(LEAST_SHARE, left / (len(names) - at))}
+        share = {"time_limit": max(LEAST_SHARE, left / (2 if at == 0 and name == BEST else len(names) - at))}
         found[name] = one = _outcome(PLANNERS[name], problem, device, _auto(name, options | share))
         if isinstance(one, Result):
-            quickest = min(quickest, one.runtime)
+            plans = one.params["evaluations"] if name == BEST else 1
+            quickest = min(quickest, one.runtime / plans)
     return found
 
 
@@ -232,9 +238,11 @@ def _left(until: float | None) -> dict[str, object]:
     return {} if until is None else {"time_limit": max(LEAST_SHARE, until - time.perf_counter())}
 
 
-def _rungs(problem: Problem, device: Device, plans: list[Result], until: float | None) -> Iterator[Device]:
+def _rungs(
+    problem: Problem, device: Device, plans: list[Result], until: float | None, chunk: ChunkLike
+) -> Iterator[Device]:
     """Smaller devices, while there is time."""
-    rungs = below(problem, device, partial(_least_makespan, plans))
+    rungs = below(problem, device, partial(_least_makespan, plans), chunk)
     while until is None or time.perf_counter() < until:
         rung = next(rungs, None)
         if rung is None:

@@ -11,7 +11,7 @@ from memsched._core import Chain, Device, Graph
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, altered, graph_of, peak_memory
+from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
 from memsched.support.memo import once_per_object
 
 FINE = 18  # memories from the least to the peak, and octaves between links, if planning takes little time
@@ -23,7 +23,7 @@ OCTAVES = 6  # links up to 2^6 times slower and faster than the one that moves e
 HOST_PARTS = (2, 4, 8)  # rungs of the host memory: these fractions of the bytes of all tensors
 
 
-def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterator[Device]:
+def below(problem: Problem, device: Device, best: Callable[[], float], chunk: ChunkLike = None) -> Iterator[Device]:
     """The rungs at or below a device, without the device itself, the nearest first; useless ones are left out.
 
     The memory of a rung is the device's own, or one of the ladder's that is no larger; likewise its link and its host
@@ -48,7 +48,7 @@ def below(problem: Problem, device: Device, best: Callable[[], float]) -> Iterat
     for d2h, h2d in dict.fromkeys(links):
         for memory in memories:
             rung = altered(device, memory=memory, d2h=d2h, h2d=h2d)
-            if best() <= recompute_bound(graph_of(problem), rung):
+            if best() <= recompute_bound(graph_of(problem, chunk), rung):
                 if memory == device.memory:
                     return
                 break

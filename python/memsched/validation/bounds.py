@@ -7,7 +7,7 @@ order of the graph. docs/algorithms.md has the proofs. Byte counts are Python in
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
 from operator import or_
@@ -32,6 +32,7 @@ class Facts:
         self.writes = [frozenset(op["writes"]) for op in ops]
         self.once = [bool(op.get("once")) for op in ops]
         self.writer = {tensor: k for k, names in enumerate(self.writes) for tensor in names}
+        self.rank = {name: (self.writer.get(name, -1), k) for k, name in enumerate(self.size)}
         self.readers: dict[str, list[int]] = {name: [] for name in self.size}
         for k, names in enumerate(self.reads):
             for tensor in names:
@@ -95,7 +96,26 @@ def bound_of_once(graph: Json, device: Json) -> float:
     return max(math.fsum(facts.time), *around)
 
 
-def closures(facts: Facts) -> tuple[list[int], list[int]]:
+def ancestors(facts: Facts, op: int) -> set[int]:
+    """The ops that must run before an op."""
+    return _reached(op, lambda k: (facts.writer[name] for name in facts.reads[k] if name in facts.writer))
+
+
+def descendants(facts: Facts, op: int) -> set[int]:
+    """The ops that can only run after an op."""
+    return _reached(op, lambda k: (reader for name in facts.writes[k] for reader in facts.readers[name]))
+
+
+def _reached(op: int, following: Callable[[int], Iterable[int]]) -> set[int]:
+    found, left = set[int](), [op]
+    while left:
+        more = set(following(left.pop())) - found
+        found |= more
+        left += more
+    return found
+
+
+def _closures(facts: Facts) -> tuple[list[int], list[int]]:
     """For each op, as bit masks: the ops that must run before it, and those that can only run after it."""
     count = len(facts.time)
     before, after = [0] * count, [0] * count
@@ -119,7 +139,7 @@ class _Instants:
         count = len(facts.time)
         self.facts, self.time, self.compute = facts, np.array(facts.time), math.fsum(facts.time)
         self.bytes = (count + 7) // 8
-        before, after = closures(facts)
+        before, after = _closures(facts)
         names = [name for name in facts.size if facts.readers[name]]
         self.size = np.array([facts.size[name] for name in names], dtype=float)
         self.writer = np.array([facts.writer.get(name, -1) for name in names], dtype=np.int64)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memsched.validation.bounds import Facts, closures
+from memsched.validation.bounds import Facts, ancestors, descendants
 
 Json = Mapping[str, Any]
 ROUNDING = 1e-15  # relative, of a few sums and products
@@ -19,23 +19,20 @@ class _Start:
     """The first start of one op: what must outlive it."""
 
     def __init__(self, facts: Facts, graph: Json, op: int) -> None:
-        before, after = closures(facts)
-        count = range(len(facts.time))
-        later = after[op] | 1 << op
-        self.before = math.fsum(facts.time[k] for k in count if before[op] >> k & 1)
-        self.after = math.fsum(facts.time[k] for k in count if later >> k & 1)
+        before, after = ancestors(facts, op), descendants(facts, op)
+        later = after | {op}
+        self.before = math.fsum(facts.time[k] for k in before)
+        self.after = math.fsum(facts.time[k] for k in later)
         # Seconds that a run at this start or later adds, by op. What is no ancestor may run for the first time then.
-        self.again = [math.inf if later >> k & 1 else 0.0 for k in count]
-        for k in (k for k in count if before[op] >> k & 1):
+        self.again = [math.inf if k in later else 0.0 for k in range(len(facts.time))]
+        for k in before:
             self.again[k] = math.inf if facts.once[k] else facts.time[k]
         self.most_again = math.fsum(seconds for seconds in self.again if seconds < math.inf)
         reads = facts.reads[op]
         self.needed = {
             name
             for name in facts.size
-            if name not in reads
-            and not (name in facts.writer and later >> facts.writer[name] & 1)
-            and any(after[op] >> reader & 1 for reader in facts.readers[name])
+            if name not in reads and facts.writer.get(name) not in later and not after.isdisjoint(facts.readers[name])
         }
         self.bytes = {name: 0 if name in reads else size for name, size in facts.size.items()}  # what it reads is there
         self.reads = sum(facts.size[name] for name in reads)

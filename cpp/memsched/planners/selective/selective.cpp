@@ -360,7 +360,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
             part = std::min(part, left);
             last.walk(part);
-            if (last.has_plan() && last.gap() > far) {
+            if (reorder && last.has_plan() && last.gap() > far) {
                 last.anneal(part, ++seed);
             }
             left -= part;

@@ -8,7 +8,7 @@ from dataclasses import replace
 from memsched import _core
 from memsched._core import Device
 from memsched.planners import minimum
-from memsched.planners.call import begin, over_at, seconds_left
+from memsched.planners.call import LEAST_TIME, begin, over_at, seconds_left
 from memsched.planners.entry import Planner
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of
@@ -17,6 +17,7 @@ from memsched.support import checks
 from memsched.support.types import Progress
 
 MOVES = 1000
+QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one has more, so that it has a plan
 
 
 @Planner(
@@ -97,13 +98,15 @@ def selective(
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
+    recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
+    left = seconds_left(over_at(call.started, time_limit))
     schedule, evaluations = _core.selective(
         call.graph,
         call.device,
         moves if time_limit is None else 0 if time_limit == 0 else 2**62,
         seed,
         reorder,
-        seconds_left(over_at(call.started, time_limit)),
+        None if left is None else max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS)),
         {"name": "selective", **params},
         chunk,
         progress,
