@@ -18,8 +18,8 @@ struct SelectiveSolution {
 };
 
 // moves: changes that the walk tries. budget: bytes, resident included. reorder: first runs may come in another order
-// than the listed one, and the list of runs is annealed. None if no plan was found. Stops early, with the best so far, when told to; throws Stopped if
-// there is none yet.
+// than the listed one, and the list of runs is annealed. None if no plan was found. Stops early, with the best so far,
+// when told to; throws Stopped if there is none yet.
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
                                            std::uint64_t seed, bool reorder, const Progress& progress);
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from memsched import _core
 from memsched._core import Device
 from memsched.planners import minimum
@@ -98,6 +100,11 @@ def selective(
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
+    if call.device.memory >= peak_of(call.graph) and all(len(op["choices"]) == 1 for op in call.graph.ops):
+        none = np.zeros(_core.tensor_count(call.graph), bool)
+        told = {"name": "selective", **params}
+        schedule = _core.offload_set_schedule(call.graph, call.device.memory, none, told, chunk)
+        return call.result({**params, "evaluations": 1}, schedule)
     recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
     left = seconds_left(over_at(call.started, time_limit))
     schedule, evaluations = _core.selective(
