@@ -265,11 +265,18 @@ def one_input() -> Inputs:
     return (torch.randn(BATCH, WIDTH, requires_grad=True),), {}
 
 
-def trait(middle: Callable[..., Any], *, name: str | None = None, inputs: Any = one_input, **parts: Any) -> None:
+def trait(
+    middle: Callable[..., Any],
+    *,
+    name: str | None = None,
+    inputs: Any = one_input,
+    sums_differ: bool = False,
+    **parts: Any,
+) -> None:
     def build() -> nn.Module:
         return Trait(middle, **{key: part() for key, part in parts.items()})
 
-    CASES[name or middle.__name__] = Case(build=build, inputs=inputs, loss=squares)
+    CASES[name or middle.__name__] = Case(build=build, inputs=inputs, loss=squares, sums_differ=sums_differ)
 
 
 class Rounded(torch.autograd.Function):
@@ -410,8 +417,9 @@ noisy.register_autograd(lambda ctx, g: g * ctx.saved_tensors[0], setup_context=_
 
 for _middle in (straight_through, tensor_hook, random_many, attention_with_dropout, twice, empty_tensors):
     trait(_middle)
-for _middle in (several_results, own_operation, branch_that_draws):
+for _middle in (own_operation, branch_that_draws):
     trait(_middle)
+trait(several_results, sums_differ=True)
 trait(module_hook, hooked=hooked)
 trait(drop_path, parts=lambda: nn.ModuleList(layers(3)))
 trait(checkpointed, parts=layers)
@@ -425,6 +433,18 @@ trait(complex_numbers, turn=lambda: nn.Parameter(torch.randn(WIDTH, 2)))
 trait(dtypes, wide=lambda: layers().double())
 trait(without_dimensions, scale=lambda: nn.Parameter(torch.tensor(2.0)))
 trait(frozen, parts=lambda: layers().requires_grad_(False))
+
+
+class Adapter(nn.Module):
+    """Frozen layers, and small ones beside them, which see their input through dropout: nobody reads its mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.drop = layers().requires_grad_(False), nn.Dropout(0.1)
+        self.down, self.up, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, WIDTH), layers()
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.base(x) + self.up(self.down(self.drop(x))))
 
 
 class UNet(nn.Module):
@@ -460,7 +480,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Any) -> Any:
         state, results = None, []
-        for k in range(6):
+        for k in range(len(x)):
             state = self.cell(x[k], state)
             results.append(self.head(state[0] if isinstance(state, tuple) else state).sin())
         return torch.stack(results)
@@ -500,11 +520,12 @@ def words() -> Inputs:
 CASES |= {
     "unet": Case(build=UNet, inputs=lambda: ((torch.randn(2, 3, 16, 16),), {}), loss=squares),
     "gru_cells": Case(
-        build=lambda: Recurrent(nn.GRUCell), inputs=lambda: ((torch.randn(6, 16, WIDTH),), {}), loss=squares
+        build=lambda: Recurrent(nn.GRUCell), inputs=lambda: ((torch.randn(4, 16, WIDTH),), {}), loss=squares
     ),
     "lstm_cells": Case(
-        build=lambda: Recurrent(nn.LSTMCell), inputs=lambda: ((torch.randn(6, 16, WIDTH),), {}), loss=squares
+        build=lambda: Recurrent(nn.LSTMCell), inputs=lambda: ((torch.randn(4, 16, WIDTH),), {}), loss=squares
     ),
+    "adapter": Case(build=Adapter, inputs=lambda: ((torch.randn(BATCH, WIDTH),), {}), loss=squares),
     "tied": Case(build=Tied, inputs=words, loss=squares),
     "sparse_gradient": Case(build=lambda: Tied(sparse=True), inputs=words, loss=squares),
     "sideways": Case(build=Sideways, inputs=one_input, loss=squares),

@@ -22,6 +22,7 @@ from pytorch.compiled_models import CASES, PARAMETERS, Case, layers
 
 CPU = torch.device("cpu")
 BUDGETS = ("20%", "50%", "80%", "100%")
+LIMIT = 0.5  # seconds for a plan
 UNPLANNED = {"sparse_gradient", "strange_strides"}
 Record = dict[str, Any]
 
@@ -64,7 +65,7 @@ def trained(case: Case, options: dict[str, Any] | None, steps: int = 2) -> Train
     model = case.build().train()
     run: Any = model
     if options is not None:
-        run = torch.compile(model, backend="memsched", options={"time_limit": 0.2, **options})
+        run = torch.compile(model, backend="memsched", options={"time_limit": LIMIT, **options})
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
     known = len(backend.plans())
     records, peaks = [], []
@@ -152,7 +153,7 @@ def compared(
             torch._dynamo.reset()
             torch.manual_seed(0)
             model, known = build(), len(backend.plans())
-            told = {"budget": budget, "time_limit": 0.2, **asked}
+            told = {"budget": budget, "time_limit": LIMIT, **asked}
             run = torch.compile(model, backend="memsched", options=told, **options)
             torch.manual_seed(1)
             try:
@@ -224,7 +225,7 @@ def test_accumulation_clipping_averages_and_evaluation_between() -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         average = [p.detach().clone() for p in model.parameters()]
         found: list[Any] = []
-        for step in range(2):
+        for _ in range(2):
             for size in (256, 100):  # the last batch is smaller
                 run(torch.randn(size, 32)).square().mean().backward()
             found.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).clone())
@@ -337,6 +338,7 @@ def test_two_nets_and_two_losses() -> None:
     compared(scenario, Pair)
 
 
+@pytest.mark.filterwarnings("ignore")  # of optimizers, which Dynamo would take for errors
 def test_a_whole_step_as_a_function() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -348,7 +350,7 @@ def test_a_whole_step_as_a_function() -> None:
             optimizer.step()
             return loss.detach()
 
-        options = {"budget": "80%", "time_limit": 0.2}
+        options = {"budget": "80%", "time_limit": LIMIT}
         compiled = step if run is model else torch.compile(step, backend="memsched", options=options)
         return [*(compiled(torch.randn(256, 32)) for _ in range(3)), *(p.detach() for p in model.parameters())]
 
@@ -357,7 +359,7 @@ def test_a_whole_step_as_a_function() -> None:
 
 def test_forwards_without_backwards_leave_nothing() -> None:
     model = layers()
-    run = torch.compile(model, backend="memsched", options={"budget": "10%", "bandwidth": "1GB/s", "time_limit": 0.2})
+    run = torch.compile(model, backend="memsched", options={"budget": "10%", "bandwidth": "1GB/s", "time_limit": LIMIT})
     x = torch.randn(256, 32)
     with counted(CPU) as meter:
         live = []
@@ -373,7 +375,7 @@ def test_a_plan_for_each_state_of_the_gradients_keeps_the_budget() -> None:
     """Some parameters have gradients, then all: a plan beside fewer would not leave room for them."""
     torch.manual_seed(0)
     model = nn.Sequential(layers(4, 64), layers(4, 64))
-    run = torch.compile(model, backend="memsched", options={"budget": "60%", "time_limit": 0.2})
+    run = torch.compile(model, backend="memsched", options={"budget": "60%", "time_limit": LIMIT})
     x, known = torch.randn(1024, 64), len(backend.plans())
     for having in (0, 8, 16, 4, 0):
         for k, parameter in enumerate(model.parameters()):

@@ -146,15 +146,16 @@ class _Half:
         storage = self.writer.storage(name)
         if storage is None:
             return
-        base = self.joint.storages[storage].base
+        base, holder = self.joint.storages[storage].base, self._holder(storage)
+        if holder is None:  # a result of several that nobody reads: it is gone already
+            return
         if verb == "offload":
-            source = self._whole(storage)
+            source = self.value(holder)
             self.away[storage] = self._call(copies.offload, (source,), base)
             self.leaving[storage] = source
         elif verb == "prefetch":
-            device = self._holder(storage).meta["val"].device
-            fetched = self._call(copies.prefetch, (self._host_copy(storage), device), base)
-            self._put(storage, self._call(copies.arrived, (fetched,), base))
+            fetched = self._call(copies.prefetch, (self._host_copy(storage), holder.meta["val"].device), base)
+            self._set(holder, self._call(copies.arrived, (fetched,), base))
         elif verb == "free":
             if storage in self.leaving:
                 value = self.leaving.pop(storage)
@@ -243,21 +244,15 @@ class _Half:
             self.away[storage] = self._argument(self.joint.storages[storage].base, self.forward.away[storage])
         return self.away[storage]
 
-    def _whole(self, storage: int) -> Any:
-        """A value that lies in a storage, its base."""
-        return self.value(self._holder(storage))
-
-    def _holder(self, storage: int) -> fx.Node:
+    def _holder(self, storage: int) -> fx.Node | None:
+        """A node whose value lies in a storage: its base, or what takes it from the base's results."""
         base = self.joint.storages[storage].base
         if isinstance(base.meta["val"], torch.Tensor):
             return base
         for user in base.users:
             if user.target is operator.getitem and storage in self.joint.storages_of(user):
                 return user
-        raise InternalError(f"nothing reads {base.name}")
-
-    def _put(self, storage: int, value: Any) -> None:
-        self._set(self._holder(storage), value)
+        return None
 
     def _set(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value

@@ -92,8 +92,8 @@ def _check_strides(node: fx.Node, found: Any, sizes: Sizes) -> None:
         kept = [step for n, step in zip(real.shape, real.stride(), strict=True) if n > 1]
         if promised != kept and real.numel() > 0:
             raise CaptureError(
-                f"{node.target} gives a tensor of shape {shape} with strides {list(real.stride())}, where PyTorch traced "
-                f"{strides}; give it a contiguous input"
+                f"{node.target} gives a tensor of shape {shape} with strides {list(real.stride())}, where PyTorch "
+                f"traced {strides}; give it a contiguous input"
             )
 
 
