@@ -69,6 +69,8 @@ class Joint:
         What the forward and the backward return.
     updated : set of fx.Node
         Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
+    copied : set of fx.Node
+        Results that are nothing but new values of such inputs: they are dropped once they are copied.
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
@@ -80,6 +82,7 @@ class Joint:
     results: list[Any]
     gradients: list[Any]
     updated: set[fx.Node] = field(default_factory=set)
+    copied: set[fx.Node] = field(default_factory=set)
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example
@@ -150,7 +153,7 @@ def read_joint(module: fx.GraphModule, results: int) -> Joint:
         results=outputs[:results],
         gradients=outputs[results:],
     )
-    joint.updated = _updated_inputs(joint)
+    _find_updates(joint)
     behind = _behind(module.graph, tangents)
     last = _last_of_forward(joint, behind)
     place = {node: k for k, node in enumerate(module.graph.nodes)}
@@ -221,13 +224,14 @@ def _is_random(node: fx.Node) -> bool:
     return isinstance(target, torch._ops.OperatorBase)
 
 
-def _updated_inputs(joint: Joint) -> set[fx.Node]:
-    """The inputs that the forward returns new values of."""
+def _find_updates(joint: Joint) -> None:
+    """The inputs that the forward returns new values of, and these values."""
     (output,) = joint.module.graph.find_nodes(op="output")
-    descriptions = output.meta.get("desc", ())
-    names = {getattr(one, "mutated_input", None) for one in descriptions} - {None}
+    changed = [getattr(one, "mutated_input", None) for one in output.meta.get("desc", ())][: len(joint.results)]
     inputs = {node.meta.get("desc"): node for node in joint.primals}
-    return {inputs[name] for name in names if name in inputs}
+    joint.updated = {inputs[name] for name in changed if name in inputs}
+    values = {node for node, name in zip(joint.results, changed, strict=False) if name is not None}
+    joint.copied = values - {node for node, name in zip(joint.results, changed, strict=False) if name is None}
 
 
 def _behind(graph: fx.Graph, tangents: Sequence[fx.Node]) -> set[fx.Node]:
