@@ -216,12 +216,16 @@ def _has_effect(node: fx.Node) -> bool:
     return bool(node.is_impure(impure_random=False))
 
 
-def _is_random(node: fx.Node) -> bool:
-    """Whether a call may draw random numbers: PyTorch says it of its own operations, of others nobody does."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
-        return torch.Tag.nondeterministic_seeded in target.tags
+def is_foreign(target: Any) -> bool:
+    """Whether an operation is none of PyTorch's own, which say what they do: a user's, or one that holds graphs."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace not in ("aten", "prims")
     return isinstance(target, torch._ops.OperatorBase)
+
+
+def _is_random(node: fx.Node) -> bool:
+    """Whether a call draws random numbers, or may."""
+    return is_foreign(node.target) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _find_updates(joint: Joint) -> None:
