@@ -31,8 +31,6 @@ class Case:
         Makes (args, kwargs) of a step.
     loss : callable
         From what the model returns to a number.
-    fast : bool
-        Whether it belongs to the tests that always run.
     sums_differ : bool
         AOTAutograd adds gradients up in another order than autograd: only plans are compared with each other.
     packages : tuple of str
@@ -42,7 +40,6 @@ class Case:
     build: Callable[[], nn.Module]
     inputs: Callable[[], Inputs]
     loss: Callable[[Any], torch.Tensor]
-    fast: bool = True
     sums_differ: bool = False
     packages: tuple[str, ...] = ()
 
@@ -120,12 +117,11 @@ def huggingface(name: str, **config: Any) -> Callable[[], nn.Module]:
     return build
 
 
-def language(name: str, *, fast: bool = False, sums_differ: bool = False, inputs: Any = padded, **config: Any) -> Case:
+def language(name: str, *, sums_differ: bool = False, inputs: Any = padded, **config: Any) -> Case:
     return Case(
         build=huggingface(name, **config),
         inputs=inputs,
         loss=own_loss,
-        fast=fast,
         sums_differ=sums_differ,
         packages=("transformers",),
     )
@@ -169,7 +165,7 @@ def translation() -> Inputs:
 
 
 CASES |= {
-    "llama": language("LlamaForCausalLM", fast=True, **GROUPED),
+    "llama": language("LlamaForCausalLM", **GROUPED),
     "qwen3": language("Qwen3ForCausalLM", **GROUPED, head_dim=8),
     "mistral": language("MistralForCausalLM", **GROUPED, sliding_window=8),
     "mixtral": language("MixtralForCausalLM", sums_differ=True, **GROUPED, num_local_experts=4),
@@ -208,15 +204,12 @@ CASES |= {
         num_hidden_layers=2,
         vocab_size=100,
     ),
-    "lora": Case(build=adapted, inputs=padded, loss=own_loss, fast=False, packages=("transformers", "peft")),
-    "with_checkpoints": Case(
-        build=with_checkpoints, inputs=padded, loss=own_loss, fast=False, packages=("transformers",)
-    ),
+    "lora": Case(build=adapted, inputs=padded, loss=own_loss, packages=("transformers", "peft")),
+    "with_checkpoints": Case(build=with_checkpoints, inputs=padded, loss=own_loss, packages=("transformers",)),
     "diffusion": Case(
         build=diffusion,
         inputs=lambda: ((torch.randn(2, 4, 16, 16), torch.tensor([3, 500]), torch.randn(2, 5, 16)), {}),
         loss=squares,
-        fast=False,
         packages=("transformers", "diffusers"),
     ),
 }
@@ -227,7 +220,6 @@ def vision(name: str) -> Case:
         build=lambda: getattr(zoo.torchvision().models, name)(num_classes=10),
         inputs=lambda: ((torch.randn(2, 3, 64, 64),), {}),
         loss=squares,
-        fast=False,
         packages=("torchvision",),
     )
 
@@ -530,4 +522,8 @@ CASES |= {
     "sparse_gradient": Case(build=lambda: Tied(sparse=True), inputs=words, loss=squares),
     "sideways": Case(build=Sideways, inputs=one_input, loss=squares),
 }
-PARAMETERS = [pytest.param(name, marks=() if case.fast else pytest.mark.slow) for name, case in CASES.items()]
+QUICK = {
+    *("straight_through", "tensor_hook", "random_many", "attention_with_dropout", "several_results", "own_operation"),
+    *("normalised", "counting", "cached", "adapter", "tied", "sparse_gradient", "strange_strides"),
+}
+PARAMETERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
