@@ -10,7 +10,7 @@ from torch import fx
 from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.plan import CompiledPlan
-from memsched.torch.compiled.private import compile_joint, python_code
+from memsched.torch.compiled.private import DynamoSignal, compile_joint, python_code
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
 
@@ -55,6 +55,8 @@ def memsched(
             backward=lambda: units[0].backward,
             inference=python_code,
         )
+    except DynamoSignal:
+        raise
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
         return unplanned(module, error)
     return Guarded(module, planned)
