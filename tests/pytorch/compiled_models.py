@@ -31,8 +31,6 @@ class Case:
         Makes (args, kwargs) of a step.
     loss : callable
         From what the model returns to a number.
-    fast : bool
-        Whether it belongs to the tests that always run.
     sums_differ : bool
         AOTAutograd adds gradients up in another order than autograd: only plans are compared with each other.
     packages : tuple of str
@@ -42,7 +40,6 @@ class Case:
     build: Callable[[], nn.Module]
     inputs: Callable[[], Inputs]
     loss: Callable[[Any], torch.Tensor]
-    fast: bool = True
     sums_differ: bool = False
     packages: tuple[str, ...] = ()
 
@@ -120,12 +117,11 @@ def huggingface(name: str, **config: Any) -> Callable[[], nn.Module]:
     return build
 
 
-def language(name: str, *, fast: bool = False, sums_differ: bool = False, inputs: Any = padded, **config: Any) -> Case:
+def language(name: str, *, sums_differ: bool = False, inputs: Any = padded, **config: Any) -> Case:
     return Case(
         build=huggingface(name, **config),
         inputs=inputs,
         loss=own_loss,
-        fast=fast,
         sums_differ=sums_differ,
         packages=("transformers",),
     )
@@ -169,7 +165,7 @@ def translation() -> Inputs:
 
 
 CASES |= {
-    "llama": language("LlamaForCausalLM", fast=True, **GROUPED),
+    "llama": language("LlamaForCausalLM", **GROUPED),
     "qwen3": language("Qwen3ForCausalLM", **GROUPED, head_dim=8),
     "mistral": language("MistralForCausalLM", **GROUPED, sliding_window=8),
     "mixtral": language("MixtralForCausalLM", sums_differ=True, **GROUPED, num_local_experts=4),
@@ -208,15 +204,12 @@ CASES |= {
         num_hidden_layers=2,
         vocab_size=100,
     ),
-    "lora": Case(build=adapted, inputs=padded, loss=own_loss, fast=False, packages=("transformers", "peft")),
-    "with_checkpoints": Case(
-        build=with_checkpoints, inputs=padded, loss=own_loss, fast=False, packages=("transformers",)
-    ),
+    "lora": Case(build=adapted, inputs=padded, loss=own_loss, packages=("transformers", "peft")),
+    "with_checkpoints": Case(build=with_checkpoints, inputs=padded, loss=own_loss, packages=("transformers",)),
     "diffusion": Case(
         build=diffusion,
         inputs=lambda: ((torch.randn(2, 4, 16, 16), torch.tensor([3, 500]), torch.randn(2, 5, 16)), {}),
         loss=squares,
-        fast=False,
         packages=("transformers", "diffusers"),
     ),
 }
@@ -227,7 +220,6 @@ def vision(name: str) -> Case:
         build=lambda: getattr(zoo.torchvision().models, name)(num_classes=10),
         inputs=lambda: ((torch.randn(2, 3, 64, 64),), {}),
         loss=squares,
-        fast=False,
         packages=("torchvision",),
     )
 
@@ -265,11 +257,18 @@ def one_input() -> Inputs:
     return (torch.randn(BATCH, WIDTH, requires_grad=True),), {}
 
 
-def trait(middle: Callable[..., Any], *, name: str | None = None, inputs: Any = one_input, **parts: Any) -> None:
+def trait(
+    middle: Callable[..., Any],
+    *,
+    name: str | None = None,
+    inputs: Any = one_input,
+    sums_differ: bool = False,
+    **parts: Any,
+) -> None:
     def build() -> nn.Module:
         return Trait(middle, **{key: part() for key, part in parts.items()})
 
-    CASES[name or middle.__name__] = Case(build=build, inputs=inputs, loss=squares)
+    CASES[name or middle.__name__] = Case(build=build, inputs=inputs, loss=squares, sums_differ=sums_differ)
 
 
 class Rounded(torch.autograd.Function):
@@ -410,8 +409,9 @@ noisy.register_autograd(lambda ctx, g: g * ctx.saved_tensors[0], setup_context=_
 
 for _middle in (straight_through, tensor_hook, random_many, attention_with_dropout, twice, empty_tensors):
     trait(_middle)
-for _middle in (several_results, own_operation, branch_that_draws):
+for _middle in (own_operation, branch_that_draws):
     trait(_middle)
+trait(several_results, sums_differ=True)
 trait(module_hook, hooked=hooked)
 trait(drop_path, parts=lambda: nn.ModuleList(layers(3)))
 trait(checkpointed, parts=layers)
@@ -425,6 +425,18 @@ trait(complex_numbers, turn=lambda: nn.Parameter(torch.randn(WIDTH, 2)))
 trait(dtypes, wide=lambda: layers().double())
 trait(without_dimensions, scale=lambda: nn.Parameter(torch.tensor(2.0)))
 trait(frozen, parts=lambda: layers().requires_grad_(False))
+
+
+class Adapter(nn.Module):
+    """Frozen layers, and small ones beside them, which see their input through dropout: nobody reads its mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.drop = layers().requires_grad_(False), nn.Dropout(0.1)
+        self.down, self.up, self.last = nn.Linear(WIDTH, 4), nn.Linear(4, WIDTH), layers()
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.base(x) + self.up(self.down(self.drop(x))))
 
 
 class UNet(nn.Module):
@@ -460,7 +472,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Any) -> Any:
         state, results = None, []
-        for k in range(6):
+        for k in range(len(x)):
             state = self.cell(x[k], state)
             results.append(self.head(state[0] if isinstance(state, tuple) else state).sin())
         return torch.stack(results)
@@ -500,13 +512,18 @@ def words() -> Inputs:
 CASES |= {
     "unet": Case(build=UNet, inputs=lambda: ((torch.randn(2, 3, 16, 16),), {}), loss=squares),
     "gru_cells": Case(
-        build=lambda: Recurrent(nn.GRUCell), inputs=lambda: ((torch.randn(6, 16, WIDTH),), {}), loss=squares
+        build=lambda: Recurrent(nn.GRUCell), inputs=lambda: ((torch.randn(4, 16, WIDTH),), {}), loss=squares
     ),
     "lstm_cells": Case(
-        build=lambda: Recurrent(nn.LSTMCell), inputs=lambda: ((torch.randn(6, 16, WIDTH),), {}), loss=squares
+        build=lambda: Recurrent(nn.LSTMCell), inputs=lambda: ((torch.randn(4, 16, WIDTH),), {}), loss=squares
     ),
+    "adapter": Case(build=Adapter, inputs=lambda: ((torch.randn(BATCH, WIDTH),), {}), loss=squares),
     "tied": Case(build=Tied, inputs=words, loss=squares),
     "sparse_gradient": Case(build=lambda: Tied(sparse=True), inputs=words, loss=squares),
     "sideways": Case(build=Sideways, inputs=one_input, loss=squares),
 }
-PARAMETERS = [pytest.param(name, marks=() if case.fast else pytest.mark.slow) for name, case in CASES.items()]
+QUICK = {
+    *("straight_through", "tensor_hook", "random_many", "attention_with_dropout", "several_results", "own_operation"),
+    *("normalised", "counting", "cached", "adapter", "tied", "sparse_gradient", "strange_strides"),
+}
+PARAMETERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]

@@ -103,8 +103,8 @@ def selective(
     if call.device.memory >= peak_of(call.graph) and all(len(op["choices"]) == 1 for op in call.graph.ops):
         none = np.zeros(_core.tensor_count(call.graph), bool)
         told = {"name": "selective", **params}
-        schedule = _core.offload_set_schedule(call.graph, call.device.memory, none, told, chunk)
-        return call.result({**params, "evaluations": 1}, schedule)
+        plain = _core.offload_set_schedule(call.graph, call.device.memory, none, told, chunk)
+        return call.result({**params, "evaluations": 1}, plain)
     recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
     left = seconds_left(over_at(call.started, time_limit))
     schedule, evaluations = _core.selective(

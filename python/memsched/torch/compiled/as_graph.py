@@ -104,11 +104,12 @@ def name_of(joint: Joint, storage: int) -> str:
 
 
 def held_storages(joint: Joint) -> set[int]:
-    """Storages that the caller holds: parameters, inputs and results."""
+    """Storages that the caller holds: parameters, inputs, results, and the gradient of a loss."""
     given = {n for node in joint.primals for n in joint.storages_of(node)}
     constants = {s.number for s in joint.storages if s.base.op == "get_attr"}
-    returned = {n for node in joint.results if isinstance(node, fx.Node) for n in joint.storages_of(node)}
-    return given | constants | returned
+    kept = [node for node in joint.results if isinstance(node, fx.Node) and node not in joint.copied]
+    losses = [node for node in joint.tangents if node.meta["val"].dim() == 0]
+    return given | constants | {n for node in (*kept, *losses) for n in joint.storages_of(node)}
 
 
 def held_by_caller(joint: Joint, sizes: Sizes) -> Held:
@@ -210,6 +211,7 @@ def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step]
             break
         if verb == "run" and name == LEAVE:
             left = True
+            forward.append({verb: name})
         elif verb == "run" and name == TURN:
             here = backward
         else:

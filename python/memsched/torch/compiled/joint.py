@@ -69,6 +69,8 @@ class Joint:
         What the forward and the backward return.
     updated : set of fx.Node
         Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
+    copied : set of fx.Node
+        Results that are nothing but new values of such inputs: they are dropped once they are copied.
     device : torch.device
         Where most of the bytes are.
     operations : list of Operation
@@ -82,6 +84,7 @@ class Joint:
     results: list[Any]
     gradients: list[Any]
     updated: set[fx.Node] = field(default_factory=set)
+    copied: set[fx.Node] = field(default_factory=set)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
@@ -143,7 +146,7 @@ def read_joint(module: fx.GraphModule, results: int) -> Joint:
         results=outputs[:results],
         gradients=outputs[results:],
     )
-    joint.updated = _updated_inputs(joint)
+    _find_updates(joint)
     behind = _behind(module.graph, tangents)
     last = _last_of_forward(joint, behind)
     place = {node: k for k, node in enumerate(module.graph.nodes)}
@@ -216,21 +219,26 @@ def _has_effect(node: fx.Node) -> bool:
     return bool(node.is_impure(impure_random=False))
 
 
-def _is_random(node: fx.Node) -> bool:
-    """Whether a call may draw random numbers: PyTorch says it of its own operations, of others nobody does."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload) and target.namespace in ("aten", "prims"):
-        return torch.Tag.nondeterministic_seeded in target.tags
+def is_foreign(target: Any) -> bool:
+    """Whether an operation is none of PyTorch's own, which say what they do: a user's, or one that holds graphs."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace not in ("aten", "prims")
     return isinstance(target, torch._ops.OperatorBase)
 
 
-def _updated_inputs(joint: Joint) -> set[fx.Node]:
-    """The inputs that the forward returns new values of."""
+def _is_random(node: fx.Node) -> bool:
+    """Whether a call draws random numbers, or may."""
+    return is_foreign(node.target) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _find_updates(joint: Joint) -> None:
+    """The inputs that the forward returns new values of, and these values."""
     (output,) = joint.module.graph.find_nodes(op="output")
-    descriptions = output.meta.get("desc", ())
-    names = {getattr(one, "mutated_input", None) for one in descriptions} - {None}
+    changed = [getattr(one, "mutated_input", None) for one in output.meta.get("desc", ())][: len(joint.results)]
     inputs = {node.meta.get("desc"): node for node in joint.primals}
-    return {inputs[name] for name in names if name in inputs}
+    joint.updated = {inputs[name] for name in changed if name in inputs}
+    values = {node for node, name in zip(joint.results, changed, strict=False) if name is not None}
+    joint.copied = values - {node for node, name in zip(joint.results, changed, strict=False) if name is None}
 
 
 def _behind(graph: fx.Graph, tangents: Sequence[fx.Node]) -> set[fx.Node]:

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
 from torch.fx.graph import _BoxedCodeGen
 
-DynamoSignal = TorchDynamoException
-"""By which Dynamo is told to capture otherwise, or that it cannot."""
+__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""

@@ -13,7 +13,7 @@ from torch import fx
 
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
-from memsched.torch.compiled.as_graph import Sizes, Step, held_storages, name_of
+from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint, tensors
 
 
@@ -46,7 +46,7 @@ def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], siz
     ----------
     joint : Joint
     forward, backward : sequence of dict
-        Steps of a schedule, as `steps_of` gives them.
+        Steps of a schedule, as `steps_of` gives them: `LEAVE` is where the forward has its results.
     sizes : Sizes, optional
         The graphs are for these sizes alone; without, sizes stay symbols.
     """
@@ -69,10 +69,13 @@ class _Writer:
         sizes = [node for node in joint.primals if is_size(node)]
         for node in joint.primals:
             forward.values[node] = forward.placeholder(node)
+        results: list[Any] = []
         for step in self._forward:
-            forward.take(step)
-        forward._await(list(forward.coming))
-        results = [forward.value(node) for node in joint.results]
+            if step.get("run") == LEAVE:
+                forward._await(list(forward.coming))
+                results = [forward.value(node) for node in joint.results]
+            else:
+                forward.take(step)
 
         for node in sizes:
             backward.values[node] = backward.placeholder(node)
@@ -146,15 +149,17 @@ class _Half:
         storage = self.writer.storage(name)
         if storage is None:
             return
-        base = self.joint.storages[storage].base
+        base, holder = self.joint.storages[storage].base, self._holder(storage)
+        if holder is None:  # a result of several that nobody reads: it is gone already
+            return
         if verb == "offload":
             self._await([storage])
-            source = self._whole(storage)
+            source = self.value(holder)
             self.away[storage] = self._call(copies.offload, (source,), base)
             self.leaving[storage] = source
         elif verb == "prefetch":
             host = self._host_copy(storage)
-            self.coming[storage] = self._call(copies.prefetch, (host, self.joint.device), base), host
+            self.coming[storage] = self._call(copies.prefetch, (host, holder.meta["val"].device), base), host
         elif verb == "free":
             self._await([storage])
             if storage in self.leaving:
@@ -242,25 +247,23 @@ class _Half:
             self.away[storage] = self._argument(self.joint.storages[storage].base, self.forward.away[storage])
         return self.away[storage]
 
-    def _whole(self, storage: int) -> Any:
-        """A value that lies in a storage, its base."""
-        return self.value(self._holder(storage))
-
-    def _holder(self, storage: int) -> fx.Node:
+    def _holder(self, storage: int) -> fx.Node | None:
+        """A node whose value lies in a storage: its base, or what takes it from the base's results."""
         base = self.joint.storages[storage].base
         if isinstance(base.meta["val"], torch.Tensor):
             return base
         for user in base.users:
             if user.target is operator.getitem and storage in self.joint.storages_of(user):
                 return user
-        raise InternalError(f"nothing reads {base.name}")
+        return None
 
     def _await(self, storages: Iterable[int]) -> None:
         """What is on its way from the host must be there now."""
         for storage in storages:
             if storage in self.coming:
-                like = self.joint.storages[storage].base
-                self._set(self._holder(storage), self._call(copies.arrived, self.coming.pop(storage), like))
+                holder, like = self._holder(storage), self.joint.storages[storage].base
+                assert holder is not None
+                self._set(holder, self._call(copies.arrived, self.coming.pop(storage), like))
 
     def _set(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value

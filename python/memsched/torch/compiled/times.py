@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.as_graph import Sizes
-from memsched.torch.compiled.joint import Joint, Operation, tensors
+from memsched.torch.compiled.joint import Joint, Operation, is_foreign, tensors
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
 
@@ -26,7 +26,7 @@ _measured: dict[Any, float] = {}  # by operation, shapes and devices: models rep
 def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
     """Of each operation, on made-up values on its device; operations that are alike are timed once.
 
-    An operation that cannot run on made-up values counts as one pass over the bytes that it touches.
+    An operation that cannot, or should not, run on made-up values counts as one pass over the bytes that it touches.
     """
     found = []
     devices = [joint.device] if joint.device.type == "cuda" else []
@@ -38,7 +38,7 @@ def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
 
 def _seconds_of(op: Operation, sizes: Sizes) -> float:
     guess = sum(sizes.bytes_of(n) for n in (*op.reads, *op.writes)) / _TOUCHED
-    if op.once or _reads_workspace(op.node.target):  # effects, waiting for other processes, addresses in the workspace
+    if not _can_be_tried(op):
         return guess
     key = _key(op.node, sizes)
     if key not in _measured:
@@ -51,10 +51,16 @@ def _seconds_of(op: Operation, sizes: Sizes) -> float:
     return _measured[key]
 
 
-def _reads_workspace(target: Any) -> bool:
-    """Whether an operation takes what another left in a format of its own; made up, it could crash the process."""
+def _can_be_tried(op: Operation) -> bool:
+    """Whether made-up values do no harm: effects, other processes that wait, and kernels that trust what they read."""
+    target = op.node.target
+    if op.once:
+        return False
+    if is_foreign(target):
+        read = [one for node in op.node.all_input_nodes for one in tensors(node.meta.get("val"))]
+        return all(one.dtype.is_floating_point for one in read)
     names = [one.name for one in target._schema.arguments] if isinstance(target, torch._ops.OpOverload) else []
-    return any("workspace" in name or "reserve" in name for name in names)
+    return not any("workspace" in name or "reserve" in name for name in names)
 
 
 def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float]:

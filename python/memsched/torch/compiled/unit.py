@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from memsched.torch.compiled.as_graph import Sizes, steps_of
+from memsched.torch.compiled.as_graph import LEAVE, Sizes, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, python_code
@@ -76,7 +76,7 @@ class Unit:
         forward, backward = (
             [{"run": op.node.name} for op in self.joint.operations if op.backward is late] for late in (False, True)
         )
-        made = rewrite(self.joint, forward, backward)
+        made = rewrite(self.joint, [*forward, {"run": LEAVE}], backward)
         (output,) = made.forward.graph.find_nodes(op="output")
         results, returned = len(self.joint.results), output.args[0]
         output.args = ((*returned[:results], *returned[results + made.saved :]),)
