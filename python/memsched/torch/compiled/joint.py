@@ -71,6 +71,8 @@ class Joint:
         Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
     copied : set of fx.Node
         Results that are nothing but new values of such inputs: they are dropped once they are copied.
+    strides_differ : bool
+        Some operation, when tried, gave tensors with other strides than traced.
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
@@ -83,6 +85,7 @@ class Joint:
     gradients: list[Any]
     updated: set[fx.Node] = field(default_factory=set)
     copied: set[fx.Node] = field(default_factory=set)
+    strides_differ: bool = False
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example

@@ -14,6 +14,7 @@ from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
 from memsched.torch.compiled.as_graph import END, TURN, Sizes, held_storages, name_of
 from memsched.torch.compiled.joint import Joint, tensors
+from memsched.torch.compiled.unplanned import view_or_copy
 
 Step = Mapping[str, Any]
 
@@ -266,6 +267,8 @@ class _Half:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         new = self.graph.node_copy(node, self.value)
+        if self.joint.strides_differ and node.target is torch.ops.aten.view.default:
+            new.target = view_or_copy
         new.meta = dict(node.meta)
         return new
 
