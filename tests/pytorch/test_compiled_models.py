@@ -23,7 +23,8 @@ from pytorch.compiled_models import CASES, PARAMETERS, QUICK, Case, layers
 
 CPU = torch.device("cpu")
 BUDGETS = ("20%", "50%", "80%", "100%")
-UNPLANNED = {"sparse_gradient", "strange_strides"}
+UNPLANNED = {"sparse_gradient": "sparse_coo"}
+COPIED = {"strange_strides": "no plan counts the copy"}
 Record = dict[str, Any]
 
 
@@ -127,14 +128,15 @@ def test_planned_training_has_the_bits_of_plain_training(name: str) -> None:
     budgets = ("20%",) if name in QUICK else ("20%", "50%", "80%")
     for found in (*(feasible(case, b) for b in budgets), feasible(case, "20%", bandwidth="1GB/s")):
         assert_same(wanted.records, found.records)
-        assert_within(found)
+        if name not in COPIED:
+            assert_within(found)
         assert bool(found.plans) == (name not in UNPLANNED)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted(UNPLANNED))
-def test_what_no_plan_can_hold_runs_as_it_is_and_a_warning_says_why(name: str) -> None:
-    reason = {"sparse_gradient": "sparse_coo", "strange_strides": "native_batch_norm.* strides"}[name]
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "reason"), [*UNPLANNED.items(), *COPIED.items()])
+def test_what_no_plan_holds_runs_and_a_warning_says_why(name: str, reason: str) -> None:
     with pytest.warns(UnplannedWarning, match=reason):
         trained(CASES[name], {"budget": "50%"})
 
@@ -432,4 +434,4 @@ def test_wrong_options_end_in_one_sentence(options: Any, says: str) -> None:
 
 def test_every_model_has_a_name_of_its_own() -> None:
     assert len(PARAMETERS) == len(CASES) == len(set(CASES))
-    assert set(CASES) >= QUICK >= UNPLANNED
+    assert set(CASES) >= QUICK >= {*UNPLANNED, *COPIED}

@@ -16,7 +16,7 @@ from memsched.errors import MemschedError
 from memsched.support.documents import Document, check_keys, read_document, write_document
 
 FORMAT = "memsched-compiled/1"
-_KEYS = ("seconds", "source", "device", "planner", "params", "steps")
+_KEYS = ("seconds", "strides_differ", "source", "device", "planner", "params", "steps")
 
 
 def folder() -> Path | None:

@@ -73,6 +73,8 @@ class Joint:
         Results that are nothing but new values of such inputs: they are dropped once they are copied.
     device : torch.device
         Where most of the bytes are.
+    strides_differ : bool
+        Some operation, when tried, gave tensors with other strides than traced.
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
@@ -86,6 +88,7 @@ class Joint:
     updated: set[fx.Node] = field(default_factory=set)
     copied: set[fx.Node] = field(default_factory=set)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    strides_differ: bool = False
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example

@@ -193,6 +193,7 @@ class _Problem:
         return {
             "format": cache.FORMAT,
             "seconds": seconds,
+            "strides_differ": [visit.joint.strides_differ for visit in self._visits],
             "source": source,
             "device": device.to_json(),
             "planner": result.planner,
@@ -212,6 +213,8 @@ class _Problem:
         began = time.perf_counter()
         planner = str(document["planner"])
         seconds, steps = document["seconds"], document["steps"]
+        for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
+            visit.joint.strides_differ |= bool(differ)
         device = Device.from_json({**document["device"], "memory": memory})
         graph = self.graph(seconds)
         schedule = Schedule(steps, budget=memory, graph=graph.name, planner={"name": planner})

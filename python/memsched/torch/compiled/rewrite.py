@@ -15,6 +15,7 @@ from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint, tensors
+from memsched.torch.compiled.unplanned import view_or_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,8 @@ class _Half:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         new = self.graph.node_copy(node, self.value)
+        if self.joint.strides_differ and node.target is torch.ops.aten.view.default:
+            new.target = view_or_copy
         new.meta = dict(node.meta)
         return new
 

@@ -10,7 +10,6 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
-from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.joint import Joint, Operation, is_foreign, tensors
 from memsched.torch.machines import Machine
@@ -20,7 +19,7 @@ _REPEATS = 5
 _ENOUGH = 0.02  # seconds of repeats, after which one operation has been timed enough
 _TOUCHED = 10e9  # bytes a second, where an operation cannot be tried alone
 
-_measured: dict[Any, float] = {}  # by operation, shapes and devices: models repeat theirs, and so do plans
+_measured: dict[Any, tuple[float, bool]] = {}  # by operation, shapes and devices: models repeat theirs, and so do plans
 
 
 def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
@@ -32,22 +31,23 @@ def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
     devices = [joint.device] if joint.device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
         for op in joint.operations:
-            found.append(_seconds_of(op, sizes))
+            seconds, differs = _tried(op, sizes)
+            found.append(seconds)
+            joint.strides_differ |= differs
     return found
 
 
-def _seconds_of(op: Operation, sizes: Sizes) -> float:
+def _tried(op: Operation, sizes: Sizes) -> tuple[float, bool]:
+    """The seconds of an operation, and whether its results lie otherwise than traced."""
     guess = sum(sizes.bytes_of(n) for n in (*op.reads, *op.writes)) / _TOUCHED
     if not _can_be_tried(op):
-        return guess
+        return guess, False
     key = _key(op.node, sizes)
     if key not in _measured:
         try:
             _measured[key] = _time(op.node, sizes)
-        except CaptureError:
-            raise
         except Exception:  # of any kind, as values may be out of a range
-            _measured[key] = guess
+            _measured[key] = guess, False
     return _measured[key]
 
 
@@ -76,31 +76,29 @@ def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float
     return found
 
 
-def _time(node: fx.Node, sizes: Sizes) -> float:
+def _time(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:
     args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
     call: Callable[..., Any] = node.target
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
-    _check_strides(node, call(*args, **kwargs), sizes)
+    differs = _differs(node, call(*args, **kwargs), sizes)
     best, spent = float("inf"), 0.0
     for _ in range(_REPEATS):
         seconds = _once(call, args, kwargs, device)
         best, spent = min(best, seconds), spent + seconds
         if spent > _ENOUGH:
             break
-    return best
+    return best, differs
 
 
-def _check_strides(node: fx.Node, found: Any, sizes: Sizes) -> None:
-    """Refuse an operation whose results lie otherwise than PyTorch traced: operations after it count on that."""
+def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
+    """Whether the results of an operation lie otherwise than PyTorch traced; views after it may then fail."""
     for traced, real in zip(tensors(node.meta["val"]), tensors(found), strict=False):
         shape, strides = _shape(traced, sizes)
         promised = [step for n, step in zip(shape, strides, strict=True) if n > 1]
         kept = [step for n, step in zip(real.shape, real.stride(), strict=True) if n > 1]
         if promised != kept and real.numel() > 0:
-            raise CaptureError(
-                f"{node.target} gives a tensor of shape {shape} with strides {list(real.stride())}, "
-                f"where PyTorch traced {strides}; give it a contiguous input"
-            )
+            return True
+    return False
 
 
 def _once(call: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> float:
