@@ -149,7 +149,9 @@ def _images(batch: int, side: int, classes: int, x: str = "x") -> Callable[[], d
 def _tokens(batch: int, tokens: int, words: int, *, mask: bool = False) -> Callable[[], dict[str, torch.Tensor]]:
     def make() -> dict[str, torch.Tensor]:
         ids, labels = (torch.randint(3, words, (batch, tokens)) for _ in range(2))
-        return {"input_ids": ids, "labels": labels} | ({"attention_mask": torch.ones_like(ids)} if mask else {})
+        lengths = torch.linspace(tokens // 2, tokens, batch).int()
+        padding = (torch.arange(tokens) < lengths[:, None]).long()
+        return {"input_ids": ids, "labels": labels} | ({"attention_mask": padding} if mask else {})
 
     return make
 
@@ -182,7 +184,7 @@ NETWORKS = {
             **dict(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=8),
             **dict(num_attention_heads=4, num_key_value_heads=2),
         ),
-        inputs=_tokens(8, 128, 512),
+        inputs=_tokens(8, 128, 512, mask=True),
         blocks=lambda model: model.model.layers,
     ),
     "bert": Network(
@@ -207,7 +209,7 @@ NETWORKS = {
             *("T5ForConditionalGeneration", "T5Config"),
             **dict(vocab_size=512, d_model=128, d_kv=32, d_ff=512, num_layers=4, num_heads=4, decoder_start_token_id=0),
         ),
-        inputs=_tokens(8, 96, 512),
+        inputs=_tokens(8, 96, 512, mask=True),
         blocks=_of_type("T5Block"),
     ),
     "resnet": Network(make=_resnet, inputs=_images(8, 64, 100), blocks=_resnet_blocks),

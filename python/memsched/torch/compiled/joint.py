@@ -214,7 +214,15 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def _is_random(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    """Whether a call draws random numbers; attention is tagged so, but draws none without dropout."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for place, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return not (isinstance(given, float | int) and given == 0.0)
+    return True
 
 
 def _updated_inputs(joint: Joint) -> set[fx.Node]:

@@ -11,6 +11,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch.fx.graph import _BoxedCodeGen
 
+from memsched.torch.compiled.calls import cheapen
+
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""
 
@@ -74,6 +76,7 @@ def boxed(function: Boxed) -> Boxed:
 
 def python_code(module: fx.GraphModule) -> Boxed:
     """The graph as generated Python that frees each value after its last reader."""
+    cheapen(module.graph)
     module.graph.set_codegen(_BoxedCodeGen())
     module.recompile()
     real_recompile = getattr(module, "real_recompile", None)
