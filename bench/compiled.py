@@ -1,6 +1,6 @@
 """torch.compile(backend="memsched") beside torch.utils.checkpoint and stock torch.compile, at the peak that each measured.
 
-python -m bench.compiled               # docs/results/compiled.md and compiled.csv, about ten minutes
+python -m bench.compiled               # docs/results/compiled.md and compiled.csv, about ten minutes; resumes
 python -m bench.compiled --quick --out /tmp/compiled
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.common import RESULTS, Row
+from bench.common import RESULTS, ROOT, Cache, Row
 from bench.compiled_models import NETWORKS, Network
 from bench.compiled_report import report
 from torch import fx, nn
@@ -36,7 +36,7 @@ from memsched.torch.compiled.private import compile_joint, python_code
 from memsched.torch.meter import Meter
 
 EVERY = (4, 2, 1)
-STOCK = (0.2, 0.5, 0.8)  # activation_memory_budget
+STOCK = (0.3, 0.7)  # activation_memory_budget
 CPU = torch.device("cpu")
 MATRIX = [
     torch.ops.aten.mm.default,
@@ -183,9 +183,16 @@ def counting() -> Iterator[Meter]:
             _METERS.pop()
 
 
-def check(method: Method, inputs: dict[str, torch.Tensor], expected: dict[str, torch.Tensor] | None) -> dict[str, Any]:
-    """Count the bytes of a step, and compare what it computes with plain PyTorch, bit for bit."""
-    before = {name: buffer.clone() for name, buffer in method.model.named_buffers()}
+def check(
+    method: Method,
+    inputs: dict[str, torch.Tensor],
+    buffers: dict[str, torch.Tensor],
+    expected: dict[str, torch.Tensor] | None,
+) -> dict[str, Any]:
+    """Count the bytes of a step from these buffers, and compare what it computes with plain PyTorch, bit for bit."""
+    with torch.no_grad():
+        for name, buffer in method.model.named_buffers():
+            buffer.copy_(buffers[name])
     method.clear()
     gc.collect()
     torch.manual_seed(1)
@@ -198,9 +205,6 @@ def check(method: Method, inputs: dict[str, torch.Tensor], expected: dict[str, t
     state = {"loss": found}
     state |= {f"gradient of {n}": p.grad.clone() for n, p in method.model.named_parameters() if p.grad is not None}
     state |= {f"buffer {name}": buffer.clone() for name, buffer in method.model.named_buffers()}
-    with torch.no_grad():
-        for name, buffer in method.model.named_buffers():
-            buffer.copy_(before[name])
     method.clear()
     if expected is not None:
         wrong = [name for name, value in expected.items() if not torch.equal(value, state[name])]
@@ -248,6 +252,7 @@ def run(name: str, network: Network, *, quick: bool) -> list[Row]:
     plain = network.make().train()
     inputs = network.inputs()
     count = len(list(network.blocks(plain)))
+    buffers = {name: buffer.clone() for name, buffer in plain.named_buffers()}
 
     def fresh() -> nn.Module:
         return copy.deepcopy(plain)
@@ -266,9 +271,9 @@ def run(name: str, network: Network, *, quick: bool) -> list[Row]:
         method = Method(f"stock {share:g}", model, stock(model, share))
         method.step(inputs)
         others.append(method)
-    expected = check(others[0], inputs, None)
+    expected = check(others[0], inputs, buffers, None)
     for method in others[1:]:
-        check(method, inputs, expected)
+        check(method, inputs, buffers, expected)
     planned = Planned(fresh(), inputs)
     least = planned.least()
     methods: list[Method] = []
@@ -276,9 +281,9 @@ def run(name: str, network: Network, *, quick: bool) -> list[Row]:
         methods.append(method)
         ours = planned.at(method.name, method.peak)
         if ours is not None:
-            check(ours, inputs, expected)
+            check(ours, inputs, buffers, expected)
             methods.append(ours)
-    rounds = measure(methods, inputs, seconds=1 if quick else 22, least=5 if quick else 11)
+    rounds = measure(methods, inputs, seconds=1 if quick else 22, least=5 if quick else 9)
     rows = [row_of(name, count, method, methods, planned, rounds) for method in methods]
     for row in rows:
         row["least"] = least
@@ -326,10 +331,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few repeats, without stock torch.compile")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    cache = Cache(None if given.quick else ROOT / "build" / "bench" / "compiled.jsonl")
     rows: list[Row] = []
     for name in given.networks:
         began = time.monotonic()
-        rows += run(name, NETWORKS[name], quick=given.quick)
+        if name not in cache.rows:
+            cache.add(name, {"rows": run(name, NETWORKS[name], quick=given.quick)})
+        rows += cache.rows[name]["rows"]
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
     given.out.mkdir(parents=True, exist_ok=True)
     with (given.out / "compiled.csv").open("w", encoding="utf-8", newline="") as file:
