@@ -283,7 +283,7 @@ def run(name: str, network: Network, *, quick: bool) -> list[Row]:
         if ours is not None:
             check(ours, inputs, buffers, expected)
             methods.append(ours)
-    rounds = measure(methods, inputs, seconds=1 if quick else 22, least=5 if quick else 9)
+    rounds = measure(methods, inputs, seconds=1 if quick else 15, least=5 if quick else 7)
     rows = [row_of(name, count, method, methods, planned, rounds) for method in methods]
     for row in rows:
         row["least"] = least
