@@ -1,4 +1,4 @@
-"""torch.compile(backend="memsched") beside torch.utils.checkpoint and stock torch.compile, at the peak that each measured.
+"""torch.compile(backend="memsched") beside torch.utils.checkpoint and stock torch.compile, at equal measured peaks.
 
 python -m bench.compiled               # docs/results/compiled.md and compiled.csv, about ten minutes; resumes
 python -m bench.compiled --quick --out /tmp/compiled

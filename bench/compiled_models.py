@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ class UNet(nn.Module):
 
     def __init__(self, widths: Sequence[int] = (16, 32, 64, 128), classes: int = 8) -> None:
         super().__init__()
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(itertools.pairwise(widths))
         self.first = Double(3, widths[0])
         self.down = nn.ModuleList(Double(a, b) for a, b in pairs)
         self.widen = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in reversed(pairs))
@@ -181,8 +182,8 @@ NETWORKS = {
     "llama": Network(
         make=_hugging(
             *("LlamaForCausalLM", "LlamaConfig"),
-            **dict(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=8),
-            **dict(num_attention_heads=4, num_key_value_heads=2),
+            **{"vocab_size": 512, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 8},
+            **{"num_attention_heads": 4, "num_key_value_heads": 2},
         ),
         inputs=_tokens(8, 128, 512, mask=True),
         blocks=lambda model: model.model.layers,
@@ -190,7 +191,8 @@ NETWORKS = {
     "bert": Network(
         make=_hugging(
             *("BertForMaskedLM", "BertConfig"),
-            **dict(vocab_size=512, hidden_size=128, num_hidden_layers=6, num_attention_heads=4, intermediate_size=512),
+            **{"vocab_size": 512, "hidden_size": 128, "intermediate_size": 512},
+            **{"num_hidden_layers": 6, "num_attention_heads": 4},
         ),
         inputs=_tokens(8, 128, 512, mask=True),
         blocks=lambda model: model.bert.encoder.layer,
@@ -198,8 +200,8 @@ NETWORKS = {
     "vit": Network(
         make=_hugging(
             *("ViTForImageClassification", "ViTConfig"),
-            **dict(hidden_size=128, num_hidden_layers=8, num_attention_heads=4, intermediate_size=512),
-            **dict(image_size=64, patch_size=8, num_labels=100),
+            **{"hidden_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4, "intermediate_size": 512},
+            **{"image_size": 64, "patch_size": 8, "num_labels": 100},
         ),
         inputs=_images(16, 64, 100, "pixel_values"),
         blocks=_of_type("ViTLayer"),
@@ -207,7 +209,8 @@ NETWORKS = {
     "t5": Network(
         make=_hugging(
             *("T5ForConditionalGeneration", "T5Config"),
-            **dict(vocab_size=512, d_model=128, d_kv=32, d_ff=512, num_layers=4, num_heads=4, decoder_start_token_id=0),
+            **{"vocab_size": 512, "d_model": 128, "d_kv": 32, "d_ff": 512},
+            **{"num_layers": 4, "num_heads": 4, "decoder_start_token_id": 0},
         ),
         inputs=_tokens(8, 96, 512, mask=True),
         blocks=_of_type("T5Block"),

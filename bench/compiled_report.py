@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
+import torch
 from bench.common import Row, environment, environment_line, table
 
 ALWAYS, HALF, KEPT = 1.03, 0.9, 1.05
@@ -28,7 +29,7 @@ def report(rows: Sequence[Row]) -> str:
     parts = [
         "# Compiled steps beside checkpointing",
         "Written by `python -m bench.compiled`; compiled.csv beside it has every number. "
-        + environment_line(environment()),
+        + environment_line(environment()).replace("; memsched", f"; torch {torch.__version__}, memsched"),
         intro,
         "## Goals",
         "\n".join(f"* {line}" for line in verdicts(rows, named, networks)),
@@ -88,9 +89,9 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
         slower = sum(row["ratio"] > 1.02 for row in stock)
         asked = [row for row in rows if row["method"].startswith("stock")]
         found.append(
-            f"At the peak of stock's runs never slower by more than 2 %: {said(not slower and len(stock) == len(asked))}. "
-            f"Slower at {slower} of {len(asked)} points, without a plan at {len(asked) - len(stock)}; mean "
-            f"{statistics.mean(row['ratio'] for row in stock):.3f}."
+            "At the peak of stock's runs never slower by more than 2 %: "
+            f"{said(not slower and len(stock) == len(asked))}. Slower at {slower} of {len(asked)} points, without a "
+            f"plan at {len(asked) - len(stock)}; mean {statistics.mean(row['ratio'] for row in stock):.3f}."
         )
     wrong = [row for row in rows if row["differs"] and row["method"].startswith("ours")]
     theirs = [row for row in rows if row["differs"] and not row["method"].startswith("ours")]
@@ -103,7 +104,8 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
     )
     above = [row for row in rows if row["budget"] != "" and row["peak"] > row["budget"]]
     found.append(
-        f"The counted peak is at most the budget: {said(not above)}" + (f"; above at {called(above)}." if above else ".")
+        f"The counted peak is at most the budget: {said(not above)}"
+        + (f"; above at {called(above)}." if above else ".")
     )
     return found
 
