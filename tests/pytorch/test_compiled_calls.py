@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memsched.torch.compiled.calls import _FUNCTIONS, cheapen
+from memsched.torch.compiled.calls import _FUNCTIONS, cheapen, dropout, dropout_backward
 
 aten = torch.ops.aten
 X, Y, B = torch.randn(4, 6), torch.randn(6, 4), torch.randn(4)
@@ -26,7 +26,6 @@ ARGUMENTS: dict[Any, tuple[Any, ...]] = {
     aten.gelu.default: (X,),
     aten.mm.default: (X, Y),
     aten.mul.Tensor: (X, 2.0),
-    aten.native_dropout.default: (X, 0.5, True),
     aten.native_layer_norm.default: (X, [6], None, None, 1e-5),
     aten.neg.default: (X,),
     aten.permute.default: (X, [1, 0]),
@@ -64,6 +63,28 @@ def test_a_binding_runs_the_same_operation(operation: Any) -> None:
     (expected, wanted), (value, seen) = found
     assert seen == wanted
     torch.testing.assert_close(value, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("layout", [(0, 1, 2), (2, 0, 1)])
+def test_dropout_has_the_bits_and_the_layout_of_the_operation(
+    dtype: torch.dtype, p: float, layout: tuple[int, ...]
+) -> None:
+    x = torch.randn(8, 16, 24).to(dtype).permute(layout)
+    x.flatten()[:3] = torch.tensor([-0.0, float("inf"), float("nan")])
+    gradient = torch.randn(8, 16, 24).to(dtype).permute(layout)
+    torch.manual_seed(0)
+    expected, mask = aten.native_dropout.default(x, p, True)
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    found, found_mask = dropout(x, p, True)
+    assert torch.equal(after, torch.get_rng_state())
+    wanted = aten.native_dropout_backward.default(gradient, mask, 1.0 / 0.9)
+    back = dropout_backward(gradient, found_mask, 1.0 / 0.9)
+    for one, other in ((found, expected), (found_mask, mask), (back, wanted)):
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def traced(build: Any) -> tuple[fx.GraphModule, fx.GraphModule]:

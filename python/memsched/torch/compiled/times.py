@@ -11,6 +11,7 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from memsched.torch.compiled.as_graph import Sizes
+from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.joint import Joint, Operation
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
@@ -60,7 +61,7 @@ def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float
 
 def _time(node: fx.Node, sizes: Sizes) -> float:
     args, kwargs = _arguments(node, lambda one: _filled(one, sizes))
-    call: Callable[..., Any] = node.target
+    call = bound(node)
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
     call(*args, **kwargs)
     best, spent = float("inf"), 0.0
