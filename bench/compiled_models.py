@@ -135,9 +135,7 @@ def _hugging(name: str, config: str, **options: Any) -> Callable[[], nn.Module]:
         zoo.torchvision()  # transformers imports it, and fails where its compiled half is missing
         import transformers
 
-        model: nn.Module = getattr(transformers, name)(getattr(transformers, config)(**options))
-        if hasattr(model, "config"):
-            model.config.use_cache = False
+        model: nn.Module = getattr(transformers, name)(getattr(transformers, config)(use_cache=False, **options))
         return model
 
     return make

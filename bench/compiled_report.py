@@ -24,7 +24,8 @@ def report(rows: Sequence[Row]) -> str:
         "`torch.utils.checkpoint(use_reentrant=False)`; `selective checkpoint` is every block, with the results of "
         "matrix products, convolutions and attention kept; `stock s` is the same capture and the same generated code "
         "with PyTorch's min-cut partitioner and `activation_memory_budget` s. No link to a host is meant, so "
-        "`save_on_cpu` is not here."
+        "`save_on_cpu` is not here. The operations of `tiny` compute almost nothing: it tells the cost of Python, and "
+        "does not count for the goals beside checkpointing."
     )
     parts = [
         "# Compiled steps beside checkpointing",
@@ -92,6 +93,7 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
             "At the peak of stock's runs never slower by more than 2 %: "
             f"{said(not slower and len(stock) == len(asked))}. Slower at {slower} of {len(asked)} points, without a "
             f"plan at {len(asked) - len(stock)}; mean {statistics.mean(row['ratio'] for row in stock):.3f}."
+            + failures(networks, {row["network"] for row in asked})
         )
     wrong = [row for row in rows if row["differs"] and row["method"].startswith("ours")]
     theirs = [row for row in rows if row["differs"] and not row["method"].startswith("ours")]
@@ -108,6 +110,13 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
         + (f"; above at {called(above)}." if above else ".")
     )
     return found
+
+
+def failures(networks: Sequence[str], ran: set[str]) -> str:
+    """Where stock has no row."""
+    failed = [name for name in networks if name not in ran]
+    reason = "it saves running statistics, which the step then changes, and autograd refuses the backward"
+    return f" PyTorch's partitioner failed on {', '.join(failed)}: {reason}." if failed else ""
 
 
 def said(met: bool) -> str:
