@@ -42,7 +42,10 @@ def report(rows: Sequence[Row]) -> str:
         least(named, networks),
         "## Prediction and measurement",
         "The peak counted while the step ran over the predicted one; the CPU time of a step over the predicted one; "
-        "and of all that was recomputed: what plans say it adds to the plan that keeps everything, and what it added.",
+        "and of all that was recomputed: what plans say it adds to the plan that keeps everything, and what it added. "
+        "A plan holds what the model returns until the step ends, as the caller may; here the caller drops all but the "
+        "loss after the forward, so the count is below the plan where logits are returned, by their bytes. Operations "
+        "are timed one by one before the first step.",
         predictions(rows, named, networks),
     ]
     return "\n\n".join(parts) + "\n"
