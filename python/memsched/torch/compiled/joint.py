@@ -230,8 +230,17 @@ def is_foreign(target: Any) -> bool:
 
 
 def _is_random(node: fx.Node) -> bool:
-    """Whether a call draws random numbers, or may."""
-    return is_foreign(node.target) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """Whether a call draws random numbers, or may; attention is tagged so, but draws none without dropout."""
+    target = node.target
+    if is_foreign(target):
+        return True
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for place, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return not (isinstance(given, float | int) and given == 0.0)
+    return True
 
 
 def _find_updates(joint: Joint) -> None:

@@ -12,7 +12,9 @@ from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a 
 from torch._functorch import config as functorch_config
 from torch.fx.graph import _BoxedCodeGen
 
-__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code"]
+from memsched.torch.compiled.calls import cheapen
+
+__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "python_code"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""
@@ -77,14 +79,10 @@ def boxed(function: Boxed) -> Boxed:
 
 def python_code(module: fx.GraphModule) -> Boxed:
     """The graph as generated Python that frees each value after its last reader."""
+    cheapen(module.graph)
     module.graph.set_codegen(_BoxedCodeGen())
     module.recompile()
     real_recompile = getattr(module, "real_recompile", None)
     if real_recompile is not None:
         real_recompile()
     return type(module).forward.__get__(module)
-
-
-def graph_inputs(module: fx.GraphModule) -> list[torch.Tensor]:
-    """Examples of the placeholders of a graph."""
-    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]

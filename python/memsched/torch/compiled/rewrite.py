@@ -58,6 +58,8 @@ class _Writer:
     def __init__(self, joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None) -> None:
         self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
         self.held = held_storages(joint)
+        results = (node for node in joint.results if isinstance(node, fx.Node))
+        self.returned = {n for node in results for n in joint.storages_of(node)}
         self._operations = {op.node.name: op for op in joint.operations}
         self._storages = {name_of(joint, s.number): s.number for s in joint.storages}
         runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
@@ -165,8 +167,9 @@ class _Half:
             self._await([storage])
             if storage in self.leaving:
                 value = self.leaving.pop(storage)
-                # What was given to this half may be held by others: gradients by the caller, and what was saved.
-                self._call(copies.gone, (value, self.away[storage], value.op != "placeholder"), None)
+                # Others may hold what was given to this half, gradients and what was saved, and what it returns.
+                owned = value.op != "placeholder" and storage not in self.writer.returned
+                self._call(copies.gone, (value, self.away[storage], owned), None)
             if storage not in self.writer.held:  # what the caller holds stays
                 self._forget(storage)
                 self.freed.add(storage)

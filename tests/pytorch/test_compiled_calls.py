@@ -1,0 +1,141 @@
+"""Generated code calls PyTorch's own bindings: the same operations run, and views that change nothing are not made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memsched.torch.compiled.calls import _FUNCTIONS, cheapen, dropout, dropout_backward
+
+aten = torch.ops.aten
+X, Y, B = torch.randn(4, 6), torch.randn(6, 4), torch.randn(4)
+IMAGE, KERNEL = torch.randn(1, 2, 5, 5), torch.randn(4, 2, 3, 3)
+ARGUMENTS: dict[Any, tuple[Any, ...]] = {
+    aten.add.Tensor: (X, 0.5),
+    aten.addmm.default: (B, X, Y),
+    aten.bmm.default: (X[None], Y[None]),
+    aten.cat.default: ([X, X], 1),
+    aten.convolution.default: (IMAGE, KERNEL, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
+    aten.detach.default: (X,),
+    aten.div.Tensor: (X, X),
+    aten.embedding.default: (X, torch.tensor([1, 2]), 0),
+    aten.gelu.default: (X,),
+    aten.mm.default: (X, Y),
+    aten.mul.Tensor: (X, 2.0),
+    aten.native_layer_norm.default: (X, [6], None, None, 1e-5),
+    aten.neg.default: (X,),
+    aten.permute.default: (X, [1, 0]),
+    aten.relu.default: (X,),
+    aten.rsqrt.default: (X.abs(),),
+    aten.silu.default: (X,),
+    aten.sub.Tensor: (X, X),
+    aten.sum.dim_IntList: (X, [0], True),
+    aten.t.default: (X,),
+    aten.transpose.int: (X, 0, 1),
+    aten.unsqueeze.default: (X, -1),
+    aten.where.self: (X > 0, X, torch.tensor(0.0)),
+}
+
+
+class Calls(TorchDispatchMode):
+    """What reaches the kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("operation", _FUNCTIONS, ids=str)
+def test_a_binding_runs_the_same_operation(operation: Any) -> None:
+    found = []
+    for call in (operation, _FUNCTIONS[operation]):
+        torch.manual_seed(0)
+        with torch.no_grad(), Calls() as calls:
+            found.append((call(*ARGUMENTS[operation]), calls.seen))
+    (expected, wanted), (value, seen) = found
+    assert seen == wanted
+    torch.testing.assert_close(value, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("layout", [(0, 1, 2), (2, 0, 1)])
+def test_dropout_has_the_bits_and_the_layout_of_the_operation(
+    dtype: torch.dtype, p: float, layout: tuple[int, ...]
+) -> None:
+    x = torch.randn(8, 16, 24).to(dtype).permute(layout)
+    x.flatten()[:3] = torch.tensor([-0.0, float("inf"), float("nan")])
+    gradient = torch.randn(8, 16, 24).to(dtype).permute(layout)
+    torch.manual_seed(0)
+    expected, mask = aten.native_dropout.default(x, p, True)
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    found, found_mask = dropout(x, p, True)
+    assert torch.equal(after, torch.get_rng_state())
+    wanted = aten.native_dropout_backward.default(gradient, mask, 1.0 / 0.9)
+    back = dropout_backward(gradient, found_mask, 1.0 / 0.9)
+    for one, other in ((found, expected), (found_mask, mask), (back, wanted)):
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def traced(build: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = X
+    graph.output(build(graph, x))
+    before = fx.GraphModule(torch.nn.Module(), graph)
+    after = fx.GraphModule(torch.nn.Module(), fx.Graph())
+    after.graph = fx.Graph()
+    after.graph.output(after.graph.graph_copy(graph, {}))
+    for old, new in zip(graph.nodes, after.graph.nodes, strict=True):
+        new.meta = dict(old.meta)
+    cheapen(after.graph)
+    after.graph.lint()
+    after.recompile()
+    return before, after
+
+
+def names(module: fx.GraphModule) -> list[str]:
+    return [getattr(n.target, "__name__", str(n.target)) for n in module.graph.nodes if n.op.startswith("call")]
+
+
+def test_views_that_change_nothing_are_not_made() -> None:
+    def build(graph: fx.Graph, x: fx.Node) -> Any:
+        twice = graph.call_function(aten.t.default, (graph.call_function(aten.t.default, (x,)),))
+        same = graph.call_function(aten.view.default, (graph.call_function(aten.detach.default, (twice,)), [4, 6]))
+        flat = graph.call_function(aten.view.default, (graph.call_function(aten.view.default, (same, [2, 12])), [24]))
+        return (graph.call_function(aten.neg.default, (flat,)),)
+
+    before, after = traced(build)
+    assert torch.equal(before(X)[0], after(X)[0])
+    assert names(after) == ["view", "neg"]
+
+
+def test_results_stay_tensors_of_their_own() -> None:
+    def build(graph: fx.Graph, x: fx.Node) -> Any:
+        y = graph.call_function(aten.neg.default, (x,))
+        return y, graph.call_function(aten.detach.default, (y,)), graph.call_function(aten.detach.default, (x,))
+
+    before, after = traced(build)
+    results = after(X)
+    assert len({id(one) for one in (X, *results)}) == 4
+    assert all(torch.equal(a, b) for a, b in zip(before(X), results, strict=True))
+
+
+def test_transposes_of_other_dimensions_stay() -> None:
+    def build(graph: fx.Graph, x: fx.Node) -> Any:
+        cube = graph.call_function(aten.view.default, (x, [2, 3, 4]))
+        once = graph.call_function(aten.transpose.int, (cube, 0, 1))
+        return (graph.call_function(aten.transpose.int, (once, 1, 2)),)
+
+    before, after = traced(build)
+    assert torch.equal(before(X)[0], after(X)[0])
