@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from memsched.torch.compiled import inductor
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import compile_joint, python_code
@@ -35,7 +36,11 @@ def memsched(
     asked = read_options(options)
     units: list[Unit] = []
 
+    compiled = asked.mode == "inductor"
+
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if compiled:
+            inductor.prepare(joint)
         unit = Unit(joint, results, static, asked)
         units.append(unit)
         _UNITS.append(unit)
@@ -48,7 +53,8 @@ def memsched(
         partition=partition,
         forward=lambda: units[0].forward,
         backward=lambda: units[0].backward,
-        inference=python_code,
+        inference=inductor.inference_code if compiled else python_code,
+        decompositions=inductor.decompositions() if compiled else None,
     )
 
 

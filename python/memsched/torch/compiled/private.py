@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ def compile_joint(
     forward: Callable[[], Boxed],
     backward: Callable[[], Boxed],
     inference: Callable[[fx.GraphModule], Boxed],
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Callable[..., Any]:
     """Compile what Dynamo captured: AOTAutograd traces forward and backward, and calls what runs them.
 
@@ -39,6 +40,8 @@ def compile_joint(
         Give the functions that run in place of the examples which `partition` returned.
     inference : callable
         Gives the function for a graph without a backward.
+    decompositions : dict, optional
+        Operations that are traced as others.
     """
 
     def split(
@@ -56,6 +59,7 @@ def compile_joint(
         bw_compiler=lambda graph, example: boxed(backward()),
         inference_compiler=lambda graph, example: boxed(inference(graph)),
         partition_fn=split,
+        decompositions=decompositions,
     )
     with functorch_config.patch(donated_buffer=False):
         compiled: Callable[..., Any] = backend(module, inputs)

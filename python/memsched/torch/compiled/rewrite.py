@@ -294,3 +294,10 @@ class _Half:
 def is_size(node: fx.Node) -> bool:
     """Whether a primal is a size and no tensor."""
     return isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def everything_kept(joint: Joint) -> list[Step]:
+    """The steps of a plan that runs each operation once and frees nothing early."""
+    forward = [op.node.name for op in joint.operations if not op.backward]
+    backward = [op.node.name for op in joint.operations if op.backward]
+    return [{"run": name} for name in (*forward, TURN, *backward)]

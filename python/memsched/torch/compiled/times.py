@@ -11,7 +11,7 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from memsched.torch.compiled.as_graph import Sizes
-from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.compiled.joint import Joint, Operation, tensors
 from memsched.torch.machines import Machine
 from memsched.torch.roofline import Roofline
 
@@ -25,24 +25,46 @@ _measured: dict[Any, float] = {}  # by operation, shapes and devices: models rep
 def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
     """Of each operation, on made-up values on its device; operations that are alike are timed once.
 
-    An operation that cannot run on made-up values counts as one pass over the bytes that it touches.
+    An operation that cannot run on made-up values counts as one pass over the bytes that it touches. A call that is
+    folded into its readers adds to each only what it takes beyond such a pass.
     """
     found = []
     devices = [joint.device] if joint.device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
         for op in joint.operations:
-            found.append(_seconds_of(op, sizes))
+            found.append(_seconds_of(op.node, sizes) + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
     return found
 
 
-def _seconds_of(op: Operation, sizes: Sizes) -> float:
-    key = _key(op.node, sizes)
+def _seconds_of(node: fx.Node, sizes: Sizes) -> float:
+    key = _key(node, sizes)
     if key not in _measured:
         try:
-            _measured[key] = _time(op.node, sizes)
+            _measured[key] = _time(node, sizes)
         except Exception:  # of any kind: values may be out of a range, a process group may be missing
-            _measured[key] = sum(sizes.bytes_of(n) for n in (*op.reads, *op.writes)) / _TOUCHED
+            _measured[key] = _bytes_touched(node, sizes) / _TOUCHED
     return _measured[key]
+
+
+def _into(joint: Joint, op: Operation) -> set[fx.Node]:
+    """The calls that are folded into an operation."""
+    found: set[fx.Node] = set()
+    front = list(op.node.all_input_nodes)
+    while front:
+        node = front.pop()
+        if node in joint.folded and node not in found:
+            found.add(node)
+            front += node.all_input_nodes
+    return found
+
+
+def _beyond_a_pass(node: fx.Node, sizes: Sizes) -> float:
+    return max(0.0, _seconds_of(node, sizes) - _bytes_touched(node, sizes) / _TOUCHED)
+
+
+def _bytes_touched(node: fx.Node, sizes: Sizes) -> int:
+    touched = (one for source in (node, *node.all_input_nodes) for one in tensors(source.meta.get("val")))
+    return sum(sizes.number(one.numel()) * one.element_size() for one in touched)
 
 
 def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float]:

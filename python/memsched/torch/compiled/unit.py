@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from memsched.torch.compiled.as_graph import TURN, Sizes
+from memsched.torch.compiled.as_graph import Sizes
+from memsched.torch.compiled.fit import check_compiled, fit
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_joint
 from memsched.torch.compiled.private import Boxed, python_code
-from memsched.torch.compiled.rewrite import Rewritten, Step, rewrite
+from memsched.torch.compiled.rewrite import Rewritten, everything_kept, rewrite
 from memsched.torch.meter import Meter
 
 
@@ -51,6 +52,8 @@ class Unit:
         self.joint: Joint = read_joint(module, results)
         self.static = tuple(static)
         self.options = options
+        if options.mode == "inductor":
+            check_compiled(options, self.joint.device)
         self.versions: list[Version] = []
         self._found: dict[Any, Version] = {}
 
@@ -91,27 +94,41 @@ class Unit:
         gradients = sum(_gradient_bytes(one) for one in args)
         key = values, gradients > 0
         if key not in self._found:
-            plan = self._plan(args, values, gradients)
-            made = rewrite(self.joint, plan.result.schedule.steps, Sizes(self.joint, values))
-            version = Version(
-                plan, python_code(made.forward), python_code(made.backward), torch.tensor(len(self.versions))
-            )
+            plan, forward, backward = self._code(args, values, gradients)
+            version = Version(plan, forward, backward, torch.tensor(len(self.versions)))
             self._found[key] = version
             self.versions.append(version)
         return self._found[key]
 
-    def _plan(self, args: Sequence[Any], values: Sequence[int], gradients: int) -> CompiledPlan:
+    def _code(self, args: Sequence[Any], values: Sequence[int], gradients: int) -> tuple[CompiledPlan, Boxed, Boxed]:
+        others = self._others(args, gradients)
+        if self.options.mode == "inductor":
+            fitted = fit(
+                self.joint.module,
+                len(self.joint.results),
+                values,
+                self.static,
+                self.options,
+                gradients=gradients,
+                others=others,
+            )
+            return fitted.plan, fitted.forward, fitted.backward
         sizes = Sizes(self.joint, values)
+        plan = plan_joint(self.joint, sizes, self.static, self.options, gradients=gradients, others=others)
+        made = rewrite(self.joint, plan.result.schedule.steps, sizes)
+        return plan, python_code(made.forward), python_code(made.backward)
+
+    def _others(self, args: Sequence[Any], gradients: int) -> int:
+        """Bytes on the device that are none of this graph's."""
         device = self.joint.device
-        others = 0
         if device.type == "cuda":
             storages = {
                 one.untyped_storage()._cdata: one.untyped_storage().nbytes()
                 for one in args
                 if isinstance(one, torch.Tensor) and one.device == device
             }
-            others = max(0, torch.cuda.memory_allocated(device) - sum(storages.values()) - gradients)
-        return plan_joint(self.joint, sizes, self.static, self.options, gradients=gradients, others=others)
+            return max(0, torch.cuda.memory_allocated(device) - sum(storages.values()) - gradients)
+        return 0
 
 
 _METERS: list[Meter] = []
@@ -140,10 +157,3 @@ def _gradient_bytes(value: Any) -> int:
     if not isinstance(value, torch.Tensor) or not value.is_leaf or value.grad is None:
         return 0
     return int(value.grad.untyped_storage().nbytes())
-
-
-def everything_kept(joint: Joint) -> list[Step]:
-    """The steps of a plan that runs each operation once and frees nothing early."""
-    forward = [op.node.name for op in joint.operations if not op.backward]
-    backward = [op.node.name for op in joint.operations if op.backward]
-    return [{"run": name} for name in (*forward, TURN, *backward)]

@@ -1,0 +1,179 @@
+"""Plans for steps that Inductor compiles: what its code holds is counted, and planned again until it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.support.units import format_bytes, parse_bandwidth
+from memsched.torch.compiled.as_graph import Sizes
+from memsched.torch.compiled.fused import folded_calls
+from memsched.torch.compiled.inductor import Half, counted_on_fakes, dry_run, stock_saved, with_sizes
+from memsched.torch.compiled.joint import read_joint
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan, plan_joint
+from memsched.torch.compiled.private import Boxed
+from memsched.torch.compiled.rewrite import Rewritten, rewrite
+
+_ROUNDS = 6
+_CLOSE = 0.99  # of the budget: a plan whose code holds so much of it is not improved
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A plan, and its compiled code.
+
+    Attributes
+    ----------
+    plan : CompiledPlan
+        With the peak of the code.
+    forward, backward : callable
+    """
+
+    plan: CompiledPlan
+    forward: Boxed
+    backward: Boxed
+
+
+def check_compiled(options: Options, device: torch.device) -> None:
+    """Refuse what compiled code cannot do yet.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if options.bandwidth is not None and parse_bandwidth(options.bandwidth, "bandwidth") > 0:
+        raise InvalidInputError(
+            f"bandwidth is {options.bandwidth!r}, but compiled code cannot offload yet; "
+            'say {"bandwidth": 0}, or {"mode": "eager"}'
+        )
+    if device.type != "cpu":
+        raise InvalidInputError(
+            f'mode "inductor" has been tried on the CPU only, and the step is on {device}; say {{"mode": "eager"}}'
+        )
+
+
+def fit(
+    module: fx.GraphModule, results: int, values: Sequence[int], static: Sequence[int], options: Options, **held: int
+) -> Fitted:
+    """Plan a joint graph, and compile it, so that the code keeps to the budget.
+
+    The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
+    tensors, or less, is resident in the next plan.
+
+    Parameters
+    ----------
+    module : fx.GraphModule
+        After `inductor.prepare`.
+    results : int
+        How many of its outputs are the forward's.
+    values : sequence of int
+        Of the inputs that are sizes.
+    static, options, **held
+        As `plan_joint` takes them.
+
+    Raises
+    ------
+    InfeasibleError
+        No plan was found whose code keeps to the budget.
+    """
+    fitting = _Fitting(module, results, values, static)
+    whole = plan_joint(*fitting.problem, replace(options, budget="100%"), **held)
+    fused = whole.process_bytes(fitting.counted(whole)) - whole.result.peak_memory
+    best: CompiledPlan | None = None
+    least, most = 0, fused
+    for _ in range(_ROUNDS):
+        try:
+            plan = plan_joint(*fitting.problem, options, **held, fused=fused)
+        except InfeasibleError:
+            if best is None:
+                raise
+            break
+        budget = plan.result.schedule.budget
+        options = replace(options, budget=budget)
+        peak = plan.process_bytes(fitting.counted(plan))
+        found = peak - (plan.result.peak_memory - fused)
+        if peak <= budget and (best is None or plan.result.makespan < best.result.makespan):
+            best = replace(plan, compiled=peak)
+        if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
+            break
+        least = peak if least == 0 else min(least, peak)
+        # Plans that are alike may differ in what the compiler makes of them: where that comes back, be careful.
+        fused = found if found != fused and (best is None or found < most) else max(most, fused) + (peak - budget)
+        most = max(most, found)
+    if best is None:
+        raise InfeasibleError(
+            f"the budget of {format_bytes(int(options.budget))} is too small for compiled code: the least that was "
+            f"found needs {format_bytes(least)}",
+            least,
+        )
+    return fitting.compiled(best)
+
+
+class _Fitting:
+    """A joint graph for one set of sizes, and the code of its plans."""
+
+    def __init__(self, module: fx.GraphModule, results: int, values: Sequence[int], static: Sequence[int]) -> None:
+        self._results, self._values = results, list(values)
+        number = Sizes(read_joint(module, results), values).number
+        sized = with_sizes(module, number)
+        self._joint = read_joint(sized, results, folded_calls(sized, stock_saved(sized, results, static)))
+        self.problem = self._joint, Sizes(self._joint, ()), static
+        self._counted: dict[Any, int] = {}
+
+    def counted(self, plan: CompiledPlan) -> int:
+        """The most bytes that the code of a plan allocates."""
+        key = repr(plan.result.schedule.steps)
+        if key not in self._counted:
+            made = self._rewritten(plan)
+            forward = self._forward(made)
+            first = dry_run(forward.source())
+            second = dry_run(self._backward(made, forward).source())
+            self._counted[key] = self._count(first, second)
+        return self._counted[key]
+
+    def compiled(self, plan: CompiledPlan) -> Fitted:
+        """The code of a plan."""
+        made = self._rewritten(plan)
+        half = self._forward(made)
+        forward = half.compiled()
+        backward = self._backward(made, half).compiled()
+        sizes = self._values
+
+        def first(args: list[Any]) -> Sequence[Any]:
+            return [*forward(args), *sizes]
+
+        def second(args: list[Any]) -> Sequence[Any]:
+            del args[: len(sizes)]
+            return backward(args)
+
+        return Fitted(plan, first, second)
+
+    def _rewritten(self, plan: CompiledPlan) -> Rewritten:
+        return rewrite(self._joint, plan.result.schedule.steps)
+
+    def _forward(self, made: Rewritten) -> Half:
+        return Half(made.forward, self._results, backward=False)
+
+    def _backward(self, made: Rewritten, forward: Half) -> Half:
+        saved = forward.strides[self._results :] if forward.strides else ()
+        return Half(made.backward, len(self._joint.gradients), strides=saved, backward=True)
+
+    def _count(self, forward: Boxed, backward: Boxed) -> int:
+        given = [node.meta["val"] for node in self._joint.primals]
+        arriving = [node.meta["val"] for node in self._joint.tangents]
+
+        def step() -> object:
+            out = list(forward(list(given)))
+            results, args = out[: self._results], out[self._results :]
+            del out
+            args += [torch.empty_like(one) for one in arriving]
+            return results, backward(args)
+
+        mode = next(one.fake_mode for one in (*given, *arriving) if isinstance(one, torch.Tensor))  # type: ignore[attr-defined]
+        return counted_on_fakes(step, mode)
