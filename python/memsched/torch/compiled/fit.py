@@ -84,7 +84,7 @@ def fit(
     """
     fitting = _Fitting(module, results, values, static)
     whole = plan_joint(*fitting.problem, replace(options, budget="100%"), **held)
-    fused = whole.process_bytes(fitting.counted(whole)) - whole.result.peak_memory
+    fused = whole.process_bytes(fitting.counted(whole, reuse=False)) - whole.result.peak_memory
     best: CompiledPlan | None = None
     least, most = 0, fused
     for _ in range(_ROUNDS):
@@ -96,7 +96,7 @@ def fit(
             break
         budget = plan.result.schedule.budget
         options = replace(options, budget=budget)
-        peak = plan.process_bytes(fitting.counted(plan))
+        peak = plan.process_bytes(fitting.counted(plan, reuse=False))
         found = peak - (plan.result.peak_memory - fused)
         if peak <= budget and (best is None or plan.result.makespan < best.result.makespan):
             best = replace(plan, compiled=peak)
@@ -112,7 +112,11 @@ def fit(
             f"found needs {format_bytes(least)}",
             least,
         )
-    return fitting.compiled(best)
+    # Stock lets buffers take the place of freed ones, which is faster and may hold more.
+    with_reuse = best.process_bytes(fitting.counted(best, reuse=True))
+    if with_reuse <= best.result.schedule.budget:
+        return fitting.compiled(replace(best, compiled=with_reuse), reuse=True)
+    return fitting.compiled(best, reuse=False)
 
 
 class _Fitting:
@@ -126,23 +130,23 @@ class _Fitting:
         self.problem = self._joint, Sizes(self._joint, ()), static
         self._counted: dict[Any, int] = {}
 
-    def counted(self, plan: CompiledPlan) -> int:
+    def counted(self, plan: CompiledPlan, *, reuse: bool) -> int:
         """The most bytes that the code of a plan allocates."""
-        key = repr(plan.result.schedule.steps)
+        key = repr(plan.result.schedule.steps), reuse
         if key not in self._counted:
             made = self._rewritten(plan)
-            forward = self._forward(made)
+            forward = self._forward(made, reuse)
             first = dry_run(forward.source())
-            second = dry_run(self._backward(made, forward).source())
+            second = dry_run(self._backward(made, forward, reuse).source())
             self._counted[key] = self._count(first, second)
         return self._counted[key]
 
-    def compiled(self, plan: CompiledPlan) -> Fitted:
+    def compiled(self, plan: CompiledPlan, *, reuse: bool) -> Fitted:
         """The code of a plan."""
         made = self._rewritten(plan)
-        half = self._forward(made)
+        half = self._forward(made, reuse)
         forward = half.compiled()
-        backward = self._backward(made, half).compiled()
+        backward = self._backward(made, half, reuse).compiled()
         sizes = self._values
 
         def first(args: list[Any]) -> Sequence[Any]:
@@ -157,12 +161,12 @@ class _Fitting:
     def _rewritten(self, plan: CompiledPlan) -> Rewritten:
         return rewrite(self._joint, plan.result.schedule.steps)
 
-    def _forward(self, made: Rewritten) -> Half:
-        return Half(made.forward, self._results, backward=False)
+    def _forward(self, made: Rewritten, reuse: bool) -> Half:
+        return Half(made.forward, self._results, backward=False, reuse=reuse)
 
-    def _backward(self, made: Rewritten, forward: Half) -> Half:
+    def _backward(self, made: Rewritten, forward: Half, reuse: bool) -> Half:
         saved = forward.strides[self._results :] if forward.strides else ()
-        return Half(made.backward, len(self._joint.gradients), strides=saved, backward=True)
+        return Half(made.backward, len(self._joint.gradients), strides=saved, backward=True, reuse=reuse)
 
     def _count(self, forward: Boxed, backward: Boxed) -> int:
         given = [node.meta["val"] for node in self._joint.primals]

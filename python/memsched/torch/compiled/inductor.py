@@ -165,6 +165,8 @@ class Half:
     results : int
         How many of its outputs the caller sees, so that their strides are fixed.
     backward : bool
+    reuse : bool
+        Let it put a buffer where a freed one was, though that memory is then held in between.
     strides : sequence, optional
         Of the first placeholders, where another half decides them; None at a place leaves it.
 
@@ -180,9 +182,10 @@ class Half:
         results: int,
         *,
         backward: bool,
+        reuse: bool,
         strides: Sequence[Sequence[int] | None] = (),
     ) -> None:
-        self._graph, self._results, self._backward = graph, results, backward
+        self._graph, self._results, self._backward, self._reuse = graph, results, backward, reuse
         examples = graph_inputs(graph)
         known = [*strides, *[None] * (len(examples) - len(strides))]
         self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
@@ -215,7 +218,11 @@ class Half:
         (output,) = graph.graph.find_nodes(op="output")
         visible = range(self._results)
         output.meta["user_visible_output_idxs"] = [k for k in visible if isinstance(output.args[0][k], fx.Node)]
-        with _compiling(self._inputs), TracingContext.report_output_strides() as strides:
+        with (
+            inductor_config.patch(allow_buffer_reuse=self._reuse),
+            _compiling(self._inputs),
+            TracingContext.report_output_strides() as strides,
+        ):
             made: Boxed = compile_fx.compile_fx_inner(
                 graph, self._inputs, cudagraphs=BoxedBool(False), is_backward=self._backward
             )
