@@ -84,9 +84,10 @@ def fit(
     """
     fitting = _Fitting(module, results, values, static)
     whole = plan_joint(*fitting.problem, replace(options, budget="100%"), **held)
-    fused = whole.process_bytes(fitting.counted(whole, reuse=False)) - whole.result.peak_memory
-    best: CompiledPlan | None = None
-    least, most = 0, fused
+    peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
+    fused = most = min(peaks) - whole.result.peak_memory
+    best: tuple[CompiledPlan, bool] | None = None
+    least = 0
     for _ in range(_ROUNDS):
         try:
             plan = plan_joint(*fitting.problem, options, **held, fused=fused)
@@ -96,13 +97,14 @@ def fit(
             break
         budget = plan.result.schedule.budget
         options = replace(options, budget=budget)
-        peak = plan.process_bytes(fitting.counted(plan, reuse=False))
+        peak, reuse = fitting.peak(plan, budget)
+        better = best is None or plan.result.makespan < best[0].result.makespan
+        if peak <= budget and better:
+            best = replace(plan, compiled=peak), reuse
         found = peak - (plan.result.peak_memory - fused)
-        if peak <= budget and (best is None or plan.result.makespan < best.result.makespan):
-            best = replace(plan, compiled=peak)
         if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
             break
-        least = peak if least == 0 else min(least, peak)
+        least = min(least, peak) if least else peak
         # Plans that are alike may differ in what the compiler makes of them: where that comes back, be careful.
         fused = found if found != fused and (best is None or found < most) else max(most, fused) + (peak - budget)
         most = max(most, found)
@@ -112,11 +114,7 @@ def fit(
             f"found needs {format_bytes(least)}",
             least,
         )
-    # Stock lets buffers take the place of freed ones, which is faster and may hold more.
-    with_reuse = best.process_bytes(fitting.counted(best, reuse=True))
-    if with_reuse <= best.result.schedule.budget:
-        return fitting.compiled(replace(best, compiled=with_reuse), reuse=True)
-    return fitting.compiled(best, reuse=False)
+    return fitting.compiled(*best)
 
 
 class _Fitting:
@@ -130,7 +128,7 @@ class _Fitting:
         self.problem = self._joint, Sizes(self._joint, ()), static
         self._counted: dict[Any, int] = {}
 
-    def counted(self, plan: CompiledPlan, *, reuse: bool) -> int:
+    def counted(self, plan: CompiledPlan, reuse: bool) -> int:
         """The most bytes that the code of a plan allocates."""
         key = repr(plan.result.schedule.steps), reuse
         if key not in self._counted:
@@ -141,7 +139,18 @@ class _Fitting:
             self._counted[key] = self._count(first, second)
         return self._counted[key]
 
-    def compiled(self, plan: CompiledPlan, *, reuse: bool) -> Fitted:
+    def peak(self, plan: CompiledPlan, budget: int) -> tuple[int, bool]:
+        """The peak of the whole process, and whether the code lets buffers take the place of freed ones.
+
+        Stock does, which is faster; it usually holds more, and so it is done where that fits.
+        """
+        without = plan.process_bytes(self.counted(plan, False))
+        if without > budget * (2 - _CLOSE):
+            return without, False
+        with_it = plan.process_bytes(self.counted(plan, True))
+        return (with_it, True) if with_it <= max(budget, without) else (without, False)
+
+    def compiled(self, plan: CompiledPlan, reuse: bool) -> Fitted:
         """The code of a plan."""
         made = self._rewritten(plan)
         half = self._forward(made, reuse)
