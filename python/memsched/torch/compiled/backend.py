@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import fx
 
-from memsched.torch.compiled import inductor
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.plan import CompiledPlan
-from memsched.torch.compiled.private import compile_joint, python_code
+from memsched.torch.compiled.private import Boxed, compile_joint, python_code
 from memsched.torch.compiled.unit import Unit
 
 
@@ -36,11 +35,17 @@ def memsched(
     asked = read_options(options)
     units: list[Unit] = []
 
-    compiled = asked.mode == "inductor"
+    prepare: Callable[[fx.GraphModule], None] | None = None
+    inference: Callable[[fx.GraphModule], Boxed] = python_code
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None
+    if asked.mode == "inductor":
+        from memsched.torch.compiled import inductor  # which takes seconds to import
+
+        prepare, inference, decompositions = inductor.prepare, inductor.inference_code, inductor.decompositions()
 
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
-        if compiled:
-            inductor.prepare(joint)
+        if prepare is not None:
+            prepare(joint)
         unit = Unit(joint, results, static, asked)
         units.append(unit)
         _UNITS.append(unit)
@@ -53,8 +58,8 @@ def memsched(
         partition=partition,
         forward=lambda: units[0].forward,
         backward=lambda: units[0].backward,
-        inference=inductor.inference_code if compiled else python_code,
-        decompositions=inductor.decompositions() if compiled else None,
+        inference=inference,
+        decompositions=decompositions,
     )
 
 

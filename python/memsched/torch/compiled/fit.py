@@ -13,7 +13,7 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support.units import format_bytes, parse_bandwidth
 from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, counted_on_fakes, dry_run, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Half, counted_on_fakes, dry_run, fake_mode, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_joint
@@ -21,7 +21,7 @@ from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 
 _ROUNDS = 6
-_CLOSE = 0.99  # of the budget: a plan whose code holds so much of it is not improved
+_CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not improved
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,14 @@ def check_compiled(options: Options, device: torch.device) -> None:
 
 
 def fit(
-    module: fx.GraphModule, results: int, values: Sequence[int], static: Sequence[int], options: Options, **held: int
+    module: fx.GraphModule,
+    results: int,
+    values: Sequence[int],
+    static: Sequence[int],
+    options: Options,
+    *,
+    gradients: int,
+    others: int,
 ) -> Fitted:
     """Plan a joint graph, and compile it, so that the code keeps to the budget.
 
@@ -74,7 +81,7 @@ def fit(
         How many of its outputs are the forward's.
     values : sequence of int
         Of the inputs that are sizes.
-    static, options, **held
+    static, options, gradients, others
         As `plan_joint` takes them.
 
     Raises
@@ -83,14 +90,18 @@ def fit(
         No plan was found whose code keeps to the budget.
     """
     fitting = _Fitting(module, results, values, static)
-    whole = plan_joint(*fitting.problem, replace(options, budget="100%"), **held)
+
+    def planned(options: Options, fused: int) -> CompiledPlan:
+        return plan_joint(*fitting.problem, options, gradients=gradients, others=others, fused=fused)
+
+    whole = planned(replace(options, budget="100%"), 0)
     peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
-    fused = most = min(peaks) - whole.result.peak_memory
+    fused, tried = min(peaks) - whole.result.peak_memory, set[int]()
     best: tuple[CompiledPlan, bool] | None = None
     least = 0
     for _ in range(_ROUNDS):
         try:
-            plan = plan_joint(*fitting.problem, options, **held, fused=fused)
+            plan = planned(options, fused)
         except InfeasibleError:
             if best is None:
                 raise
@@ -105,9 +116,12 @@ def fit(
         if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
             break
         least = min(least, peak) if least else peak
-        # Plans that are alike may differ in what the compiler makes of them: where that comes back, be careful.
-        fused = found if found != fused and (best is None or found < most) else max(most, fused) + (peak - budget)
-        most = max(most, found)
+        tried.add(fused)
+        fused = found
+        if fused in tried:  # plans that are alike, and not alike to the compiler
+            if best is not None:
+                break
+            fused = max(tried) + (peak - budget)
     if best is None:
         raise InfeasibleError(
             f"the budget of {format_bytes(int(options.budget))} is too small for compiled code: the least that was "
@@ -145,7 +159,7 @@ class _Fitting:
         Stock does, which is faster; it usually holds more, and so it is done where that fits.
         """
         without = plan.process_bytes(self.counted(plan, False))
-        if without > budget * (2 - _CLOSE):
+        if without > budget / _CLOSE:
             return without, False
         with_it = plan.process_bytes(self.counted(plan, True))
         return (with_it, True) if with_it <= max(budget, without) else (without, False)
@@ -188,5 +202,4 @@ class _Fitting:
             args += [torch.empty_like(one) for one in arriving]
             return results, backward(args)
 
-        mode = next(one.fake_mode for one in (*given, *arriving) if isinstance(one, torch.Tensor))  # type: ignore[attr-defined]
-        return counted_on_fakes(step, mode)
+        return counted_on_fakes(step, fake_mode((*given, *arriving)))

@@ -43,7 +43,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 def prepare(joint: fx.GraphModule) -> None:
     """What Inductor does to a joint graph before it is split, in place."""
     inputs = graph_inputs(joint)
-    with V.set_fake_mode(_fake_mode(inputs)):
+    with V.setfake_mode(fake_mode(inputs)):
         compile_fx._recursive_joint_graph_passes(joint, skip_invoke_subgraph=True, input_device=_device(inputs))
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)
@@ -232,18 +232,19 @@ class Half:
 
 @contextlib.contextmanager
 def _compiling(inputs: Sequence[Any]) -> Iterator[None]:
-    mode = _fake_mode(inputs)
+    mode = fake_mode(inputs)
     with (
         torch.no_grad(),
         torch._C._DisableAutocast(),
         compiled_autograd._disable(),
-        V.set_fake_mode(mode),
+        V.setfake_mode(mode),
         tracing(TracingContext(mode)),
     ):
         yield
 
 
-def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode | None:
+def fake_mode(inputs: Sequence[Any]) -> FakeTensorMode | None:
+    """In which examples were made."""
     return next((one.fake_mode for one in inputs if hasattr(one, "fake_mode")), None)
 
 
@@ -254,18 +255,18 @@ def _device(inputs: Sequence[Any]) -> torch.device | None:
 def _laid_out(example: Any, strides: Sequence[int] | None) -> Any:
     if strides is None or not isinstance(example, torch.Tensor) or tuple(strides) == example.stride():
         return example
-    with example.fake_mode:  # type: ignore[attr-defined]
+    with example.fake_mode:
         return torch.empty_strided(example.shape, strides, dtype=example.dtype, device=example.device)
 
 
 def inference_code(graph: fx.GraphModule) -> Boxed:
     """A graph without a backward, compiled as Inductor does."""
     inputs = graph_inputs(graph)
-    with V.set_fake_mode(_fake_mode(inputs)):
+    with V.setfake_mode(fake_mode(inputs)):
         graph = compile_fx._recursive_joint_graph_passes(graph, input_device=_device(inputs))
     (output,) = graph.graph.find_nodes(op="output")
     output.meta["user_visible_output_idxs"] = [k for k, one in enumerate(output.args[0]) if isinstance(one, fx.Node)]
-    with V.set_fake_mode(_fake_mode(inputs)):
+    with V.setfake_mode(fake_mode(inputs)):
         made: Boxed = compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
     return made
 
@@ -289,9 +290,9 @@ def dry_run(source: str) -> Boxed:
     return call
 
 
-def counted_on_fakes(run: Callable[[], object], mode: FakeTensorMode) -> int:
+def counted_on_fakes(run: Callable[[], object], mode: FakeTensorMode | None) -> int:
     """The peak of what a function allocates on tensors without data."""
     meter = Meter()
-    with torch.no_grad(), mode, meter:
+    with torch.no_grad(), mode or contextlib.nullcontext(), meter:
         run()
     return meter.peak

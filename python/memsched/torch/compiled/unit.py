@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from memsched.torch.compiled.as_graph import Sizes
-from memsched.torch.compiled.fit import check_compiled, fit
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_joint
@@ -53,6 +52,8 @@ class Unit:
         self.static = tuple(static)
         self.options = options
         if options.mode == "inductor":
+            from memsched.torch.compiled.fit import check_compiled  # Inductor takes seconds to import
+
             check_compiled(options, self.joint.device)
         self.versions: list[Version] = []
         self._found: dict[Any, Version] = {}
@@ -103,6 +104,8 @@ class Unit:
     def _code(self, args: Sequence[Any], values: Sequence[int], gradients: int) -> tuple[CompiledPlan, Boxed, Boxed]:
         others = self._others(args, gradients)
         if self.options.mode == "inductor":
+            from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
+
             fitted = fit(
                 self.joint.module,
                 len(self.joint.results),
