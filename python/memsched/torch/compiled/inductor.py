@@ -43,7 +43,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
 def prepare(joint: fx.GraphModule) -> None:
     """What Inductor does to a joint graph before it is split, in place."""
     inputs = graph_inputs(joint)
-    with V.setfake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode(inputs)):
         compile_fx._recursive_joint_graph_passes(joint, skip_invoke_subgraph=True, input_device=_device(inputs))
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)
@@ -237,7 +237,7 @@ def _compiling(inputs: Sequence[Any]) -> Iterator[None]:
         torch.no_grad(),
         torch._C._DisableAutocast(),
         compiled_autograd._disable(),
-        V.setfake_mode(mode),
+        V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
     ):
         yield
@@ -262,11 +262,11 @@ def _laid_out(example: Any, strides: Sequence[int] | None) -> Any:
 def inference_code(graph: fx.GraphModule) -> Boxed:
     """A graph without a backward, compiled as Inductor does."""
     inputs = graph_inputs(graph)
-    with V.setfake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode(inputs)):
         graph = compile_fx._recursive_joint_graph_passes(graph, input_device=_device(inputs))
     (output,) = graph.graph.find_nodes(op="output")
     output.meta["user_visible_output_idxs"] = [k for k, one in enumerate(output.args[0]) if isinstance(one, fx.Node)]
-    with V.setfake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode(inputs)):
         made: Boxed = compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
     return made
 
