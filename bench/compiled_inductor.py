@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled.backend import plans
 
-BUDGETS = (1.0, 0.6, 0.3, 0.15, 0.05)
+BUDGETS = (1.0, 0.3, 0.05)
 SOLVERS = ("dp", "greedy")
 ROUNDS = 15
 

@@ -87,8 +87,11 @@ def test_compiled_steps_keep_to_their_budgets() -> None:
     torch.manual_seed(0)
     model, args = Transformer(blocks=2), words(16)
     stock = copy.deepcopy(model)
-    expected = step(stock, torch.compile(stock), args)
-    peaks = []
+    compiled_stock = torch.compile(stock)
+    expected = step(stock, compiled_stock, args)
+    for one in stock.parameters():
+        one.grad = None
+    peaks = [allocator_peak(lambda: step(stock, compiled_stock, args)) + held_by_caller(stock, args)]
     for budget in ("100%", "60%", "40%"):
         torch._dynamo.reset()
         planned = copy.deepcopy(model)
@@ -103,9 +106,11 @@ def test_compiled_steps_keep_to_their_budgets() -> None:
         measured += held_by_caller(planned, args)
         assert measured <= plan.result.schedule.budget
         assert measured == pytest.approx(plan.peak_memory, rel=0.01)
-        assert (budget == "100%") == (not plan.result.recomputed)
         peaks.append(measured)
-    assert peaks == sorted(peaks, reverse=True)
+        if budget == "100%":
+            assert plan.result.gap < 0.01
+    assert peaks[1] < 1.05 * peaks[0]
+    assert peaks[1:] == sorted(peaks[1:], reverse=True)
     assert peaks[-1] < 0.8 * peaks[0]
 
 

@@ -13,7 +13,7 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support.units import format_bytes, parse_bandwidth
 from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, counted_on_fakes, dry_run, fake_mode, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Half, counted_on_fakes, fake_mode, stock_saved, with_sizes
 from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_joint
@@ -148,9 +148,8 @@ class _Fitting:
         if key not in self._counted:
             made = self._rewritten(plan)
             forward = self._forward(made, reuse)
-            first = dry_run(forward.source())
-            second = dry_run(self._backward(made, forward, reuse).source())
-            self._counted[key] = self._count(first, second)
+            first = forward.dry()  # it knows the strides of what it saves only now
+            self._counted[key] = self._count(first, self._backward(made, forward, reuse).dry())
         return self._counted[key]
 
     def peak(self, plan: CompiledPlan, budget: int) -> tuple[int, bool]:

@@ -155,6 +155,10 @@ _REDUCTIONS = {
 }
 
 
+# The code is Python that allocates each buffer by itself, and nothing runs while it is written.
+_PLAIN = {"cpp_wrapper": False, "memory_planning": False, "max_autotune": False}
+
+
 class Half:
     """A graph of a forward or a backward that Inductor compiles.
 
@@ -191,8 +195,8 @@ class Half:
         self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
         self.strides: list[Sequence[int] | None] = []
 
-    def source(self) -> str:
-        """The code that Inductor writes, without compiling its kernels."""
+    def dry(self) -> Boxed:
+        """What the code allocates and frees, as a function of tensors without data; its kernels are not compiled."""
         written: list[str] = []
 
         def write(lowering: GraphLowering) -> Any:
@@ -205,8 +209,8 @@ class Half:
             mock.patch.object(GraphLowering, "compile_to_module", write),
             inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
         ):
-            self._compile()
-        return written[0] if written else ""
+            made = self._compile()
+        return _without_kernels(written[0]) if written else made  # a graph without calls is not compiled
 
     def compiled(self) -> Boxed:
         """The compiled code."""
@@ -219,7 +223,7 @@ class Half:
         visible = range(self._results)
         output.meta["user_visible_output_idxs"] = [k for k in visible if isinstance(output.args[0][k], fx.Node)]
         with (
-            inductor_config.patch(allow_buffer_reuse=self._reuse),
+            inductor_config.patch(allow_buffer_reuse=self._reuse, **_PLAIN),
             _compiling(self._inputs),
             TracingContext.report_output_strides() as strides,
         ):
@@ -271,11 +275,8 @@ def inference_code(graph: fx.GraphModule) -> Boxed:
     return made
 
 
-def dry_run(source: str) -> Boxed:
-    """The code that Inductor wrote, to be called on tensors without data: it allocates and frees, and computes nothing.
-
-    Its allocations are such that a `Meter` sees them.
-    """
+def _without_kernels(source: str) -> Boxed:
+    """The code that Inductor wrote, such that a `Meter` sees its allocations, and that nothing is computed."""
     space: dict[str, Any] = {"__name__": "memsched_dry_run"}
     nothing = lambda *args, **kwargs: lambda *args, **kwargs: None  # noqa: E731
     with mock.patch.multiple(AsyncCompile, cpp_pybinding=nothing, cpp=nothing, wait=lambda self, scope: None):
