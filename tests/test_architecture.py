@@ -103,7 +103,7 @@ def test_only_torch_knows_torch(module: str) -> None:
 TORCH = [module for module in MODULES if module.startswith("memsched.torch.")]
 # What the PyTorch package may use of the others: the types, the checks, and the planners through `plan` alone.
 TORCH_MAY_USE = {
-    *("_core", "errors", "planners.registry", "problems", "result", "study.compare", "support"),
+    *("_core", "errors", "planners.call", "planners.registry", "problems", "result", "study.compare", "support"),
     "validation.plan",  # before a plan is run
 }
 

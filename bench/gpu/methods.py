@@ -27,6 +27,7 @@ class Way:
     def __init__(self, forward: Callable[..., Any], around: Callable[[], Any] = contextlib.nullcontext) -> None:
         self.forward, self.around = forward, around
         self.plan: TorchPlan | None = None
+        self.compiled = False  # by our backend
 
 
 def prepare(task: Task, point: Row, plan_file: Path) -> Way:
@@ -57,6 +58,12 @@ def prepare(task: Task, point: Row, plan_file: Path) -> Way:
             plan = TorchPlan.load(plan_file).at(point["budget"], time_limit=point["search"])
             way = Way(plan.apply(task.model))
             way.plan = plan
+            return way
+        case "backend":
+            options = {"budget": point["budget"], "optimizer": task.optimizer, "time_limit": point["search"]}
+            options |= {} if point["reserve"] is None else {"reserve": int(point["reserve"])}
+            way = Way(torch.compile(task.model, backend="memsched", options=options))
+            way.compiled = True
             return way
         case method:
             raise ValueError(method)

@@ -15,6 +15,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "checkpoint_sequential": ("checkpoint_sequential", "#cc79a7", "^"),
     "save_on_cpu": ("save_on_cpu", "#009e73", "D"),
     "compile": ("torch.compile, memory budget", "#e69f00", "P"),
+    "backend": ("memsched in torch.compile", "#56b4e9", "v"),
 }
 OURS = "#0072b2"
 

@@ -9,9 +9,9 @@ from bench.common import Row
 
 # The first of each network and precision, then the rest: a run that is cut short has something of all.
 ROUNDS = (
-    ("plain", "profile", "plan 0.4", "checkpoint", "equal checkpoint"),
-    ("save_on_cpu", "plan 0.03", "plan 0.2", "checkpoint_sequential", "verify"),
-    ("equal save_on_cpu", "equal checkpoint_sequential", "plan 0.6", "plan 0.8"),
+    ("plain", "profile", "plan 0.4", "backend 0.4", "checkpoint", "equal checkpoint", "backend checkpoint"),
+    ("save_on_cpu", "plan 0.03", "backend 0.03", "plan 0.2", "backend 0.2", "checkpoint_sequential", "verify"),
+    ("equal save_on_cpu", "equal checkpoint_sequential", "backend save_on_cpu", "plan 0.6", "plan 0.8"),
 )
 RIVALS = ("checkpoint", "checkpoint_sequential", "save_on_cpu", "compile")
 
@@ -60,19 +60,19 @@ def _point(model: str, precision: str, label: str, rows: Mapping[str, Row]) -> R
         "budget": None,
         "context": 0,
     }
-    if method not in ("plan", "equal", "verify"):
+    if method not in ("plan", "equal", "backend", "verify"):
         return point
     profile = rows.get(f"{model} {precision} profile", {})
     if profile.get("status") != "ok":
         return None
     point["context"] = profile.get("context", 0)
-    if method == "equal":
+    if method == "equal" or setting in RIVALS:
         rival = rows.get(f"{model} {precision} {setting}", {})
         if rival.get("status") != "ok":
             return None
-        return {**point, "method": "plan", "budget": rival["peak"]}
+        return {**point, "method": "plan" if method == "equal" else method, "budget": rival["peak"]}
     plain = rows.get(f"{model} {precision} plain", {})
     most: Any = plain.get("peak") if plain.get("status") == "ok" else profile["predicted_peak"]
     least = profile["min_memory"]
-    fraction = float(setting) if method == "plan" else 0.4
+    fraction = 0.4 if method == "verify" else float(setting)
     return {**point, "budget": int(least + fraction * max(0, most - least))}

@@ -14,6 +14,7 @@ from memsched.support.units import format_bytes, format_seconds
 NAMES = {
     "plain": "no plan",
     "plan": "memsched",
+    "backend": "memsched in torch.compile",
     "checkpoint": "checkpoint per block",
     "checkpoint_sequential": "checkpoint_sequential",
     "save_on_cpu": "save_on_cpu",
@@ -84,7 +85,7 @@ def _all(rows: Sequence[Row]) -> str:
     header = ["method", "budget", "peak", "predicted peak", "time", "predicted time", "over no plan"]
     cells = []
     for row in ran:
-        planned = row["method"] == "plan"
+        planned = row["method"] in ("plan", "backend")
         cells.append(
             [
                 name_of(row),
@@ -104,16 +105,19 @@ def _equal(rows: Sequence[Row]) -> str:
     cells = []
     by_label = {row["label"]: row for row in rows}
     for label, ours in by_label.items():
-        rival = by_label.get(label.removeprefix("equal ")) if label.startswith("equal ") else None
+        kind, _, other = label.partition(" ")
+        rival = by_label.get(other) if kind in ("equal", "backend") else None
         if rival is None:
             continue
         result = [ours["status"], "", ""]
         if ours["status"] == "ok":
             result = [format_seconds(ours["seconds"]), format_bytes(ours["peak"]), _over(ours, rival)]
-        cells.append([name_of(rival), format_bytes(rival["peak"]), format_seconds(rival["seconds"]), *result])
+        cells.append(
+            [name_of(rival), name_of(ours), format_bytes(rival["peak"]), format_seconds(rival["seconds"]), *result]
+        )
     if not cells:
         return ""
-    header = ["rival", "its peak", "its time", "memsched at that budget", "its peak", "time over the rival's"]
+    header = ["rival", "ours", "its peak", "its time", "our time at that budget", "our peak", "time over the rival's"]
     return "At equal memory:\n\n" + table(header, cells)
 
 

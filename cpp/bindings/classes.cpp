@@ -99,19 +99,19 @@ void bind_searches(py::module_& module) {
         "The schedule, and the number of plans simulated.");
     module.def(
         "selective",
-        [](const Graph& graph, const Device& device, std::int64_t moves, std::uint64_t seed,
+        [](const Graph& graph, const Device& device, std::int64_t moves, std::uint64_t seed, bool reorder,
            std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
            const py::object& progress) {
             const std::string text = dump_json(planner, "planner");
             const Chunk cut = to_chunk(chunk);
             const PythonProgress ticker(time_limit, progress);
             std::optional<SelectiveSolution> found =
-                selective(graph, device, device.memory, moves, seed, ticker.progress());
+                selective(graph, device, device.memory, moves, seed, reorder, ticker.progress());
             return found ? std::pair(MaybeSchedule(name_schedule(graph, device.memory, found->steps, text, cut)),
                                      found->evaluations)
                          : std::pair(MaybeSchedule(), std::int64_t{0});
         },
-        "graph"_a, "device"_a, "moves"_a, "seed"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
+        "graph"_a, "device"_a, "moves"_a, "seed"_a, "reorder"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
         "progress"_a = py::none(), "The schedule, or None, and the number of plans built.");
     module.def(
         "superneurons",

@@ -1097,6 +1097,7 @@ def selective(
     device: Device,
     moves: int,
     seed: int,
+    reorder: bool,
     time_limit: float | None,
     planner: _Document | None,
     chunk: _Number | str | None = None,

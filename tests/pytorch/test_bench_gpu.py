@@ -42,7 +42,7 @@ def test_small_networks_on_the_cpu(tmp_path: Path) -> None:
     assert {row["status"] for row in rows} <= {"ok", "infeasible"}, rows
     assert set(by_label) == {label for one in rounds(1, ()) for label in one}
     for row in rows:
-        if row["method"] == "plan" and row["status"] == "ok":
+        if row["method"] in ("plan", "backend") and row["status"] == "ok":
             assert row["peak"] <= row["budget"]
     assert by_label["checkpoint"]["peak"] < by_label["plain"]["peak"]
     report = (tmp_path / "gpu.md").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def measured(rows: dict[str, Any], *, fail: str = "") -> list[str]:
 def test_points_come_in_rounds_and_wait_for_what_they_need() -> None:
     rows: dict[str, Any] = {}
     order = measured(rows)
-    assert order[:5] == ["plain", "profile", "plan 0.4", "checkpoint", "equal checkpoint"]
+    assert order[:5] == ["plain", "profile", "plan 0.4", "backend 0.4", "checkpoint"]
     assert order[-2:] == ["compile 0.5", "equal compile 0.5"]
     assert rows["net fp32 plan 0.4"]["budget"] == 400 + 0.4 * 600
     assert rows["net fp32 equal checkpoint"]["budget"] == 1000

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from memsched.torch.compiled.backend import plans
+from memsched.torch.choose_lanes import trial_lanes
+from memsched.torch.compiled import copies
+from memsched.torch.compiled.plan import CompiledPlan, _Problem
+from memsched.torch.compiled.program import plans
 from memsched.torch.compiled.unit import counted
+from memsched.torch.lanes import Lanes
 from memsched.torch.trial import first_difference, trial_step
 
 
@@ -71,7 +76,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Any]]]] = 
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -104,3 +110,149 @@ def test_a_planned_step_has_the_bits_of_a_plain_one(case: str, options: dict[str
     assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
     small = plan.held.random + plan.held.updates  # reserved, whether they are needed or not
     assert plan.process_bytes(meter.peak) >= 0.99 * plan.result.peak_memory - small
+
+
+@pytest.mark.parametrize("lanes", trial_lanes(torch.device("cpu")).values(), ids=trial_lanes(torch.device("cpu")))
+@pytest.mark.parametrize("case", CASES)
+def test_copies_may_come_at_any_legal_moment(case: str, lanes: Lanes) -> None:
+    """At the latest and at the earliest, with NaN in memory that holds nothing yet or no longer."""
+    build, inputs = CASES[case]
+    torch.manual_seed(0)
+    plain, args = build(), inputs()
+    planned = copy.deepcopy(plain)
+    compiled = torch.compile(planned, backend="memsched", options={"budget": "5%", "bandwidth": "100MB/s"})
+    cpu = torch.device("cpu")
+    before = copies.traffic_on(cpu).lanes
+    traffic = copies.use(cpu, lanes)
+    try:
+        for step in range(3):
+            torch.manual_seed(step)
+            expected = trial_step(plain, plain, args, {}, cpu)
+            with counted(cpu) as meter:
+                torch.manual_seed(step)
+                found = trial_step(planned, compiled, args, {}, cpu)
+            assert first_difference(expected, found) is None
+            plan = plans()[-1]
+            assert plan.result.timeline.bytes_out > 0
+            assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
+        assert 0 < traffic.spare_bytes <= plan.result.timeline.bytes_out  # used in every step again
+    finally:
+        copies.use(cpu, before)
+
+
+class Broken(Transformer):
+    """The same in several graphs: Dynamo breaks after every block."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+            torch._dynamo.graph_break()
+        return nn.functional.cross_entropy(self.head(self.norm(x.flatten(0, 1))), labels.flatten())
+
+
+def compiled_by_block(model: nn.Module, options: dict[str, Any]) -> nn.Module:
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.compile(backend="memsched", options=options)  # type: ignore[union-attr]
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+@pytest.mark.parametrize("budget", ["60%", "80%"])
+@pytest.mark.parametrize(
+    "compiled",
+    [lambda model, options: torch.compile(model, backend="memsched", options=options), compiled_by_block],
+    ids=["graph breaks", "by block"],
+)
+def test_one_plan_spans_all_graphs_of_a_step(
+    budget: str, compiled: Callable[[nn.Module, dict[str, Any]], nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    plain = Broken(64, 4)
+    args = CASES["transformer"][1]()
+    planned = copy.deepcopy(plain)
+    call = compiled(planned, {"budget": budget, "reserve": 1})  # a program of its own
+    for step in range(3):
+        torch.manual_seed(step)
+        expected = trial_step(plain, plain, args, {}, torch.device("cpu"))
+        with counted(torch.device("cpu")) as meter:
+            torch.manual_seed(step)
+            found = trial_step(planned, call, args, {}, torch.device("cpu"))
+        assert first_difference(expected, found) is None
+        if step > 0:  # the first records which graphs there are
+            plan = plans()[-1]
+            assert sum(op["kind"] == "leave" for op in plan.result.problem.ops) >= 4
+            assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
+            assert plan.process_bytes(meter.peak) >= 0.9 * plan.result.peak_memory
+
+
+def planned_once(options: dict[str, Any]) -> CompiledPlan:
+    """The plan of a new capture of the same model."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = conv_net()
+    torch.compile(model, backend="memsched", options=options)(torch.randn(8, 3, 16, 16)).sum().backward()
+    return plans()[-1]
+
+
+def test_a_plan_is_found_again_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", str(tmp_path / "plans"))
+    options = {"budget": "70%", "device": "v100", "reserve": 1}
+    made = planned_once(options)
+    (file,) = (tmp_path / "plans").iterdir()
+
+    def none(*args: Any, **rest: Any) -> None:
+        raise AssertionError("it is planned anew")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Problem, "solved", none)
+        again = planned_once(options)
+    assert again.result.schedule.steps == made.result.schedule.steps
+    assert again.result.makespan == made.result.makespan
+    assert again.result.lower_bound == made.result.lower_bound
+    planned_once({**options, "budget": "71%"})
+    assert len(list((tmp_path / "plans").iterdir())) == 2
+    for damaged in ("", "{}", file.read_text().replace('"run"', '"ran"'), file.read_text().replace("convolution", "x")):
+        file.write_text(damaged)
+        assert planned_once(options).result.schedule.steps == made.result.schedule.steps
+        assert file.read_text() != damaged, "what is damaged is replaced"
+
+
+def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = {"budget": "70%", "device": "v100", "reserve": 2}
+    for place in ("", "/proc/nowhere"):
+        monkeypatch.setenv("MEMSCHED_CACHE", place)
+        assert planned_once(options).result.peak_memory > 0
+
+
+@pytest.mark.parametrize("link", [{}, {"bandwidth": "100MB/s"}], ids=["alone", "with a link"])
+def test_every_size_keeps_the_budget(link: dict[str, Any]) -> None:
+    """The first sizes have plans of their own; later ones follow the plan of larger sizes."""
+    torch.manual_seed(0)
+    plain = Transformer(32, 2)
+    planned = copy.deepcopy(plain)
+    sizes = [(6, 24), *((2 + k % 4, 10 + k) for k in range(12)), (6, 25)]
+    largest = planned_bytes(Transformer(32, 2), (6, 25))
+    budget = int(0.7 * largest)
+    compiled = torch.compile(planned, backend="memsched", options={"budget": budget, **link}, dynamic=True)
+    counts = []
+    for step, shape in enumerate(sizes):
+        args = torch.randint(0, 50, shape), torch.randint(0, 50, shape)
+        torch.manual_seed(step)
+        expected = trial_step(plain, plain, args, {}, torch.device("cpu"))
+        with counted(torch.device("cpu")) as meter:
+            torch.manual_seed(step)
+            found = trial_step(planned, compiled, args, {}, torch.device("cpu"))
+        assert first_difference(expected, found) is None
+        assert plans()[-1].process_bytes(meter.peak) <= budget
+        counts.append(len(plans()))
+    assert counts[9:13] == counts[9:10] * 4, "no more plans"
+    assert counts[13] == counts[12] + 1, "but for a larger size"
+
+
+def planned_bytes(model: nn.Module, shape: tuple[int, int]) -> int:
+    """The peak of a step that keeps everything."""
+    compiled = torch.compile(model, backend="memsched", options={"budget": "100%", "reserve": 3})
+    compiled(torch.randint(0, 50, shape), torch.randint(0, 50, shape)).backward()
+    torch._dynamo.reset()
+    return plans()[-1].result.peak_memory

@@ -20,13 +20,34 @@ from memsched.torch.resident import Resident
 from memsched.torch.torch_plan import TorchPlan
 
 if TYPE_CHECKING:
+    from memsched.torch.compiled.plan import CompiledPlan
+    from memsched.torch.compiled.program import plans
     from memsched.torch.graph_step.plan import StepPlan, plan_step
 
-__all__ = ["CaptureError", "HookedPlan", "Resident", "StepPlan", "TorchPlan", "plan", "plan_step", "profile"]
+__all__ = [
+    "CaptureError",
+    "CompiledPlan",
+    "HookedPlan",
+    "Resident",
+    "StepPlan",
+    "TorchPlan",
+    "plan",
+    "plan_step",
+    "plans",
+    "profile",
+]
+
+# They trace or compile with parts of torch that nothing else here needs, and that take seconds to import.
+_LATER = {
+    "CompiledPlan": "memsched.torch.compiled.plan",
+    "StepPlan": "memsched.torch.graph_step.plan",
+    "plan_step": "memsched.torch.graph_step.plan",
+    "plans": "memsched.torch.compiled.program",
+}
 
 
 def __getattr__(name: str) -> object:
-    """`plan_step` traces with parts of torch that nothing else here needs: they are imported when it is first used."""
-    if name in ("StepPlan", "plan_step"):
-        return getattr(importlib.import_module("memsched.torch.graph_step.plan"), name)
+    """Import what is in `_LATER` when it is first used."""
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'memsched.torch' has no attribute {name!r}")

@@ -292,7 +292,7 @@ void Search::walk(std::int64_t moves, std::uint64_t seed) {
 } // namespace
 
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
-                                           std::uint64_t seed, const Progress& progress) {
+                                           std::uint64_t seed, bool reorder, const Progress& progress) {
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     std::vector<std::unique_ptr<Search>> searches;
     const auto begin = [&](FixedChoices fixed, std::vector<OpId> order) {
@@ -310,7 +310,10 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
             begin(std::move(small), {});
         }
         if (!best().stopped()) {
-            std::vector<std::vector<OpId>> orders = other_orders(graph, progress);
+            std::vector<std::vector<OpId>> orders;
+            if (reorder) {
+                orders = other_orders(graph, progress);
+            }
             for (const std::vector<OpId>& order : orders) {
                 begin(fit_choices(in_order(graph, order), capacity), order);
             }

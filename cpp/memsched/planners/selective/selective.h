@@ -17,9 +17,10 @@ struct SelectiveSolution {
     std::int64_t evaluations = 0; // plans that were built
 };
 
-// moves: changes that the walk tries. budget: bytes, resident included. None if no plan was found. Stops early, with
-// the best so far, when told to; throws Stopped if there is none yet.
+// moves: changes that the walk tries. budget: bytes, resident included. reorder: first runs may come in another order
+// than the listed one. None if no plan was found. Stops early, with the best so far, when told to; throws Stopped if
+// there is none yet.
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
-                                           std::uint64_t seed, const Progress& progress);
+                                           std::uint64_t seed, bool reorder, const Progress& progress);
 
 } // namespace memsched

@@ -34,6 +34,7 @@ def selective(
     chunk: ChunkLike = None,
     moves: int = MOVES,
     seed: int = 0,
+    reorder: bool = True,
     time_limit: float | None = None,
     progress: Progress = None,
 ) -> Result:
@@ -52,6 +53,8 @@ def selective(
         Changes that the search tries; with a time_limit, as many as it allows, and none if that is 0.
     seed : int
         Seed of these changes.
+    reorder : bool
+        Ops may run in another order than the listed one, where their tensors allow it.
     time_limit : float, optional
         Seconds; when they are over, the best plan so far. The default is no limit, and then the plan depends on the
         input alone.
@@ -87,8 +90,9 @@ def selective(
     call = replace(begin(selective, problem, M, beta, device), graph=graph)
     moves = checks.count("moves", moves, 0, 2**62)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
+    checks.flag("reorder", reorder)
     time_limit = checks.time_limit(time_limit)
-    params = {"chunk": chunk, "moves": moves, "seed": seed, "time_limit": time_limit}
+    params = {"chunk": chunk, "moves": moves, "seed": seed, "reorder": reorder, "time_limit": time_limit}
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
@@ -97,6 +101,7 @@ def selective(
         call.device,
         moves if time_limit is None else 0 if time_limit == 0 else 2**62,
         seed,
+        reorder,
         seconds_left(over_at(call.started, time_limit)),
         {"name": "selective", **params},
         chunk,

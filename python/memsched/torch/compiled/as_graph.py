@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ from memsched._core import Graph
 from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.joint import Joint, Operation, tensors
 
-TURN, END = "turn", "end"
-"""Ops that no call of the step is: the caller takes the results and brings gradients; the caller takes gradients."""
+LEAVE, TURN, END = "leave", "turn", "end"
+"""Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
+
+Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,14 @@ class Sizes:
 
     def __init__(self, joint: Joint, values: Sequence[int]) -> None:
         symbols = [node.meta["val"] for node in joint.primals if isinstance(node.meta.get("val"), torch.SymInt)]
-        self._values = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
+        self.values = tuple(values)
+        self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
         self._joint, self._device = joint, joint.device
 
     def number(self, value: Any) -> int:
         """A size, in numbers."""
         if isinstance(value, torch.SymInt):
-            found = value.node.expr.xreplace(self._values)
+            found = value.node.expr.xreplace(self._symbols)
             if not isinstance(found, int) and not found.is_Integer:
                 raise CaptureError(
                     f"a tensor's size, {found}, depends on values that are known only while the step runs"
@@ -111,28 +114,18 @@ def held_storages(joint: Joint) -> set[int]:
     return given | constants | returned
 
 
-def held_by_caller(joint: Joint, sizes: Sizes, static: Sequence[int]) -> Held:
-    """What the step itself tells of the bytes that no plan moves.
-
-    Parameters
-    ----------
-    joint : Joint
-    sizes : Sizes
-    static : sequence of int
-        Positions of the primals that are parameters or buffers.
-    """
-    lasting = {n for k in static if k < len(joint.primals) for n in joint.storages_of(joint.primals[k])}
-    lasting |= {s.number for s in joint.storages if s.base.op == "get_attr"}
-    given = {n for node in joint.primals for n in joint.storages_of(node)} - lasting
+def held_by_caller(joint: Joint, sizes: Sizes) -> Held:
+    """What the graph itself tells of the bytes that no plan moves: all but what it is given."""
+    given = {n for node in joint.primals for n in joint.storages_of(node)}
+    constants = {s.number for s in joint.storages if s.base.op == "get_attr"}
     changed = {n for node in joint.updated for n in joint.storages_of(node)}
 
     def total(numbers: set[int]) -> int:
         return sum(sizes.bytes_of(n) for n in numbers)
 
     return Held(
-        parameters=total(lasting),
-        inputs=total(given),
-        results=total(held_storages(joint) - lasting - given),
+        parameters=total(constants),
+        results=total(held_storages(joint) - given - constants),
         updates=total(changed),
         random=sum(_STATE_BYTES for one in joint.operations if one.random) if joint.device.type == "cpu" else 0,
     )
@@ -141,99 +134,187 @@ def held_by_caller(joint: Joint, sizes: Sizes, static: Sequence[int]) -> Held:
 _STATE_BYTES = 5056  # of the CPU's generator
 
 
-def step_graph(joint: Joint, sizes: Sizes, seconds: Sequence[float], *, resident: int, name: str = "step") -> Graph:
-    """The graph that planners see.
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One run of a captured graph in a step: its forward, and later its backward.
 
-    What the caller holds is resident: its tensors have no bytes, and only order the ops. So have the tensors that keep
-    operations with effects, and those that draw random numbers, in their order.
-
-    Parameters
+    Attributes
     ----------
     joint : Joint
     sizes : Sizes
-    seconds : sequence of float
-        Of each operation.
+    """
+
+    joint: Joint
+    sizes: Sizes
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the gradients that the backward returns."""
+        return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, self.joint.gradients))
+
+
+def step_graph(
+    visits: Sequence[Visit],
+    returns: Sequence[int],
+    seconds: Sequence[Sequence[float]],
+    *,
+    resident: int,
+    name: str = "step",
+) -> Graph:
+    """The graph that planners see: the forwards of all visits, then their backwards.
+
+    What the caller holds is resident: its tensors have no bytes, and only order the ops. So have the tensors that keep
+    operations with effects, and those that draw random numbers, in their order. The gradients of a backward stay with
+    the caller while those after it run, which have them as workspace; so they have in their forward, too.
+
+    Parameters
+    ----------
+    visits : sequence of Visit
+        In the order of their forwards.
+    returns : sequence of int
+        The visits in the order of their backwards.
+    seconds : sequence of sequences of float
+        Of each visit's operations.
     resident : int
         Bytes.
     """
-    held = held_storages(joint)
-    given = {s.number for s in joint.storages if s.writer is None}
-    tangents = list(dict.fromkeys(n for node in joint.tangents for n in joint.storages_of(node)))
-    arriving = [n for n in tangents if n not in held]
-    sources = given - set(arriving)
-    gradients = _storages(joint, joint.gradients)
-    entries: list[dict[str, Any]] = []
-    for storage in joint.storages:
-        if storage.number not in sources:
-            role = "gradient" if storage.number in gradients else "activation"
-            size = 0 if storage.number in held else sizes.bytes_of(storage.number)
-            entries.append({"name": name_of(joint, storage.number), "size": size, "role": role})
-    ops: list[dict[str, Any]] = []
-    chain: str | None = None  # the tensor without bytes that the next operation in order reads
+    parts = [_Part(visit, seconds[k], prefix(k, len(visits))) for k, visit in enumerate(visits)]
+    gathered = 0
+    for k in returns:
+        parts[k].gathered = gathered
+        gathered += visits[k].gradient_bytes
+    ops = [op for part in parts for op in part.forward()]
+    ops += [op for k in returns for op in parts[k].backward()]
+    return Graph([one for part in parts for one in part.tensors], ops, name=name, resident=resident)
 
-    def add(op: Operation) -> None:
-        nonlocal chain
-        reads = [name_of(joint, n) for n in op.reads if n not in sources]
-        writes = [name_of(joint, n) for n in op.writes]
+
+def prefix(visit: int, visits: int) -> str:
+    """What the names of a visit's ops and tensors begin with; nothing if it is the only one."""
+    return f"{visit + 1}/" if visits > 1 else ""
+
+
+def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step], list[Step]]:
+    """The steps that a visit's forward and its backward carry out, of those of a schedule for the whole step.
+
+    Between the two other graphs run. What of this visit is listed there and makes room is done by its forward; a
+    prefetch waits for its backward.
+    """
+    own = prefix(visit, visits)
+    forward: list[Step] = []
+    backward: list[Step] = []
+    here, left = forward, False
+    for step in steps:
+        verb = next(key for key in ("run", "offload", "prefetch", "free") if key in step)
+        name = str(step[verb])
+        if not name.startswith(own):
+            continue
+        name = name[len(own) :]
+        if verb == "run" and name == END:
+            break
+        if verb == "run" and name == LEAVE:
+            left = True
+        elif verb == "run" and name == TURN:
+            here = backward
+        else:
+            if left and verb in ("run", "prefetch"):
+                here = backward
+            here.append({verb: name})
+    return forward, backward
+
+
+class _Part:
+    """What one visit adds to the graph of a step."""
+
+    def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str) -> None:
+        self._visit, self._seconds, self._prefix = visit, seconds, prefix
+        joint = visit.joint
+        self._held = held_storages(joint)
+        tangents = _storages(joint, joint.tangents)
+        self._arriving = [n for n in tangents if n not in self._held]
+        self._sources = {s.number for s in joint.storages if s.writer is None} - set(self._arriving)
+        self._gradients = [n for n in _storages(joint, joint.gradients) if n not in self._sources]
+        self._chain: str | None = None  # the tensor without bytes that the next operation in order reads
+        self._left = ""  # orders the backward after the forward
+        self.gathered = 0  # bytes of the gradients that other backwards have returned before
+        self.tensors = [
+            self._tensor(s.number, "gradient" if s.number in self._gradients else "activation")
+            for s in joint.storages
+            if s.number not in self._sources
+        ]
+
+    def forward(self) -> Iterator[dict[str, Any]]:
+        """Its ops until it returns results to the caller."""
+        joint = self._visit.joint
+        for op in joint.operations:
+            if not op.backward:
+                yield self._op(op)
+        returned = [self._name(n) for n in _storages(joint, joint.results) if n not in self._sources]
+        returned += [self._chain] if self._chain is not None else []
+        self._left = self._order(LEAVE)
+        yield self._point(LEAVE, returned, [self._left])
+
+    def backward(self) -> Iterator[dict[str, Any]]:
+        """Its ops from when gradients arrive until the caller takes those that it computes."""
+        turn = self._order(TURN)
+        yield self._point(TURN, [self._left], [*(self._name(n) for n in self._arriving), turn])
+        for op in self._visit.joint.operations:
+            if op.backward:
+                made = self._op(op)
+                made["reads"].append(turn)
+                yield made
+        yield self._point(END, [self._name(n) for n in self._gradients], [])
+
+    def _op(self, op: Operation) -> dict[str, Any]:
+        reads = [self._name(n) for n in op.reads if n not in self._sources]
+        writes = [self._name(n) for n in op.writes]
         if op.once or op.random:
-            if chain is not None:
-                reads.append(chain)
-            chain = f"after {op.node.name}"
-            entries.append({"name": chain, "size": 0, "role": "activation"})
-            writes.append(chain)
-        workspace = sum(sizes.bytes_of(n) for n in op.writes if n in held) if len(op.writes) > 1 else 0
-        ops.append(
-            {
-                "name": op.node.name,
-                "phase": "bwd" if op.backward else "fwd",
-                "kind": _kind(op.node),
-                "layer": op.number,
-                "reads": reads,
-                "writes": writes,
-                "choices": [{"alg": "plain", "time": seconds[op.number], "workspace": workspace}],
-                "once": op.once,
-            }
-        )
+            reads += [self._chain] if self._chain is not None else []
+            self._chain = self._order(op.node.name)
+            writes.append(self._chain)
+        twice = sum(self._visit.sizes.bytes_of(n) for n in op.writes if n in self._held) if len(op.writes) > 1 else 0
+        return {
+            "name": self._prefix + op.node.name,
+            "phase": "bwd" if op.backward else "fwd",
+            "kind": _kind(op.node),
+            "layer": op.number,
+            "reads": reads,
+            "writes": writes,
+            "choices": [{"alg": "plain", "time": self._seconds[op.number], "workspace": twice + self.gathered}],
+            "once": op.once,
+        }
 
-    for op in joint.operations:
-        if not op.backward:
-            add(op)
-    returned = [name_of(joint, n) for n in _storages(joint, joint.results) if n not in sources]
-    returned += [chain] if chain is not None else []
-    ops.append(_point(TURN, returned, [name_of(joint, n) for n in arriving], len(joint.operations)))
-    turn = f"after {TURN}"
-    entries.append({"name": turn, "size": 0, "role": "activation"})
-    ops[-1]["writes"].append(turn)
-    for op in joint.operations:
-        if op.backward:
-            add(op)
-            ops[-1]["reads"].append(turn)
-    ops.append(_point(END, [name_of(joint, n) for n in gradients if n not in sources], [], len(joint.operations)))
-    return Graph(entries, ops, name=name, resident=resident)
+    def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
+        return {
+            "name": self._prefix + name,
+            "phase": "fwd" if name == LEAVE else "bwd",
+            "kind": name,
+            "layer": len(self._visit.joint.operations),
+            "reads": reads,
+            "writes": writes,
+            "choices": [{"alg": "plain", "time": 0.0, "workspace": self.gathered}],
+            "once": True,
+        }
+
+    def _name(self, storage: int) -> str:
+        return self._prefix + name_of(self._visit.joint, storage)
+
+    def _tensor(self, storage: int, role: str) -> dict[str, Any]:
+        size = 0 if storage in self._held else self._visit.sizes.bytes_of(storage)
+        return {"name": self._name(storage), "size": size, "role": role}
+
+    def _order(self, name: str) -> str:
+        """A new tensor without bytes, which orders what reads it after the op of this name."""
+        made = f"{self._prefix}after {name}"
+        self.tensors.append({"name": made, "size": 0, "role": "activation"})
+        return made
 
 
 def _storages(joint: Joint, nodes: Sequence[Any]) -> list[int]:
     return list(dict.fromkeys(n for node in nodes if isinstance(node, fx.Node) for n in joint.storages_of(node)))
 
 
-def _point(name: str, reads: list[str], writes: list[str], layer: int) -> dict[str, Any]:
-    choices: list[Mapping[str, Any]] = [{"alg": "plain", "time": 0.0, "workspace": 0}]
-    return {
-        "name": name,
-        "phase": "bwd",
-        "kind": name,
-        "layer": layer,
-        "reads": reads,
-        "writes": writes,
-        "choices": choices,
-        "once": True,
-    }
-
-
 def _kind(node: fx.Node) -> str:
     target = node.target
-    return (
-        target.overloadpacket.__name__
-        if isinstance(target, torch._ops.OpOverload)
-        else getattr(target, "__name__", str(target))
-    )
+    if isinstance(target, torch._ops.OpOverload):
+        return target.overloadpacket.__name__
+    return getattr(target, "__name__", str(target))

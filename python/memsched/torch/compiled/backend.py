@@ -8,8 +8,8 @@ from typing import Any
 from torch import fx
 
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import Boxed, compile_joint, python_code
+from memsched.torch.compiled.program import program_of
 from memsched.torch.compiled.unit import Unit
 
 
@@ -33,8 +33,8 @@ def memsched(
         See `Options`.
     """
     asked = read_options(options)
+    program = program_of(asked)
     units: list[Unit] = []
-
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
     decompositions: Mapping[Any, Callable[..., Any]] | None = None
@@ -46,9 +46,9 @@ def memsched(
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
         if prepare is not None:
             prepare(joint)
-        unit = Unit(joint, results, static, asked)
+        unit = Unit(joint, results, static, program)
         units.append(unit)
-        _UNITS.append(unit)
+        program.units.add(unit)
         example = unit.example()
         return example.forward, example.backward
 
@@ -61,11 +61,3 @@ def memsched(
         inference=inference,
         decompositions=decompositions,
     )
-
-
-_UNITS: list[Unit] = []
-
-
-def plans() -> list[CompiledPlan]:
-    """The plans of all captured steps of this process, in the order in which they were made."""
-    return [plan for unit in _UNITS for plan in unit.plans]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from memsched.torch.choose_lanes import lanes_on
-from memsched.torch.lanes import Lanes, as_bytes
+from memsched.torch.lanes import Lanes
 
 
 class Traffic:
@@ -22,50 +22,54 @@ class Traffic:
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
-        self._spare: dict[int, list[tuple[torch.Tensor, Any]]] = {}  # by bytes; with the last copy out of each
-        self._events: dict[int, Any] = {}  # of copies under way, by the address of the storage that they write
+        self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
+        self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
+        self._layouts: dict[int, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}  # of tensors on the host
+
+    @property
+    def spare_bytes(self) -> int:
+        """Of host memory that waits to be used again."""
+        return sum(nbytes * len(spare) for nbytes, spare in self._spare.items())
 
     def offload(self, value: torch.Tensor) -> torch.Tensor:
         """Begin to copy the bytes of a tensor to the host."""
+        self.lanes.begin()
         storage = value.untyped_storage()
-        memory, busy = self._host_memory(storage.nbytes())
-        # A tensor of its own on the same memory: when it is dropped, the memory is spare.
-        host = torch.from_numpy(memory.numpy())
-        event = self.lanes.copy("out", storage, host, [self.lanes.now(), *busy])
+        nbytes = storage.nbytes()
+        spare = self._spare.get(nbytes)
+        memory = spare.pop() if spare else self.lanes.host_memory(nbytes)
+        host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
-        self._events[key] = event
+        self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
+        self._layouts[key] = value.shape, value.stride(), value.dtype
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
 
     def gone(self, value: torch.Tensor, host: torch.Tensor) -> None:
         """Let the computation wait until the copy to the host has ended."""
+        self.lanes.begin()
         self.lanes.wait(self._events[host.untyped_storage()._cdata])
         self.lanes.give_back(value.untyped_storage())
 
-    def prefetch(self, host: torch.Tensor, shape: list[int], stride: list[int], dtype: torch.dtype) -> torch.Tensor:
+    def prefetch(self, host: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor back to the device."""
+        self.lanes.begin()
         storage = self.lanes.allocate(host.numel())
         key = host.untyped_storage()._cdata
-        event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
-        self._events[key] = event
+        self._events[storage._cdata] = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
+        shape, stride, dtype = self._layouts[key]
         value = torch.empty(0, dtype=dtype, device=storage.device)
-        value.set_(storage, 0, shape, stride)
-        self._events[storage._cdata] = event
-        return value
+        return value.set_(storage, 0, shape, stride)
 
-    def arrived(self, value: torch.Tensor) -> torch.Tensor:
-        """Let the computation wait until a tensor is back."""
+    def arrived(self, value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+        """Let the computation wait until a tensor is back; its copy on the host must stay until then."""
+        self.lanes.begin()
         self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
         return value
 
-    def _host_memory(self, nbytes: int) -> tuple[torch.Tensor, list[Any]]:
-        if spare := self._spare.get(nbytes):
-            memory, event = spare.pop()
-            return memory, [event]
-        return self.lanes.host_memory(nbytes), []
-
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
-        self._spare.setdefault(memory.numel(), []).append((memory, self._events.pop(key)))
+        del self._events[key], self._layouts[key]
+        self._spare.setdefault(memory.numel(), []).append(memory)
 
 
 _TRAFFIC: dict[torch.device, Traffic] = {}
@@ -94,16 +98,11 @@ def gone(value: torch.Tensor, host: torch.Tensor) -> None:
     traffic_on(value.device).gone(value, host)
 
 
-def prefetch(
-    host: torch.Tensor, device: torch.device, shape: list[int], stride: list[int], dtype: torch.dtype
-) -> torch.Tensor:
-    """Begin to copy a tensor back to the device."""
-    return traffic_on(device).prefetch(host, shape, stride, dtype)
+def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Begin to copy a tensor back to its device."""
+    return traffic_on(device).prefetch(host)
 
 
-def arrived(value: torch.Tensor) -> torch.Tensor:
+def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
     """Wait until a tensor is back."""
-    return traffic_on(value.device).arrived(value)
-
-
-__all__ = ["Traffic", "arrived", "as_bytes", "gone", "offload", "prefetch", "traffic_on", "use"]
+    return traffic_on(value.device).arrived(value, host)

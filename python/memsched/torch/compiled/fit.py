@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx
 
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support.units import format_bytes, parse_bandwidth
-from memsched.torch.compiled.as_graph import Sizes
+from memsched.torch.compiled.as_graph import Held, Sizes, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, counted_on_fakes, fake_mode, stock_saved, with_sizes
-from memsched.torch.compiled.joint import read_joint
+from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_joint
+from memsched.torch.compiled.plan import CompiledPlan, plan_step
 from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 
@@ -58,16 +57,7 @@ def check_compiled(options: Options, device: torch.device) -> None:
         )
 
 
-def fit(
-    module: fx.GraphModule,
-    results: int,
-    values: Sequence[int],
-    static: Sequence[int],
-    options: Options,
-    *,
-    gradients: int,
-    others: int,
-) -> Fitted:
+def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Held, options: Options) -> Fitted:
     """Plan a joint graph, and compile it, so that the code keeps to the budget.
 
     The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
@@ -75,24 +65,26 @@ def fit(
 
     Parameters
     ----------
-    module : fx.GraphModule
+    joint : Joint
         After `inductor.prepare`.
-    results : int
-        How many of its outputs are the forward's.
-    values : sequence of int
-        Of the inputs that are sizes.
-    static, options, gradients, others
-        As `plan_joint` takes them.
+    sizes : Sizes
+    static : sequence of int
+        Positions of the primals that are parameters or buffers.
+    held : Held
+    options : Options
 
     Raises
     ------
+    InvalidInputError
+        Compiled code cannot do what the options ask for.
     InfeasibleError
         No plan was found whose code keeps to the budget.
     """
-    fitting = _Fitting(module, results, values, static)
+    check_compiled(options, joint.device)
+    fitting = _Fitting(joint, sizes, static)
 
     def planned(options: Options, fused: int) -> CompiledPlan:
-        return plan_joint(*fitting.problem, options, gradients=gradients, others=others, fused=fused)
+        return plan_step([fitting.visit], [0], replace(held, random=0, fused=fused), options)
 
     whole = planned(replace(options, budget="100%"), 0)
     peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
@@ -134,12 +126,12 @@ def fit(
 class _Fitting:
     """A joint graph for one set of sizes, and the code of its plans."""
 
-    def __init__(self, module: fx.GraphModule, results: int, values: Sequence[int], static: Sequence[int]) -> None:
-        self._results, self._values = results, list(values)
-        number = Sizes(read_joint(module, results), values).number
-        sized = with_sizes(module, number)
-        self._joint = read_joint(sized, results, folded_calls(sized, stock_saved(sized, results, static)))
-        self.problem = self._joint, Sizes(self._joint, ()), static
+    def __init__(self, joint: Joint, sizes: Sizes, static: Sequence[int]) -> None:
+        self._results, self._values = len(joint.results), list(sizes.values)
+        sized = with_sizes(joint.module, sizes.number)
+        saved = stock_saved(sized, self._results, static)
+        self._joint = read_joint(sized, self._results, folded_calls(sized, saved))
+        self.visit = Visit(self._joint, Sizes(self._joint, ()))
         self._counted: dict[Any, int] = {}
 
     def counted(self, plan: CompiledPlan, reuse: bool) -> int:
@@ -181,7 +173,7 @@ class _Fitting:
         return Fitted(plan, first, second)
 
     def _rewritten(self, plan: CompiledPlan) -> Rewritten:
-        return rewrite(self._joint, plan.result.schedule.steps)
+        return rewrite(self._joint, *steps_of(plan.result.schedule.steps, 0, 1))
 
     def _forward(self, made: Rewritten, reuse: bool) -> Half:
         return Half(made.forward, self._results, backward=False, reuse=reuse)

@@ -69,6 +69,8 @@ class Joint:
         What the forward and the backward return.
     updated : set of fx.Node
         Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
+    device : torch.device
+        Where most of the bytes are.
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
@@ -82,6 +84,7 @@ class Joint:
     results: list[Any]
     gradients: list[Any]
     updated: set[fx.Node] = field(default_factory=set)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     folded: dict[fx.Node, list[int]] = field(default_factory=dict)
@@ -100,16 +103,6 @@ class Joint:
     def operation_of(self, node: fx.Node) -> int | None:
         """The operation that a node is; None for views, numbers, and what is given."""
         return self._operation_at.get(node)
-
-    @property
-    def device(self) -> torch.device:
-        """Where most of the bytes are."""
-        bytes_on: dict[torch.device, int] = {}
-        for storage in self.storages:
-            for one in tensors(storage.base.meta.get("val")):
-                size = one.untyped_storage().nbytes()
-                bytes_on[one.device] = bytes_on.get(one.device, 0) + (size if isinstance(size, int) else 1)
-        return max(bytes_on, key=lambda device: bytes_on[device], default=torch.device("cpu"))
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -192,7 +185,17 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
             )
         elif node.op != "output":
             raise CaptureError(f"the step calls {node.target} as a {node.op}, which no plan can run again")
+    joint.device = _main_device(joint)
     return joint
+
+
+def _main_device(joint: Joint) -> torch.device:
+    bytes_on: dict[torch.device, int] = {}
+    for storage in joint.storages:
+        for one in tensors(storage.base.meta.get("val")):
+            size = one.untyped_storage().nbytes()
+            bytes_on[one.device] = bytes_on.get(one.device, 0) + (size if isinstance(size, int) else 1)
+    return max(bytes_on, key=lambda device: bytes_on[device], default=torch.device("cpu"))
 
 
 def _add_storages(joint: Joint, node: fx.Node, writer: int | None) -> list[int]:

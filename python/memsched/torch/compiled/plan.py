@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from memsched._core import Device
-from memsched.errors import InfeasibleError
+from memsched._core import Device, Graph, Schedule
+from memsched.errors import InfeasibleError, MemschedError
+from memsched.planners.call import measured
+from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
+from memsched.support.documents import Document, plain
 from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bandwidth, parse_bytes
-from memsched.torch.compiled.as_graph import Held, Sizes, held_by_caller, step_graph
-from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled import cache
+from memsched.torch.compiled.as_graph import LEAVE, Held, Visit, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import above, describe_link
-from memsched.torch.resident import optimizer_bytes
 from memsched.torch.roofline import describe
 from memsched.torch.solve import default_host_memory
 from memsched.validation.plan import validate
@@ -103,56 +107,152 @@ class CompiledPlan:
         return "\n".join(lines)
 
 
-def plan_joint(
-    joint: Joint, sizes: Sizes, static: Sequence[int], options: Options, *, gradients: int, others: int, fused: int = 0
-) -> CompiledPlan:
-    """Plan one captured graph.
+def plan_step(visits: Sequence[Visit], returns: Sequence[int], held: Held, options: Options) -> CompiledPlan:
+    """Plan the step that visits make, or find the plan that was made for the like.
+
+    Processes that train together follow the plan of the first of them, as long as it fits each.
 
     Parameters
     ----------
-    joint, sizes, static
-        As `held_by_caller` takes them.
+    visits, returns
+        As `step_graph` takes them.
+    held : Held
     options : Options
-    gradients : int
-        Bytes of the gradients that its parameters have already.
-    others : int
-        Bytes on the device that are none of this graph's.
-    fused : int
-        As in `Held`.
 
     Raises
     ------
     InfeasibleError
         The budget is too small; `.min_memory` is one that is enough.
     """
-    held = replace(
-        held_by_caller(joint, sizes, static),
-        gradients=gradients,
-        others=others,
-        optimizer=optimizer_bytes(options.optimizer, joint.device),
-        reserve=parse_bytes(options.reserve, "reserve"),
-        fused=fused,
-    )
+    problem = _Problem(visits, returns, held, options)
+    memory = parse_memory(options.budget, problem.graph(problem.untimed), "the budget")
+    key = problem.key(memory, exact=True)
+    document = cache.find(key)
+    plan = problem.usable(document, memory) if document is not None else None
+    if document is None or plan is None:
+        document = problem.solved(memory)
+        plan = problem.adopted(document, memory)
+        cache.keep(key, document)
+    shared = cache.agreed(problem.key(memory, exact=False), document)
+    return plan if shared == document else problem.usable(shared, memory) or plan
+
+
+def plan_carefully(visit: Visit, held: Held, options: Options) -> CompiledPlan:
+    """Plan a visit for about the least memory for which there is a plan."""
+    problem = _Problem([visit], [0], held, options)
+    graph = problem.graph(problem.untimed)
+    least, enough = min_memory(graph), peak_memory(graph)
+    best = problem.solved(enough, moves=0)
+    for _ in range(_HALVINGS):
+        middle = (least + enough) // 2
+        try:
+            best, enough = problem.solved(middle, moves=0), middle
+        except InfeasibleError:
+            least = middle
+    return problem.adopted(best, enough)
+
+
+_HALVINGS = 6
+
+
+class _Problem:
+    """A step to be planned."""
+
+    def __init__(self, visits: Sequence[Visit], returns: Sequence[int], held: Held, options: Options) -> None:
+        self._visits, self._returns, self._held, self._options = visits, returns, held, options
+
+    @property
+    def untimed(self) -> list[list[float]]:
+        return [[0.0] * len(visit.joint.operations) for visit in self._visits]
+
+    def graph(self, seconds: Sequence[Sequence[float]]) -> Graph:
+        return step_graph(self._visits, self._returns, seconds, resident=self._held.total)
+
+    def key(self, memory: int, *, exact: bool) -> str:
+        options = self._options
+        asked = {
+            "memory": memory if exact else options.budget,
+            "device": options.device if options.device != "here" else _device_name(self._visits[0].joint.device),
+            "bandwidth": options.bandwidth,
+            "host_memory": options.host_memory,
+            "planner": options.planner,
+            "time_limit": options.time_limit,
+            "threads": torch.get_num_threads(),
+        }
+        return cache.key_of(self.graph(self.untimed), asked, exact=exact)
+
+    def solved(self, memory: int, **rest: Any) -> Document:
+        """A plan, as the cache keeps it."""
+        options = self._options
+        seconds, source, link = _times_of(self._visits, options)
+        graph, device = self.graph(seconds), _device(memory, link, options)
+        try:
+            if options.planner == "selective":  # the order in which several graphs run is the caller's
+                reorder = len(self._visits) == 1
+                plan, limit = PLANNERS["selective"].plan, options.time_limit
+                result = plan(graph, device=device, time_limit=limit, reorder=reorder, **rest)
+            else:
+                result = plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
+        except InfeasibleError as error:
+            raise InfeasibleError(
+                f"the budget of {format_bytes(device.memory)} is too small for the step: "
+                f"{format_bytes(self._held.total)} are held by the caller, and {error}",
+                error.min_memory,
+            ) from None
+        return {
+            "format": cache.FORMAT,
+            "seconds": seconds,
+            "source": source,
+            "device": device.to_json(),
+            "planner": result.planner,
+            "params": plain(result.params),
+            "steps": list(result.schedule.steps),
+        }
+
+    def usable(self, document: Document, memory: int) -> CompiledPlan | None:
+        """A plan from a cache or another process; None if it is none for this step, or does not fit."""
+        try:
+            return self.adopted(document, memory)
+        except (MemschedError, TypeError, ValueError, LookupError):
+            return None
+
+    def adopted(self, document: Document, memory: int) -> CompiledPlan:
+        """The plan of a document, simulated and validated for this step and budget."""
+        began = time.perf_counter()
+        planner = str(document["planner"])
+        seconds, steps = document["seconds"], document["steps"]
+        device = Device.from_json({**document["device"], "memory": memory})
+        graph = self.graph(seconds)
+        schedule = Schedule(steps, budget=memory, graph=graph.name, planner={"name": planner})
+        result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
+        validate(result)
+        return CompiledPlan(result, self._held, str(document["source"]))
+
+
+def bytes_left(result: Result) -> int:
+    """Bytes that a plan of one visit has on the device when its forward returns, besides what the caller holds."""
+    graph = result.problem
+    assert isinstance(graph, Graph)
+    size = {one["name"]: one["size"] for one in graph.tensors}
+    writes = {op["name"]: op["writes"] for op in graph.ops}
+    here: set[str] = set()
+    for step in result.schedule.steps:
+        if step.get("run") == LEAVE:
+            break
+        here |= {*writes.get(step.get("run"), ()), *([step["prefetch"]] if "prefetch" in step else [])}
+        here.discard(step.get("free"))
+    return sum(size[name] for name in here)
+
+
+def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[float]], str, Link | None]:
+    """The seconds of each visit's operations, where they come from, and the link to the host."""
+    on = visits[0].joint.device
     if options.device == "here":
-        seconds = measured_seconds(joint, sizes)
-        source = f"measured on {_device_name(joint.device)}"
-        link = measure_link(joint.device) if options.bandwidth is None and joint.device.type == "cuda" else None
-    else:
-        chip, link = machine(options.device)
-        seconds = modelled_seconds(joint, sizes, chip)
-        source = describe(chip)
-    graph = step_graph(joint, sizes, seconds, resident=held.total)
-    device = _device(parse_memory(options.budget, graph, "the budget"), link, options)
-    try:
-        result = plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
-    except InfeasibleError as error:
-        raise InfeasibleError(
-            f"the budget of {format_bytes(device.memory)} is too small for the step: {format_bytes(held.total)} are "
-            f"held by the caller, and {error}",
-            error.min_memory,
-        ) from None
-    validate(result)
-    return CompiledPlan(result, held, source)
+        link = measure_link(on) if options.bandwidth is None and on.type == "cuda" else None
+        found = [measured_seconds(visit.joint, visit.sizes) for visit in visits]
+        return found, f"measured on {_device_name(on)}", link
+    chip, link = machine(options.device)
+    return [modelled_seconds(visit.joint, visit.sizes, chip) for visit in visits], describe(chip), link
 
 
 def _device(memory: int, link: Link | None, options: Options) -> Device:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,8 @@ from torch import fx
 
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
-from memsched.torch.compiled.as_graph import END, TURN, Sizes, held_storages, name_of
+from memsched.torch.compiled.as_graph import Sizes, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint, tensors
-
-Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Rewritten:
     saved: int
 
 
-def rewrite(joint: Joint, steps: Iterable[Step], sizes: Sizes | None = None) -> Rewritten:
+def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None = None) -> Rewritten:
     """Write the graphs of forward and backward.
 
     Each run of an op is a node, each run after the first a copied node; a tensor is gone after its last reader, so a
@@ -46,33 +45,33 @@ def rewrite(joint: Joint, steps: Iterable[Step], sizes: Sizes | None = None) -> 
     Parameters
     ----------
     joint : Joint
-    steps : iterable of dict
-        Of a schedule for the joint graph's `step_graph`.
+    forward, backward : sequence of dict
+        Steps of a schedule, as `steps_of` gives them.
     sizes : Sizes, optional
         The graphs are for these sizes alone; without, sizes stay symbols.
     """
-    return _Writer(joint, list(steps), sizes).write()
+    return _Writer(joint, forward, backward, sizes).write()
 
 
 class _Writer:
-    def __init__(self, joint: Joint, steps: Sequence[Step], sizes: Sizes | None) -> None:
-        self._joint, self._steps, self.sizes = joint, steps, sizes
+    def __init__(self, joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None) -> None:
+        self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
         self.held = held_storages(joint)
         self._operations = {op.node.name: op for op in joint.operations}
         self._storages = {name_of(joint, s.number): s.number for s in joint.storages}
-        runs = [step["run"] for step in steps if "run" in step]
-        self._again = {name for name in runs if runs.count(name) > 1} if len(set(runs)) < len(runs) else set()
+        runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
+        self._again = {name for name, count in runs.items() if count > 1}
         self._states: dict[str, Any] = {}  # of the generators, before a random operation's first run
 
     def write(self) -> Rewritten:
         joint = self._joint
-        turn = next(k for k, step in enumerate(self._steps) if step.get("run") == TURN)
         forward, backward = _Half(joint, self), _Half(joint, self)
         sizes = [node for node in joint.primals if is_size(node)]
         for node in joint.primals:
             forward.values[node] = forward.placeholder(node)
-        for step in self._steps[:turn]:
+        for step in self._forward:
             forward.take(step)
+        forward._await(list(forward.coming))
         results = [forward.value(node) for node in joint.results]
 
         for node in sizes:
@@ -81,13 +80,12 @@ class _Writer:
         backward.saved_from(forward, saved)
         places: list[fx.Node] = []  # the arriving gradients are the last placeholders
         for node in joint.tangents:
-            backward.values[node] = backward.placeholder(node)
-            places.append(backward.values[node])
+            places.append(backward.placeholder(node))
+            backward._set(node, places[-1])
         backward.first_argument = places[0] if places else None
-        for step in self._steps[turn + 1 :]:
-            if step.get("run") == END:  # the caller takes the gradients
-                break
+        for step in self._backward:
             backward.take(step)
+        backward._await(list(backward.coming))
         gradients = [backward.value(node) for node in joint.gradients]
         forward.graph.output((*results, *saved, *(forward.values[node] for node in sizes)))
         backward.graph.output(tuple(gradients))
@@ -121,6 +119,8 @@ class _Half:
     """By storage, its copy on the host."""
     leaving: dict[int, Any] = field(default_factory=dict)
     """By storage, the value whose copy to the host may be under way."""
+    coming: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """By storage, the value that is on its way back, and its copy on the host."""
     forward: _Half | None = None
     saved: list[Any] = field(default_factory=list)
     first_argument: Any = None
@@ -148,20 +148,19 @@ class _Half:
             return
         base = self.joint.storages[storage].base
         if verb == "offload":
+            self._await([storage])
             source = self._whole(storage)
             self.away[storage] = self._call(copies.offload, (source,), base)
             self.leaving[storage] = source
         elif verb == "prefetch":
-            like = self._holder(storage).meta["val"]
-            shape, stride = ([self._known(n) for n in sizes] for sizes in (like.shape, like.stride()))
-            layout = (like.device, shape, stride, like.dtype)
-            fetched = self._call(copies.prefetch, (self._host_copy(storage), *layout), base)
-            self._put(storage, self._call(copies.arrived, (fetched,), base))
+            host = self._host_copy(storage)
+            self.coming[storage] = self._call(copies.prefetch, (host, self.joint.device), base), host
         elif verb == "free":
+            self._await([storage])
             if storage in self.leaving:
                 self._call(copies.gone, (self.leaving.pop(storage), self.away[storage]), None)
-            self._forget(storage)
-            if storage not in self.writer.held:
+            if storage not in self.writer.held:  # what the caller holds stays
+                self._forget(storage)
                 self.freed.add(storage)
         else:
             raise InternalError(f"a schedule of a captured step has a step {step}")
@@ -169,6 +168,7 @@ class _Half:
     def run(self, op: Any) -> None:
         """Write an operation, and take its results apart."""
         node = op.node
+        self._await(op.reads)
         args, kwargs = fx.map_arg((node.args, node.kwargs), self.value)
         target = node.target
         again = op.random and self.writer.runs_again(node.name)
@@ -193,7 +193,9 @@ class _Half:
             return node
         if node in self.values:
             return self.values[node]
-        example = self._known(node.meta.get("val", self))
+        example = node.meta.get("val", self)
+        if isinstance(example, torch.SymInt) and self.writer.sizes is not None:
+            return self.writer.sizes.number(example)
         if example is None or isinstance(example, bool | int | float | str | torch.device | torch.dtype):
             return example
         if node.op == "get_attr":
@@ -203,11 +205,6 @@ class _Half:
             return self._from_forward(node)
         self._set(node, self._copy(node))
         return self.values[node]
-
-    def _known(self, example: Any) -> Any:
-        """A size in numbers, where the graph is for one set of them."""
-        sizes = self.writer.sizes
-        return sizes.number(example) if sizes is not None and isinstance(example, torch.SymInt) else example
 
     def module(self) -> fx.GraphModule:
         self.graph.lint()
@@ -256,8 +253,12 @@ class _Half:
                 return user
         raise InternalError(f"nothing reads {base.name}")
 
-    def _put(self, storage: int, value: Any) -> None:
-        self._set(self._holder(storage), value)
+    def _await(self, storages: Iterable[int]) -> None:
+        """What is on its way from the host must be there now."""
+        for storage in storages:
+            if storage in self.coming:
+                like = self.joint.storages[storage].base
+                self._set(self._holder(storage), self._call(copies.arrived, self.coming.pop(storage), like))
 
     def _set(self, node: fx.Node, value: Any) -> None:
         self.values[node] = value
@@ -294,10 +295,3 @@ class _Half:
 def is_size(node: fx.Node) -> bool:
     """Whether a primal is a size and no tensor."""
     return isinstance(node.meta.get("val"), torch.SymInt)
-
-
-def everything_kept(joint: Joint) -> list[Step]:
-    """The steps of a plan that runs each operation once and frees nothing early."""
-    forward = [op.node.name for op in joint.operations if not op.backward]
-    backward = [op.node.name for op in joint.operations if op.backward]
-    return [{"run": name} for name in (*forward, TURN, *backward)]

@@ -1,67 +1,71 @@
-"""One captured graph of a step: its plans, and the forward and backward that follow them."""
+"""One captured graph of a step: the forward and the backward that follow its plans."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from memsched.torch.compiled.as_graph import Sizes
+from memsched.torch.compiled.as_graph import Sizes, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
-from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_joint
+from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, python_code
-from memsched.torch.compiled.rewrite import Rewritten, everything_kept, rewrite
+from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
+
+if TYPE_CHECKING:
+    from memsched.torch.compiled.program import Program
+
+_SERIAL = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Code that follows one plan.
+    """Code that follows a plan.
 
     Attributes
     ----------
     plan : CompiledPlan
+    serial : int
+        Later versions have larger ones.
     forward, backward : callable
-    marker : Tensor
-        Saved for the backward, which finds the version by it.
     """
 
     plan: CompiledPlan
+    serial: int
     forward: Boxed
     backward: Boxed
-    marker: torch.Tensor
+
+    @property
+    def kept(self) -> int:
+        """Bytes that the plan has on the device between the forward of this visit and its backward."""
+        return bytes_left(self.plan.result)
 
 
 class Unit:
-    """A joint graph with a plan for each set of sizes that it meets.
+    """A joint graph, and code for each plan that it is a part of.
 
     Parameters
     ----------
     module, results, static
         As AOTAutograd gives them to its partitioner.
-    options : Options
+    program : Program
+        Chooses the plan of each call.
     """
 
-    def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], options: Options) -> None:
+    def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], program: Program) -> None:
         self.joint: Joint = read_joint(module, results)
-        self.static = tuple(static)
-        self.options = options
-        if options.mode == "inductor":
-            from memsched.torch.compiled.fit import check_compiled  # Inductor takes seconds to import
-
-            check_compiled(options, self.joint.device)
+        self.static = frozenset(k for k in static if k < len(self.joint.primals))
+        self.serial = next(_SERIAL)
         self.versions: list[Version] = []
-        self._found: dict[Any, Version] = {}
-
-    @property
-    def plans(self) -> list[CompiledPlan]:
-        """One for each set of sizes that it has met."""
-        return [version.plan for version in self.versions]
+        self._program = program
+        self._code: dict[str, tuple[Boxed, Boxed]] = {}
+        self._general: dict[int, int] = {}
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
@@ -69,69 +73,51 @@ class Unit:
         It hands on whatever tensors a forward saves. What it would note of each, at its place, is left out: the places
         differ from plan to plan.
         """
-        made = rewrite(self.joint, everything_kept(self.joint))
+        forward, backward = (
+            [{"run": op.node.name} for op in self.joint.operations if op.backward is late] for late in (False, True)
+        )
+        made = rewrite(self.joint, forward, backward)
         (output,) = made.forward.graph.find_nodes(op="output")
         results, returned = len(self.joint.results), output.args[0]
         output.args = ((*returned[:results], *returned[results + made.saved :]),)
         return made
 
     def forward(self, args: list[Any]) -> Sequence[Any]:
-        """Run the forward of the plan for these sizes."""
-        version = self._version(args)
-        results = len(self.joint.results)
+        """Run the forward of the plan that the program chooses."""
+        number, marker = self._program.enter(self, args)
         with _counting():
-            found = version.forward(args)
-        return [*found[:results], version.marker, *found[results:]]
+            found = self.versions[number].forward(args)
+        results = len(self.joint.results)
+        self._program.left(found[:results])
+        return [*found[:results], marker, *found[results:]]
 
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
-        version = self.versions[int(args.pop(sizes))]
+        number, visit = args.pop(sizes).tolist()
+        self._program.returned(visit)
         with _counting():
-            return version.backward(args)
+            return self.versions[number].backward(args)
 
-    def _version(self, args: Sequence[Any]) -> Version:
-        values = tuple(one for one in args if isinstance(one, int))
-        gradients = sum(_gradient_bytes(one) for one in args)
-        key = values, gradients > 0
-        if key not in self._found:
-            plan, forward, backward = self._code(args, values, gradients)
-            version = Version(plan, forward, backward, torch.tensor(len(self.versions)))
-            self._found[key] = version
-            self.versions.append(version)
-        return self._found[key]
+    def for_all_sizes(self, version: int) -> int:
+        """The version that follows the same plan with any sizes."""
+        if version not in self._general:
+            self._general[version] = self.add(self.versions[version].plan, 0, 1, None)
+        return self._general[version]
 
-    def _code(self, args: Sequence[Any], values: Sequence[int], gradients: int) -> tuple[CompiledPlan, Boxed, Boxed]:
-        others = self._others(args, gradients)
-        if self.options.mode == "inductor":
-            from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
+    def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes | None) -> int:
+        """Write the code of a visit of a plan, for some sizes or for all; its number among the versions."""
+        forward, backward = steps_of(plan.result.schedule.steps, visit, visits)
+        key = str((sizes and sizes.values, forward, backward))
+        if key not in self._code:
+            made = rewrite(self.joint, forward, backward, sizes)
+            self._code[key] = python_code(made.forward), python_code(made.backward)
+        return self.add_code(plan, *self._code[key])
 
-            fitted = fit(
-                self.joint.module,
-                len(self.joint.results),
-                values,
-                self.static,
-                self.options,
-                gradients=gradients,
-                others=others,
-            )
-            return fitted.plan, fitted.forward, fitted.backward
-        sizes = Sizes(self.joint, values)
-        plan = plan_joint(self.joint, sizes, self.static, self.options, gradients=gradients, others=others)
-        made = rewrite(self.joint, plan.result.schedule.steps, sizes)
-        return plan, python_code(made.forward), python_code(made.backward)
-
-    def _others(self, args: Sequence[Any], gradients: int) -> int:
-        """Bytes on the device that are none of this graph's."""
-        device = self.joint.device
-        if device.type == "cuda":
-            storages = {
-                one.untyped_storage()._cdata: one.untyped_storage().nbytes()
-                for one in args
-                if isinstance(one, torch.Tensor) and one.device == device
-            }
-            return max(0, torch.cuda.memory_allocated(device) - sum(storages.values()) - gradients)
-        return 0
+    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed) -> int:
+        """Add code that was compiled for a plan; its number among the versions."""
+        self.versions.append(Version(plan, next(_SERIAL), forward, backward))
+        return len(self.versions) - 1
 
 
 _METERS: list[Meter] = []
@@ -153,10 +139,3 @@ def counted(device: torch.device) -> Iterator[Meter]:
         yield meter
     finally:
         _METERS.remove(meter)
-
-
-def _gradient_bytes(value: Any) -> int:
-    """Bytes of the gradient that a parameter has."""
-    if not isinstance(value, torch.Tensor) or not value.is_leaf or value.grad is None:
-        return 0
-    return int(value.grad.untyped_storage().nbytes())

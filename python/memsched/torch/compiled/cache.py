@@ -1,0 +1,88 @@
+"""Plans of captured steps, kept on disk and shared between processes, found by what they were made for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memsched._core import Graph, __version__
+from memsched.errors import MemschedError
+from memsched.support.documents import Document, check_keys, read_document, write_document
+
+FORMAT = "memsched-compiled/1"
+_KEYS = ("seconds", "source", "device", "planner", "params", "steps")
+
+
+def folder() -> Path | None:
+    """Where plans are kept: $MEMSCHED_CACHE, or memsched/plans among the user's caches. None if it is set and empty."""
+    given = os.environ.get("MEMSCHED_CACHE")
+    if given is not None:
+        return Path(given) if given else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memsched" / "plans"
+
+
+def key_of(graph: Graph, asked: Mapping[str, Any], *, exact: bool) -> str:
+    """What a plan was made for, as a digest: the graph without times, and what was asked.
+
+    Parameters
+    ----------
+    graph : Graph
+    asked : dict
+        Plain values.
+    exact : bool
+        Resident bytes count, too. Processes that train together differ in them and still follow one plan.
+    """
+    document = graph.to_json()
+    for op in document["ops"]:
+        for choice in op["choices"]:
+            choice["time"] = 0.0
+    if not exact:
+        document["resident"] = 0
+    known = {"memsched": __version__, "torch": torch.__version__, "asked": dict(asked), "graph": document}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def find(key: str) -> Document | None:
+    """The plan of this key on disk; None if there is none that can be read."""
+    place = folder()
+    path = place / f"{key}.json" if place is not None else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        return checked(read_document(path, FORMAT))
+    except (MemschedError, OSError):
+        return None
+
+
+def keep(key: str, document: Document) -> None:
+    """Keep a plan on disk, if that is possible."""
+    place = folder()
+    if place is None:
+        return
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        write_document(place / f"{key}.json", document)
+    except (MemschedError, OSError):
+        return  # a cache that cannot be written is none
+
+
+def agreed(key: str, document: Document) -> Document:
+    """The plan of the process that was first with this key, among all that train together."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return document
+    store = distributed.distributed_c10d._get_default_store()
+    text = store.compare_set(f"memsched/{key}", "", json.dumps(document))
+    return checked(json.loads(text))
+
+
+def checked(document: Document) -> Document:
+    """A document of this format, as far as its keys go; its plan is simulated before it is used."""
+    check_keys(document, "a cached plan", _KEYS)
+    return document

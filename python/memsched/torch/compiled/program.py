@@ -1,0 +1,262 @@
+"""The captured graphs that run in one process under one budget, and the plan that spans them."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from memsched.errors import InfeasibleError
+from memsched.support.units import parse_bytes
+from memsched.torch.compiled.as_graph import Held, Sizes, Visit, held_by_caller
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
+from memsched.torch.compiled.unit import Unit
+from memsched.torch.resident import optimizer_bytes
+
+Key = tuple[int, tuple[int, ...], bool]
+"""A unit by its number, the sizes that it is called with, and whether its parameters have gradients already."""
+
+
+Path = tuple[Key, ...]
+"""The calls of a step up to one of them."""
+
+_MOST_SHAPES = 8
+_MOST_ALONE = 4
+
+
+@dataclass(slots=True)
+class _Call:
+    """A forward of the present step, and what it was seen to be given and to return."""
+
+    unit: weakref.ref[Unit]
+    values: tuple[int, ...]
+    version: int = 0
+    recorded: bool = False
+    given: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Of each storage that it was given, bytes, and whether it lasts."""
+    gradients: dict[int, int] = field(default_factory=dict)
+    """Of each storage of a gradient that a parameter had before, bytes."""
+    results: dict[int, int] = field(default_factory=dict)
+
+
+class Program:
+    """What the graphs under one budget do, step by step.
+
+    A step is what runs until no backward is due any more. The first time that several graphs run in a step, each is
+    planned by itself, with what the others hold; when the step is over, one plan spans them all, and the next steps
+    follow it.
+
+    A graph that has met many sizes follows, for others, the plan of larger ones.
+
+    Parameters
+    ----------
+    options : Options
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
+        self._calls: list[_Call] = []
+        self._returns: list[int] = []
+        self._path: Path = ()
+        self._due = 0  # backwards that may still run
+        self._planned: dict[Path, int] = {}  # the version for the last call of a path
+        self._spanned: set[Path] = set()
+        self._known: set[Path] = set()  # calls that need not be looked at again
+        self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
+        self._identities = _Identities()
+
+    def enter(self, unit: Unit, args: Sequence[Any]) -> tuple[int, torch.Tensor]:
+        """Choose the version of a forward, and make the marker by which its backward is found."""
+        if self._due == 0:
+            self._end_step()
+        values = tuple(one for one in args if isinstance(one, int))
+        key = (unit.serial, values, any(_gradient(args[k]) is not None for k in unit.static))
+        call = _Call(weakref.ref(unit), values)
+        self._path = (*self._path, key)
+        if self._path not in self._known:
+            self._record(call, unit, args)
+        if self._path not in self._planned:
+            self._planned[self._path] = self._alone(unit, call, key)
+        call.version = self._planned[self._path]
+        self._calls.append(call)
+        marker = torch.tensor([call.version, len(self._calls) - 1])
+        self._due += 1
+        weakref.finalize(marker.untyped_storage(), Program._dropped, weakref.ref(self)).atexit = False
+        return call.version, marker
+
+    def left(self, results: Iterable[Any]) -> None:
+        """The forward that entered last has these results."""
+        call = self._calls[-1]
+        if call.recorded:
+            call.results = {
+                self._identities.of(one.untyped_storage()): one.untyped_storage().nbytes()
+                for one in results
+                if isinstance(one, torch.Tensor)
+            }
+
+    def returned(self, visit: int) -> None:
+        """The backward of a visit begins."""
+        if visit < len(self._calls):
+            self._returns.append(visit)
+
+    @staticmethod
+    def _dropped(program: weakref.ref[Program]) -> None:
+        alive = program()
+        if alive is not None:
+            alive._due -= 1
+
+    def _record(self, call: _Call, unit: Unit, args: Sequence[Any]) -> None:
+        """Note what a forward is given."""
+        call.recorded = True
+        for k, one in enumerate(args):
+            if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
+                storage, gradient = one.untyped_storage(), _gradient(one)
+                call.given[self._identities.of(storage)] = storage.nbytes(), k in unit.static
+                if gradient is not None:
+                    storage = gradient.untyped_storage()
+                    call.gradients[self._identities.of(storage)] = storage.nbytes()
+
+    def _end_step(self) -> None:
+        """Plan the step that is over, if several graphs ran in it for the first time."""
+        calls, path, returns = self._calls, self._path, self._returns
+        self._calls, self._path, self._returns = [], (), []
+        prefixes = {path[: k + 1] for k in range(len(path))}
+        units = [unit for call in calls if (unit := call.unit()) is not None]
+        spans = self._options.mode == "eager"  # compiled graphs are planned one by one
+        if spans and len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
+            if not all(call.recorded for call in calls):
+                self._known -= prefixes  # the next such step is looked at
+                return
+            self._span(units, calls, path, returns)
+            self._spanned.add(path)
+        self._known |= prefixes
+
+    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, returns: Sequence[int]) -> None:
+        """One plan for all graphs of a step."""
+        visits = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in zip(units, calls, strict=True)]
+        once = list(dict.fromkeys(returns))
+        order = once + [k for k in reversed(range(len(calls))) if k not in once]
+        plan = plan_step(visits, order, self._held(calls, visits), self._options)
+        for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
+            self._planned[path[: k + 1]] = unit.add(plan, k, len(calls), visit.sizes)
+
+    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+        """A version for a graph that no plan spans yet."""
+        eager = self._options.mode == "eager"
+        if eager and not self._calls and (larger := self._larger(unit, key)) is not None:
+            return larger
+        found = self._alone_of.setdefault(key, [])
+        if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
+            return found[-1]
+        visit = Visit(unit.joint, Sizes(unit.joint, call.values))
+        held = self._held([*self._calls, call], [visit])
+        if unit.joint.device.type != "cuda":  # whose allocator knows
+            held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
+        if not eager:
+            from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
+
+            fitted = fit(unit.joint, visit.sizes, sorted(unit.static), held, self._options)
+            found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
+            return found[-1]
+        try:
+            if len(found) == _MOST_ALONE - 1:
+                plan = plan_carefully(visit, held, self._options)
+            else:
+                plan = plan_step([visit], [0], held, self._options)
+        except InfeasibleError:
+            if not self._calls:
+                raise
+            plan = plan_carefully(visit, held, self._options)
+        found.append(unit.add(plan, 0, 1, visit.sizes))
+        return found[-1]
+
+    def _larger(self, unit: Unit, key: Key) -> int | None:
+        """For a graph that has met many sizes, a version of a plan for larger ones, if there is one."""
+        serial, values, gradients = key
+        met = [
+            (other[1], versions[0])
+            for other, versions in self._alone_of.items()
+            if other[0] == serial and other[2] == gradients and versions
+        ]
+        if len(met) < _MOST_SHAPES:
+            return None
+        fit = [one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True))]
+        return unit.for_all_sizes(min(fit)[1]) if fit else None
+
+    def _kept(self, call: _Call) -> int:
+        """Bytes that the plan of an earlier forward keeps for its backward."""
+        unit = call.unit()
+        return unit.versions[call.version].kept if unit is not None else 0
+
+    def _held(self, calls: Sequence[_Call], visits: Sequence[Visit]) -> Held:
+        """What is resident in a step of these calls, of which the last ones are these visits."""
+        given: dict[int, tuple[int, bool]] = {}
+        results: dict[int, int] = {}
+        gradients: dict[int, int] = {}
+        for call in calls:
+            given |= call.given
+            results |= call.results
+            gradients |= call.gradients
+        own = [held_by_caller(visit.joint, visit.sizes) for visit in visits]
+        if not calls[-1].results:  # they are not there yet
+            results[-1] = own[-1].results
+        device = visits[0].joint.device
+        others = 0
+        if device.type == "cuda":
+            known = sum(size for size, _ in given.values()) + sum(gradients.values())
+            others = max(0, torch.cuda.memory_allocated(device) - known)
+        return Held(
+            parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
+            inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
+            results=sum(size for key, size in results.items() if key not in given or not given[key][1]),
+            updates=sum(one.updates for one in own),
+            random=sum(one.random for one in own),
+            gradients=sum(gradients.values()),
+            others=others,
+            optimizer=optimizer_bytes(self._options.optimizer, device),
+            reserve=parse_bytes(self._options.reserve, "reserve"),
+        )
+
+
+def _gradient(value: Any) -> torch.Tensor | None:
+    """The gradient that a parameter has."""
+    return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
+
+
+class _Identities:
+    """A number for each storage that is alive; addresses are used again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._next = itertools.count()
+
+    def of(self, storage: torch.UntypedStorage) -> int:
+        """The number of a storage."""
+        key = storage._cdata
+        if key not in self._numbers:
+            self._numbers[key] = next(self._next)
+            weakref.finalize(storage, self._numbers.pop, key, None).atexit = False
+        return self._numbers[key]
+
+
+_PROGRAMS: dict[Options, Program] = {}
+
+
+def program_of(options: Options) -> Program:
+    """The program of a budget: it is the whole process's, so graphs with the same options share it."""
+    if options not in _PROGRAMS:
+        _PROGRAMS[options] = Program(options)
+    return _PROGRAMS[options]
+
+
+def plans() -> list[CompiledPlan]:
+    """The plans that captured graphs of this process follow, in the order in which they were made."""
+    versions = [one for program in _PROGRAMS.values() for unit in program.units for one in unit.versions]
+    found = [version.plan for version in sorted(versions, key=lambda version: version.serial)]
+    return list({id(plan): plan for plan in found}.values())

@@ -1,0 +1,66 @@
+"""Compiled steps on CUDA's streams, by a stand-in that finds races."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from memsched.torch.compiled import copies, unit
+from memsched.torch.compiled.program import plans
+from memsched.torch.cuda_lanes import CudaLanes
+from memsched.torch.trial import first_difference, trial_step
+from pytorch.fake_cuda import FakeCuda
+from pytorch.test_compiled import CASES
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    before = copies.traffic_on(CPU).lanes
+    copies.use(CPU, CudaLanes(CPU))
+    torch._dynamo.reset()
+    yield fake
+    copies.use(CPU, before)
+    torch._dynamo.reset()
+
+
+def trained(case: str, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, steps: int = 3) -> None:
+    """Train as planned, on streams that are watched from the second step on, and compare the bits."""
+    build, inputs = CASES[case]
+    torch.manual_seed(0)
+    plain, args = build(), inputs()
+    planned = copy.deepcopy(plain)
+    compiled = torch.compile(planned, backend="memsched", options={"budget": "5%", "bandwidth": "100MB/s"})
+    for step in range(steps):
+        torch.manual_seed(step)
+        expected = trial_step(plain, plain, args, {}, CPU)
+        torch.manual_seed(step)
+        found = trial_step(planned, compiled, args, {}, CPU)
+        assert first_difference(expected, found) is None
+        monkeypatch.setattr(unit, "_METERS", [cuda])
+    assert plans()[-1].result.timeline.bytes_out > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_copies_of_compiled_steps_have_no_race(case: str, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(case, cuda, monkeypatch)
+    assert cuda.races == []
+    assert {name for name, _, _ in cuda.log} == {"compute", "stream 1", "stream 2"}
+
+
+@pytest.mark.parametrize("broken", ["gone", "arrived"])
+def test_a_wait_that_is_missing_is_a_race(broken: str, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing: dict[str, Callable[..., Any]] = {
+        "gone": lambda traffic, value, host: None,
+        "arrived": lambda traffic, value, host: value,
+    }
+    monkeypatch.setattr(copies.Traffic, broken, missing[broken])
+    trained("convolutions", cuda, monkeypatch)
+    assert cuda.races
