@@ -302,6 +302,13 @@ def page(rows: Sequence[dict[str, str]]) -> str:
             for row in planned
             if float(row["ratio"]) > 1.02
         ),
+        *(
+            f"- {row['model']}, {row['solver']} at {row['budget']}: our measured peak is "
+            f"{int(row['our peak']) - int(row['stock peak']):,} bytes above the budget. Operations that Inductor does "
+            "not compile have scratch memory inside, which nothing foretells; the option `reserve` is for it"
+            for row in planned
+            if int(row["our peak"]) > int(row["stock peak"])
+        ),
         f"- Compiling takes {min(seconds):.0f} to {max(seconds):.0f} s here: the code of every plan that is tried is "
         "written, and that of the last is compiled.",
         "- Nothing is offloaded, and only the CPU has been tried.",
