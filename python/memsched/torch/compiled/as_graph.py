@@ -39,6 +39,8 @@ class Held:
         States of random number generators, kept for operations that run again.
     reserve : int
         What the caller asked for.
+    fused : int
+        What a compiler holds at the peak beyond the tensors of the plan; below 0 where it stores less.
     """
 
     parameters: int = 0
@@ -50,6 +52,7 @@ class Held:
     others: int = 0
     random: int = 0
     reserve: int = 0
+    fused: int = 0
 
     @property
     def total(self) -> int:

@@ -9,7 +9,7 @@ from torch import fx
 
 from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.private import DynamoSignal, compile_joint, python_code
+from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
 from memsched.torch.compiled.program import program_of
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
@@ -36,10 +36,20 @@ def memsched(
     options : dict
         See `Options`.
     """
-    program = program_of(read_options(options))
+    asked = read_options(options)
+    program = program_of(asked)
     units: list[Unit] = []
+    prepare: Callable[[fx.GraphModule], None] | None = None
+    inference: Callable[[fx.GraphModule], Boxed] = python_code
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None
+    if asked.mode == "inductor":
+        from memsched.torch.compiled import inductor  # which takes seconds to import
+
+        prepare, inference, decompositions = inductor.prepare, inductor.inference_code, inductor.decompositions()
 
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if prepare is not None:
+            prepare(joint)
         unit = Unit(joint, results, static, program)
         units.append(unit)
         program.units.add(unit)
@@ -53,7 +63,8 @@ def memsched(
             partition=partition,
             forward=lambda: units[0].forward,
             backward=lambda: units[0].backward,
-            inference=python_code,
+            inference=inference,
+            decompositions=decompositions,
         )
     except DynamoSignal:
         raise

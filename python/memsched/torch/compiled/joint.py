@@ -78,6 +78,8 @@ class Joint:
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
+    folded : dict
+        Calls that each reader makes anew, with the storages that they need.
     """
 
     module: fx.GraphModule
@@ -91,11 +93,17 @@ class Joint:
     strides_differ: bool = False
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
+    folded: dict[fx.Node, list[int]] = field(default_factory=dict)
     _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example
     _operation_at: dict[fx.Node, int] = field(default_factory=dict)
 
     def storages_of(self, node: fx.Node) -> list[int]:
-        """The storages in which the value of a node lies; none where it is no tensor."""
+        """The storages in which the value of a node lies; none where it is no tensor.
+
+        A call that is folded into its readers has none of its own: it needs those of what it reads.
+        """
+        if node in self.folded:
+            return self.folded[node]
         return [self._storage_at[address(one)] for one in tensors(node.meta.get("val"))]
 
     def operation_of(self, node: fx.Node) -> int | None:
@@ -120,7 +128,7 @@ def is_number(node: fx.Node) -> bool:
     return node.op == "call_function" and "val" in node.meta and not any(True for _ in tensors(node.meta["val"]))
 
 
-def read_joint(module: fx.GraphModule, results: int) -> Joint:
+def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] | None = None) -> Joint:
     """Find operations and storages of a joint graph.
 
     Parameters
@@ -129,6 +137,9 @@ def read_joint(module: fx.GraphModule, results: int) -> Joint:
         Its placeholders are named primals_* and tangents_*, its nodes carry examples without data in meta["val"].
     results : int
         How many of its outputs are the forward's.
+    folded : set of fx.Node, optional
+        For a compiler that fuses: calls that it makes anew in each reader, which so cost nothing and store nothing.
+        Random operations then run once.
 
     Raises
     ------
@@ -157,6 +168,10 @@ def read_joint(module: fx.GraphModule, results: int) -> Joint:
         if node.op in ("placeholder", "get_attr"):
             _add_storages(joint, node, None)
         elif node.op == "call_function":
+            if folded is not None and node in folded:
+                needed = (s for source in node.all_input_nodes for s in joint.storages_of(source))
+                joint.folded[node] = list(dict.fromkeys(needed))
+                continue
             if not _is_operation(joint, node):
                 continue
             number = len(joint.operations)
@@ -170,8 +185,8 @@ def read_joint(module: fx.GraphModule, results: int) -> Joint:
                     reads=reads,
                     writes=writes,
                     backward=node in behind or place[node] > last,
-                    once=_has_effect(node),
-                    random=_is_random(node),
+                    once=_has_effect(node) or (folded is not None and _is_random(node)),
+                    random=folded is None and _is_random(node),
                 )
             )
         elif node.op != "output":

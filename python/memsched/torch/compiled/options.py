@@ -28,7 +28,8 @@ class Options:
         Device memory of the whole process: "6GiB", bytes, or "50%": half of the way from the least that any plan
         without recomputation needs to the peak of the plain step.
     mode : str
-        "eager": the operations of plain PyTorch, with the same bits. "inductor": compiled by Inductor.
+        "eager": the operations of plain PyTorch, with the same bits. "inductor": compiled by Inductor, on the CPU,
+        without offloading, and each captured graph with a plan of its own.
     device : str
         "here": times are measured on the device of the model. A machine such as "a100:pcie4": they are modelled.
     bandwidth : str or float, optional

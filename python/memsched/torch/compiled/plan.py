@@ -40,6 +40,7 @@ _HELD = {
     "random": "states of random number generators",
     "others": "whatever else was on the device",
     "reserve": "reserve",
+    "fused": "buffers of compiled code that are no tensors of the plan",
 }
 
 
@@ -55,16 +56,24 @@ class CompiledPlan:
         What is resident, split by what it is for.
     times : str
         Where the times come from: measured, or a model.
+    compiled : int, optional
+        The peak of compiled code, which may hold more than the tensors of the plan, or less.
     """
 
     result: Result
     held: Held
     times: str
+    compiled: int | None = None
+
+    @property
+    def peak_memory(self) -> int:
+        """Of the whole process, in bytes."""
+        return self.result.peak_memory if self.compiled is None else self.compiled
 
     def process_bytes(self, counted: int) -> int:
         """The bytes of the whole process, of which a meter counted those that were allocated during the step."""
         held = self.held
-        return counted + held.total - held.results - held.updates - held.random
+        return counted + held.total - held.results - held.updates - held.random - held.fused
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
@@ -77,7 +86,7 @@ class CompiledPlan:
             "memory",
             f"  budget        {format_bytes(result.schedule.budget)}",
             f"  without plan  {format_bytes(peak_memory(result.problem))}",
-            f"  with plan     {format_bytes(timeline.peak_memory)}",
+            f"  with plan     {format_bytes(self.peak_memory)}",
             f"  resident      {format_bytes(self.held.total)}, of which",
             *(f"    {format_bytes(count):>10}  {_HELD[name]}" for name, count in self.held.parts().items() if count),
             "",

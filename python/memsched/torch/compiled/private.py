@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
@@ -14,7 +13,7 @@ from torch.fx.graph import _BoxedCodeGen
 
 from memsched.torch.compiled.calls import cheapen
 
-__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "python_code"]
+__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""
@@ -31,6 +30,7 @@ def compile_joint(
     forward: Callable[[], Boxed],
     backward: Callable[[], Boxed],
     inference: Callable[[fx.GraphModule], Boxed],
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Callable[..., Any]:
     """Compile what Dynamo captured: AOTAutograd traces forward and backward, and calls what runs them.
 
@@ -44,6 +44,8 @@ def compile_joint(
         Give the functions that run in place of the examples which `partition` returned.
     inference : callable
         Gives the function for a graph without a backward.
+    decompositions : dict, optional
+        Operations that are traced as others.
     """
 
     def split(
@@ -61,6 +63,7 @@ def compile_joint(
         bw_compiler=lambda graph, example: boxed(backward()),
         inference_compiler=lambda graph, example: boxed(inference(graph)),
         partition_fn=split,
+        decompositions=decompositions,
     )
     with functorch_config.patch(donated_buffer=False):
         compiled: Callable[..., Any] = backend(module, inputs)
@@ -86,3 +89,8 @@ def python_code(module: fx.GraphModule) -> Boxed:
     if real_recompile is not None:
         real_recompile()
     return type(module).forward.__get__(module)
+
+
+def graph_inputs(module: fx.GraphModule) -> list[Any]:
+    """Examples of the placeholders of a graph."""
+    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]

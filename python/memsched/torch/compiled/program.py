@@ -143,7 +143,8 @@ class Program:
         self._calls, self._path, self._returns = [], (), []
         prefixes = {path[: k + 1] for k in range(len(path))}
         units = [unit for call in calls if (unit := call.unit()) is not None]
-        if len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
+        spans = self._options.mode == "eager"  # compiled graphs are planned one by one
+        if spans and len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
             if not all(call.recorded for call in calls):
                 self._known -= prefixes  # the next such step is looked at
                 return
@@ -162,7 +163,8 @@ class Program:
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
-        if not self._calls and (larger := self._larger(unit, key)) is not None:
+        eager = self._options.mode == "eager"
+        if eager and not self._calls and (larger := self._larger(unit, key)) is not None:
             return larger
         found = self._alone_of.setdefault(key, [])
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
@@ -171,6 +173,12 @@ class Program:
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
+        if not eager:
+            from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
+
+            fitted = fit(unit.joint, visit.sizes, sorted(unit.static), held, self._options)
+            found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
+            return found[-1]
         try:
             if len(found) == _MOST_ALONE - 1:
                 plan = plan_carefully(visit, held, self._options)

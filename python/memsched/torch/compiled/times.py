@@ -27,42 +27,62 @@ _measured: dict[Any, tuple[float, bool]] = {}  # by operation, shapes and device
 def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
     """Of each operation, on made-up values on its device; operations that are alike are timed once.
 
-    An operation that cannot, or should not, run on made-up values counts as one pass over the bytes that it touches.
+    An operation that cannot, or should not, run on made-up values counts as one pass over the bytes that it touches. A
+    call that is folded into its readers adds to each only what it takes beyond such a pass.
     """
     found = []
     devices = [joint.device] if joint.device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
         for op in joint.operations:
-            seconds, differs = _tried(op, sizes)
-            found.append(seconds)
+            seconds, differs = _tried(op.node, sizes) if not op.once else (_one_pass(op.node, sizes), False)
+            found.append(seconds + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
             joint.strides_differ |= differs
     return found
 
 
-def _tried(op: Operation, sizes: Sizes) -> tuple[float, bool]:
+def _tried(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:
     """The seconds of an operation, and whether its results lie otherwise than traced."""
-    guess = sum(sizes.bytes_of(n) for n in (*op.reads, *op.writes)) / _TOUCHED
-    if not _can_be_tried(op):
-        return guess, False
-    key = _key(op.node, sizes)
+    if not _can_be_tried(node):
+        return _one_pass(node, sizes), False
+    key = _key(node, sizes)
     if key not in _measured:
         try:
-            _measured[key] = _time(op.node, sizes)
+            _measured[key] = _time(node, sizes)
         except Exception:  # of any kind, as values may be out of a range
-            _measured[key] = guess, False
+            _measured[key] = _one_pass(node, sizes), False
     return _measured[key]
 
 
-def _can_be_tried(op: Operation) -> bool:
-    """Whether made-up values do no harm: effects, other processes that wait, and kernels that trust what they read."""
-    target = op.node.target
-    if op.once:
-        return False
+def _can_be_tried(node: fx.Node) -> bool:
+    """Whether made-up values do no harm: some kernels trust what they read, and nobody knows those of users."""
+    target = node.target
     if is_foreign(target):
-        read = [one for node in op.node.all_input_nodes for one in tensors(node.meta.get("val"))]
+        read = [one for source in node.all_input_nodes for one in tensors(source.meta.get("val"))]
         return all(one.dtype.is_floating_point for one in read)
     names = [one.name for one in target._schema.arguments] if isinstance(target, torch._ops.OpOverload) else []
     return not any("workspace" in name or "reserve" in name for name in names)
+
+
+def _into(joint: Joint, op: Operation) -> set[fx.Node]:
+    """The calls that are folded into an operation."""
+    found: set[fx.Node] = set()
+    front = list(op.node.all_input_nodes)
+    while front:
+        node = front.pop()
+        if node in joint.folded and node not in found:
+            found.add(node)
+            front += node.all_input_nodes
+    return found
+
+
+def _beyond_a_pass(node: fx.Node, sizes: Sizes) -> float:
+    return max(0.0, _tried(node, sizes)[0] - _one_pass(node, sizes))
+
+
+def _one_pass(node: fx.Node, sizes: Sizes) -> float:
+    """Seconds for the bytes that an operation touches."""
+    touched = (one for source in (node, *node.all_input_nodes) for one in tensors(source.meta.get("val")))
+    return sum(sizes.number(one.numel()) * one.element_size() for one in touched) / _TOUCHED
 
 
 def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float]:

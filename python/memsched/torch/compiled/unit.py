@@ -114,7 +114,11 @@ class Unit:
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), python_code(made.backward)
-        self.versions.append(Version(plan, next(_SERIAL), *self._code[key]))
+        return self.add_code(plan, *self._code[key])
+
+    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed) -> int:
+        """Add code that was compiled for a plan; its number among the versions."""
+        self.versions.append(Version(plan, next(_SERIAL), forward, backward))
         return len(self.versions) - 1
 
 

@@ -1,0 +1,196 @@
+"""Plans for steps that Inductor compiles: what its code holds is counted, and planned again until it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.support.units import format_bytes, parse_bandwidth
+from memsched.torch.compiled.as_graph import Held, Sizes, Visit, steps_of
+from memsched.torch.compiled.fused import folded_calls
+from memsched.torch.compiled.inductor import Half, counted_on_fakes, fake_mode, stock_saved, with_sizes
+from memsched.torch.compiled.joint import Joint, read_joint
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan, plan_step
+from memsched.torch.compiled.private import Boxed
+from memsched.torch.compiled.rewrite import Rewritten, rewrite
+
+_ROUNDS = 6
+_CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not improved
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A plan, and its compiled code.
+
+    Attributes
+    ----------
+    plan : CompiledPlan
+        With the peak of the code.
+    forward, backward : callable
+    """
+
+    plan: CompiledPlan
+    forward: Boxed
+    backward: Boxed
+
+
+def check_compiled(options: Options, device: torch.device) -> None:
+    """Refuse what compiled code cannot do yet.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if options.bandwidth is not None and parse_bandwidth(options.bandwidth, "bandwidth") > 0:
+        raise InvalidInputError(
+            f"bandwidth is {options.bandwidth!r}, but compiled code cannot offload yet; "
+            'say {"bandwidth": 0}, or {"mode": "eager"}'
+        )
+    if device.type != "cpu":
+        raise InvalidInputError(
+            f'mode "inductor" has been tried on the CPU only, and the step is on {device}; say {{"mode": "eager"}}'
+        )
+
+
+def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Held, options: Options) -> Fitted:
+    """Plan a joint graph, and compile it, so that the code keeps to the budget.
+
+    The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
+    tensors, or less, is resident in the next plan.
+
+    Parameters
+    ----------
+    joint : Joint
+        After `inductor.prepare`.
+    sizes : Sizes
+    static : sequence of int
+        Positions of the primals that are parameters or buffers.
+    held : Held
+    options : Options
+
+    Raises
+    ------
+    InvalidInputError
+        Compiled code cannot do what the options ask for.
+    InfeasibleError
+        No plan was found whose code keeps to the budget.
+    """
+    check_compiled(options, joint.device)
+    fitting = _Fitting(joint, sizes, static)
+
+    def planned(options: Options, fused: int) -> CompiledPlan:
+        return plan_step([fitting.visit], [0], replace(held, random=0, fused=fused), options)
+
+    whole = planned(replace(options, budget="100%"), 0)
+    peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
+    fused, tried = min(peaks) - whole.result.peak_memory, set[int]()
+    best: tuple[CompiledPlan, bool] | None = None
+    least = 0
+    for _ in range(_ROUNDS):
+        try:
+            plan = planned(options, fused)
+        except InfeasibleError:
+            if best is None:
+                raise
+            break
+        budget = plan.result.schedule.budget
+        options = replace(options, budget=budget)
+        peak, reuse = fitting.peak(plan, budget)
+        better = best is None or plan.result.makespan < best[0].result.makespan
+        if peak <= budget and better:
+            best = replace(plan, compiled=peak), reuse
+        found = peak - (plan.result.peak_memory - fused)
+        if peak <= budget and (peak >= _CLOSE * budget or not plan.result.recomputed or found == fused):
+            break
+        least = min(least, peak) if least else peak
+        tried.add(fused)
+        fused = found
+        if fused in tried:  # plans that are alike, and not alike to the compiler
+            if best is not None:
+                break
+            fused = max(tried) + (peak - budget)
+    if best is None:
+        raise InfeasibleError(
+            f"the budget of {format_bytes(int(options.budget))} is too small for compiled code: the least that was "
+            f"found needs {format_bytes(least)}",
+            least,
+        )
+    return fitting.compiled(*best)
+
+
+class _Fitting:
+    """A joint graph for one set of sizes, and the code of its plans."""
+
+    def __init__(self, joint: Joint, sizes: Sizes, static: Sequence[int]) -> None:
+        self._results, self._values = len(joint.results), list(sizes.values)
+        sized = with_sizes(joint.module, sizes.number)
+        saved = stock_saved(sized, self._results, static)
+        self._joint = read_joint(sized, self._results, folded_calls(sized, saved))
+        self.visit = Visit(self._joint, Sizes(self._joint, ()))
+        self._counted: dict[Any, int] = {}
+
+    def counted(self, plan: CompiledPlan, reuse: bool) -> int:
+        """The most bytes that the code of a plan allocates."""
+        key = repr(plan.result.schedule.steps), reuse
+        if key not in self._counted:
+            made = self._rewritten(plan)
+            forward = self._forward(made, reuse)
+            first = forward.dry()  # it knows the strides of what it saves only now
+            self._counted[key] = self._count(first, self._backward(made, forward, reuse).dry())
+        return self._counted[key]
+
+    def peak(self, plan: CompiledPlan, budget: int) -> tuple[int, bool]:
+        """The peak of the whole process, and whether the code lets buffers take the place of freed ones.
+
+        Stock does, which is faster; it usually holds more, and so it is done where that fits.
+        """
+        without = plan.process_bytes(self.counted(plan, False))
+        if without > budget / _CLOSE:
+            return without, False
+        with_it = plan.process_bytes(self.counted(plan, True))
+        return (with_it, True) if with_it <= max(budget, without) else (without, False)
+
+    def compiled(self, plan: CompiledPlan, reuse: bool) -> Fitted:
+        """The code of a plan."""
+        made = self._rewritten(plan)
+        half = self._forward(made, reuse)
+        forward = half.compiled()
+        backward = self._backward(made, half, reuse).compiled()
+        sizes = self._values
+
+        def first(args: list[Any]) -> Sequence[Any]:
+            return [*forward(args), *sizes]
+
+        def second(args: list[Any]) -> Sequence[Any]:
+            del args[: len(sizes)]
+            return backward(args)
+
+        return Fitted(plan, first, second)
+
+    def _rewritten(self, plan: CompiledPlan) -> Rewritten:
+        return rewrite(self._joint, *steps_of(plan.result.schedule.steps, 0, 1))
+
+    def _forward(self, made: Rewritten, reuse: bool) -> Half:
+        return Half(made.forward, self._results, backward=False, reuse=reuse)
+
+    def _backward(self, made: Rewritten, forward: Half, reuse: bool) -> Half:
+        saved = forward.strides[self._results :] if forward.strides else ()
+        return Half(made.backward, len(self._joint.gradients), strides=saved, backward=True, reuse=reuse)
+
+    def _count(self, forward: Boxed, backward: Boxed) -> int:
+        given = [node.meta["val"] for node in self._joint.primals]
+        arriving = [node.meta["val"] for node in self._joint.tangents]
+
+        def step() -> object:
+            out = list(forward(list(given)))
+            results, args = out[: self._results], out[self._results :]
+            del out
+            args += [torch.empty_like(one) for one in arriving]
+            return results, backward(args)
+
+        return counted_on_fakes(step, fake_mode((*given, *arriving)))

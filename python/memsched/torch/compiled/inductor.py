@@ -1,0 +1,299 @@
+"""The parts of Inductor that are not public, in one place: its passes, what it fuses, and its compiler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch._dynamo import compiled_autograd
+from torch._dynamo.convert_frame import compile_lock
+from torch._functorch import config as functorch_config
+from torch._functorch import partitioners
+from torch._functorch.compile_utils import fx_graph_cse
+from torch._guards import TracingContext, tracing
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import BoxedBool
+from torch._inductor.virtualized import V
+from torch._subclasses import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+from memsched.torch.compiled.private import Boxed, graph_inputs
+from memsched.torch.meter import Meter
+
+READS_OF_SHARED = inductor_config.realize_reads_threshold
+READS_OF_ANY = inductor_config.realize_acc_reads_threshold or inductor_config.realize_cpu_acc_reads_threshold
+"""A value with more reads than this is stored: one with several readers, and any."""
+
+
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """The operations that Inductor traces as others."""
+    table: Mapping[Any, Callable[..., Any]] = select_decomp_table()
+    return table
+
+
+def prepare(joint: fx.GraphModule) -> None:
+    """What Inductor does to a joint graph before it is split, in place."""
+    inputs = graph_inputs(joint)
+    with V.set_fake_mode(fake_mode(inputs)):
+        compile_fx._recursive_joint_graph_passes(joint, skip_invoke_subgraph=True, input_device=_device(inputs))
+    joint.graph.eliminate_dead_code()
+    joint.graph = fx_graph_cse(joint.graph)
+    joint.recompile()
+
+
+def with_sizes(module: fx.GraphModule, number: Callable[[Any], int]) -> fx.GraphModule:
+    """A copy of a graph without symbols.
+
+    Parameters
+    ----------
+    module : fx.GraphModule
+    number : callable
+        The number that a size is.
+    """
+    made = _copied(module)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = []
+    with torch.no_grad(), mode:
+        for one in graph_inputs(module):
+            if isinstance(one, torch.Tensor):
+                shape, stride = ([number(n) for n in sizes] for sizes in (one.shape, one.stride()))
+                inputs.append(torch.empty_strided(shape, stride, dtype=one.dtype, device=one.device))
+            else:
+                inputs.append(number(one) if isinstance(one, torch.SymInt) else one)
+    with torch.no_grad():
+        FakeTensorProp(made, mode).propagate_dont_convert_inputs(*inputs)
+    for node, one in zip(made.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        node.meta["val"] = one
+    return made
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    output = graph.graph_copy(module.graph, copies)
+    (old,) = module.graph.find_nodes(op="output")
+    graph.output(output).meta = dict(old.meta)
+    for node, copy in copies.items():
+        copy.meta = dict(node.meta)
+    return fx.GraphModule(module, graph)
+
+
+def stock_saved(joint: fx.GraphModule, results: int, static: Sequence[int]) -> set[str]:
+    """The names of the values that Inductor's own split of a joint graph keeps for the backward."""
+    copied = _copied(joint)
+    with functorch_config.patch(cse=False, activation_memory_budget=1.0):
+        _, backward = partitioners.min_cut_rematerialization_partition(
+            copied, (), num_fwd_outputs=results, static_lifetime_input_indices=list(static)
+        )
+    return {node.name for node in backward.graph.find_nodes(op="placeholder")}
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether Inductor can compute each element of a call's result where it is read."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return torch.Tag.pointwise in target.tags or target.overloadpacket in _ELEMENTS
+
+
+def is_costly(node: fx.Node) -> bool:
+    """Whether Inductor stores the result, rather than compute it in each of several readers."""
+    return getattr(node.target, "overloadpacket", None) in _COSTLY
+
+
+def is_fusible(node: fx.Node) -> bool:
+    """Whether Inductor generates the code of a call itself, so that what it reads need not be stored."""
+    return is_pointwise(node) or getattr(node.target, "overloadpacket", None) in _REDUCTIONS
+
+
+_aten, _prims = torch.ops.aten, torch.ops.prims
+_ELEMENTS = {
+    _aten.clone,
+    _aten._to_copy,
+    _aten.where,
+    _aten.full,
+    _aten.full_like,
+    _aten.zeros,
+    _aten.zeros_like,
+    _aten.ones,
+    _aten.ones_like,
+    _aten.scalar_tensor,
+    _aten.arange,
+    _aten.expand,
+    _aten.reshape,
+    _prims.convert_element_type,
+    _prims.iota,
+    _prims.broadcast_in_dim,
+    _prims.inductor_lookup_seed,
+    _prims.inductor_random,
+    _prims.inductor_randint,
+}
+_COSTLY = {_aten.exp, _aten.log, _aten.log10, _aten.log1p, _aten.log2, _aten.sigmoid, _aten.tanh}
+_REDUCTIONS = {
+    _aten.sum,
+    _aten.mean,
+    _aten.amax,
+    _aten.amin,
+    _aten.any,
+    _aten.argmax,
+    _aten.argmin,
+    _aten.var,
+    _aten.var_mean,
+    _aten.prod,
+    _prims.sum,
+    _prims.var,
+    _prims.prepare_softmax_online,
+}
+
+
+# The code is Python that allocates each buffer by itself, and nothing runs while it is written.
+_PLAIN = {"cpp_wrapper": False, "memory_planning": False, "max_autotune": False}
+
+
+class Half:
+    """A graph of a forward or a backward that Inductor compiles.
+
+    Parameters
+    ----------
+    graph : fx.GraphModule
+        Its placeholders carry examples.
+    results : int
+        How many of its outputs the caller sees, so that their strides are fixed.
+    backward : bool
+    reuse : bool
+        Let it put a buffer where a freed one was, though that memory is then held in between.
+    strides : sequence, optional
+        Of the first placeholders, where another half decides them; None at a place leaves it.
+
+    Attributes
+    ----------
+    strides : list
+        Of the outputs, once its code is written.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        results: int,
+        *,
+        backward: bool,
+        reuse: bool,
+        strides: Sequence[Sequence[int] | None] = (),
+    ) -> None:
+        self._graph, self._results, self._backward, self._reuse = graph, results, backward, reuse
+        examples = graph_inputs(graph)
+        known = [*strides, *[None] * (len(examples) - len(strides))]
+        self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
+        self.strides: list[Sequence[int] | None] = []
+
+    def dry(self) -> Boxed:
+        """What the code allocates and frees, as a function of tensors without data; its kernels are not compiled."""
+        written: list[str] = []
+
+        def write(lowering: GraphLowering) -> Any:
+            code, _ = lowering.codegen()
+            written.append(code.value)
+            return SimpleNamespace(call=lambda args: None)
+
+        with (
+            compile_lock,
+            mock.patch.object(GraphLowering, "compile_to_module", write),
+            inductor_config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+        ):
+            made = self._compile()
+        return _without_kernels(written[0]) if written else made  # a graph without calls is not compiled
+
+    def compiled(self) -> Boxed:
+        """The compiled code."""
+        with compile_lock:
+            return self._compile()
+
+    def _compile(self) -> Boxed:
+        graph = self._graph
+        (output,) = graph.graph.find_nodes(op="output")
+        visible = range(self._results)
+        output.meta["user_visible_output_idxs"] = [k for k in visible if isinstance(output.args[0][k], fx.Node)]
+        with (
+            inductor_config.patch(allow_buffer_reuse=self._reuse, **_PLAIN),
+            _compiling(self._inputs),
+            TracingContext.report_output_strides() as strides,
+        ):
+            made: Boxed = compile_fx.compile_fx_inner(
+                graph, self._inputs, cudagraphs=BoxedBool(False), is_backward=self._backward
+            )
+        self.strides = list(strides or ())
+        return made
+
+
+@contextlib.contextmanager
+def _compiling(inputs: Sequence[Any]) -> Iterator[None]:
+    mode = fake_mode(inputs)
+    with (
+        torch.no_grad(),
+        torch._C._DisableAutocast(),
+        compiled_autograd._disable(),
+        V.set_fake_mode(mode),
+        tracing(TracingContext(mode)),
+    ):
+        yield
+
+
+def fake_mode(inputs: Sequence[Any]) -> FakeTensorMode | None:
+    """In which examples were made."""
+    return next((one.fake_mode for one in inputs if hasattr(one, "fake_mode")), None)
+
+
+def _device(inputs: Sequence[Any]) -> torch.device | None:
+    return next((one.device for one in inputs if isinstance(one, torch.Tensor)), None)
+
+
+def _laid_out(example: Any, strides: Sequence[int] | None) -> Any:
+    if strides is None or not isinstance(example, torch.Tensor) or tuple(strides) == example.stride():
+        return example
+    with example.fake_mode:
+        return torch.empty_strided(example.shape, strides, dtype=example.dtype, device=example.device)
+
+
+def inference_code(graph: fx.GraphModule) -> Boxed:
+    """A graph without a backward, compiled as Inductor does."""
+    inputs = graph_inputs(graph)
+    with V.set_fake_mode(fake_mode(inputs)):
+        graph = compile_fx._recursive_joint_graph_passes(graph, input_device=_device(inputs))
+    (output,) = graph.graph.find_nodes(op="output")
+    output.meta["user_visible_output_idxs"] = [k for k, one in enumerate(output.args[0]) if isinstance(one, fx.Node)]
+    with V.set_fake_mode(fake_mode(inputs)):
+        made: Boxed = compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
+    return made
+
+
+def _without_kernels(source: str) -> Boxed:
+    """The code that Inductor wrote, such that a `Meter` sees its allocations, and that nothing is computed."""
+    space: dict[str, Any] = {"__name__": "memsched_dry_run"}
+    nothing = lambda *args, **kwargs: lambda *args, **kwargs: None  # noqa: E731
+    with mock.patch.multiple(AsyncCompile, cpp_pybinding=nothing, cpp=nothing, wait=lambda self, scope: None):
+        exec(compile(source, "<dry run>", "exec"), space)
+    space.update(
+        empty_strided_cpu=lambda shape, stride, dtype: torch.empty_strided(shape, stride, dtype=dtype),
+        reinterpret_tensor=lambda tensor, shape, stride, offset=0: tensor.as_strided(shape, stride, offset),
+        assert_size_stride=lambda *args, **kwargs: None,
+        assert_alignment=lambda *args, **kwargs: None,
+    )
+    call: Boxed = space["call"]
+    return call
+
+
+def counted_on_fakes(run: Callable[[], object], mode: FakeTensorMode | None) -> int:
+    """The peak of what a function allocates on tensors without data."""
+    meter = Meter()
+    with torch.no_grad(), mode or contextlib.nullcontext(), meter:
+        run()
+    return meter.peak

@@ -1,0 +1,147 @@
+"""Planned steps whose code Inductor compiles: as close to float64 as stock code, within the budget that is measured."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from allocator import allocator_peak
+from test_compiled import Transformer, conv_net
+from torch import fx, nn
+from torch._subclasses import FakeTensorMode
+
+from memsched.errors import InvalidInputError
+from memsched.torch.compiled.program import plans
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def words(count: int) -> Sequence[torch.Tensor]:
+    return torch.randint(0, 50, (count, 32)), torch.randint(0, 50, (count, 32))
+
+
+def step(model: nn.Module, compiled: Any, args: Sequence[Any]) -> torch.Tensor:
+    """The loss, after a backward from a fixed seed."""
+    for one in model.parameters():
+        one.grad = None
+    torch.manual_seed(1)
+    out = compiled(*args)
+    loss = out if out.ndim == 0 else out.square().sum()
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    return [one.grad for one in model.parameters() if one.grad is not None]
+
+
+def held_by_caller(model: nn.Module, args: Sequence[torch.Tensor]) -> int:
+    return sum(one.untyped_storage().nbytes() for one in (*model.parameters(), *model.buffers(), *args))
+
+
+def test_what_is_computed_where_it_is_read_is_not_stored() -> None:
+    from memsched.torch.compiled.fused import folded_calls
+
+    graph = fx.Graph()
+    aten = torch.ops.aten
+    with FakeTensorMode():
+        x = graph.placeholder("x")
+        scaled = graph.call_function(aten.mul.Tensor, (x, 2.0))
+        turned = graph.call_function(aten.t.default, (scaled,))
+        shifted = graph.call_function(aten.add.Tensor, (turned, 1.0))
+        product = graph.call_function(aten.mm.default, (shifted, x))
+        result = graph.call_function(aten.neg.default, (product,))
+        graph.output((result,))
+        x.meta["val"] = torch.empty(4, 4)
+        for node in graph.find_nodes(op="call_function", target=aten.t.default):
+            scaled.meta["val"] = torch.empty(4, 4)
+            node.meta["val"] = scaled.meta["val"].t()
+        for node in (shifted, product, result):
+            node.meta["val"] = torch.empty(4, 4)
+    module = fx.GraphModule(nn.Module(), graph)
+    assert folded_calls(module, set()) == {scaled, turned}
+    assert folded_calls(module, {"mul_tensor"}) == set()
+
+
+def test_offloading_is_refused_by_name() -> None:
+    model = nn.Linear(4, 4)
+    options = {"budget": "50%", "mode": "inductor", "bandwidth": "1GB/s"}
+    with pytest.raises(Exception, match="bandwidth is '1GB/s', but compiled code cannot offload") as caught:
+        torch.compile(model, backend="memsched", options=options)(torch.randn(4, 4))
+    assert isinstance(caught.value.__cause__ or caught.value, InvalidInputError) or "InvalidInputError" in str(caught)
+
+
+@pytest.mark.slow
+def test_compiled_steps_keep_to_their_budgets() -> None:
+    """Less and less memory: the same numbers as stock code draws and computes, and the peak that was foretold."""
+    torch.manual_seed(0)
+    model, args = Transformer(blocks=2), words(16)
+    stock = copy.deepcopy(model)
+    compiled_stock = torch.compile(stock)
+    expected = step(stock, compiled_stock, args)
+    for one in stock.parameters():
+        one.grad = None
+    peaks = [allocator_peak(lambda: step(stock, compiled_stock, args)) + held_by_caller(stock, args)]
+    for budget in ("100%", "60%", "40%"):
+        torch._dynamo.reset()
+        planned = copy.deepcopy(model)
+        compiled = torch.compile(planned, backend="memsched", options={"budget": budget, "mode": "inductor"})
+        loss = step(planned, compiled, args)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradients(planned), gradients(stock), rtol=1e-4, atol=1e-6)
+        plan = plans()[-1]
+        for one in planned.parameters():
+            one.grad = None
+        measured = allocator_peak(lambda planned=planned, compiled=compiled: step(planned, compiled, args))
+        measured += held_by_caller(planned, args)
+        assert measured <= plan.result.schedule.budget
+        assert measured == pytest.approx(plan.peak_memory, rel=0.01)
+        peaks.append(measured)
+        if budget == "100%":
+            assert plan.result.gap < 0.01
+    assert peaks[1] < 1.05 * peaks[0]
+    assert peaks[1:] == sorted(peaks[1:], reverse=True)
+    assert peaks[-1] < 0.8 * peaks[0]
+
+
+@pytest.mark.slow
+def test_gradients_are_as_exact_as_those_of_stock_code() -> None:
+    torch.manual_seed(0)
+    model, args = conv_net().eval(), (torch.randn(8, 3, 16, 16),)
+    double, stock = copy.deepcopy(model).double(), copy.deepcopy(model)
+    step(double, double, [args[0].double()])
+    step(stock, torch.compile(stock), args)
+    torch._dynamo.reset()
+    step(model, torch.compile(model, backend="memsched", options={"budget": "100%", "mode": "inductor"}), args)
+
+    def error(found: nn.Module) -> float:
+        pairs = zip(gradients(found), gradients(double), strict=True)
+        return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+    assert error(model) <= max(2 * error(stock), 1e-6)
+
+
+@pytest.mark.slow
+def test_another_batch_has_a_plan_of_its_own_and_no_plan_is_needed_without_gradients() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)))
+    plain = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="memsched", options={"budget": "70%", "mode": "inductor"})
+    for batch in (64, 48, 80):
+        args = (torch.randn(batch, 32),)
+        torch.testing.assert_close(step(model, compiled, args), step(plain, plain, args), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradients(model), gradients(plain), rtol=1e-4, atol=1e-5)
+        plan = plans()[-1]
+        assert plan.peak_memory <= plan.result.schedule.budget
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(args[0]), plain(args[0]), rtol=1e-5, atol=1e-6)
