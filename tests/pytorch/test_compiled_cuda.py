@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memsched.torch.compiled import copies, unit
-from memsched.torch.compiled.program import plans
+from memsched.torch.compiled.group import plans
 from memsched.torch.cuda_lanes import CudaLanes
 from memsched.torch.trial import first_difference, trial_step
 from pytorch.fake_cuda import FakeCuda

@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 
 from memsched.errors import InvalidInputError
-from memsched.torch.compiled.program import plans
+from memsched.torch.compiled.group import plans
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
 

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled import copies
+from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.plan import CompiledPlan
-from memsched.torch.compiled.program import plans
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.lanes import EmulatedLanes

@@ -20,8 +20,8 @@ from memsched.torch.resident import Resident
 from memsched.torch.torch_plan import TorchPlan
 
 if TYPE_CHECKING:
+    from memsched.torch.compiled.group import plans
     from memsched.torch.compiled.plan import CompiledPlan
-    from memsched.torch.compiled.program import plans
     from memsched.torch.graph_step.plan import StepPlan, plan_step
 
 __all__ = [
@@ -42,7 +42,7 @@ _LATER = {
     "CompiledPlan": "memsched.torch.compiled.plan",
     "StepPlan": "memsched.torch.graph_step.plan",
     "plan_step": "memsched.torch.graph_step.plan",
-    "plans": "memsched.torch.compiled.program",
+    "plans": "memsched.torch.compiled.group",
 }
 
 

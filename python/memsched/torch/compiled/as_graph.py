@@ -14,7 +14,7 @@ from memsched._core import Graph
 from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.joint import Joint, Operation, tensors
 
-LEAVE, TURN, END = "leave", "turn", "end"
+LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
 
 Step = Mapping[str, Any]
@@ -215,7 +215,7 @@ def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step]
         if verb == "run" and name == LEAVE:
             left = True
             forward.append({verb: name})
-        elif verb == "run" and name == TURN:
+        elif verb == "run" and name == RETURN:
             here = backward
         else:
             if left and verb in ("run", "prefetch"):
@@ -257,12 +257,12 @@ class _Part:
 
     def backward(self) -> Iterator[dict[str, Any]]:
         """Its ops from when gradients arrive until the caller takes those that it computes."""
-        turn = self._order(TURN)
-        yield self._point(TURN, [self._left], [*(self._name(n) for n in self._arriving), turn])
+        back = self._order(RETURN)
+        yield self._point(RETURN, [self._left], [*(self._name(n) for n in self._arriving), back])
         for op in self._visit.joint.operations:
             if op.backward:
                 made = self._op(op)
-                made["reads"].append(turn)
+                made["reads"].append(back)
                 yield made
         yield self._point(END, [self._name(n) for n in self._gradients], [])
 

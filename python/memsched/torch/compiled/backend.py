@@ -8,9 +8,9 @@ from typing import Any
 from torch import fx
 
 from memsched.torch.capture import CaptureError
+from memsched.torch.compiled.group import group_of
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
-from memsched.torch.compiled.program import program_of
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
 
@@ -37,7 +37,7 @@ def memsched(
         See `Options`.
     """
     asked = read_options(options)
-    program = program_of(asked)
+    group = group_of(asked)
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
@@ -50,9 +50,9 @@ def memsched(
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
         if prepare is not None:
             prepare(joint)
-        unit = Unit(joint, results, static, program)
+        unit = Unit(joint, results, static, group)
         units.append(unit)
-        program.units.add(unit)
+        group.units.add(unit)
         example = unit.example()
         return example.forward, example.backward
 

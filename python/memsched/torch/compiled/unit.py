@@ -19,7 +19,7 @@ from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
-    from memsched.torch.compiled.program import Program
+    from memsched.torch.compiled.group import Group
 
 _SERIAL = itertools.count()
 
@@ -54,16 +54,16 @@ class Unit:
     ----------
     module, results, static
         As AOTAutograd gives them to its partitioner.
-    program : Program
+    group : Group
         Chooses the plan of each call.
     """
 
-    def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], program: Program) -> None:
+    def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], group: Group) -> None:
         self.joint: Joint = read_joint(module, results)
         self.static = frozenset(k for k in static if k < len(self.joint.primals))
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
-        self._program = program
+        self._group = group
         self._code: dict[str, tuple[Boxed, Boxed]] = {}
         self._general: dict[int, int] = {}
 
@@ -83,19 +83,19 @@ class Unit:
         return made
 
     def forward(self, args: list[Any]) -> Sequence[Any]:
-        """Run the forward of the plan that the program chooses."""
-        number, marker = self._program.enter(self, args)
+        """Run the forward of the plan that the group chooses."""
+        number, marker = self._group.enter(self, args)
         with _counting():
             found = self.versions[number].forward(args)
         results = len(self.joint.results)
-        self._program.left(found[:results])
+        self._group.left(found[:results])
         return [*found[:results], marker, *found[results:]]
 
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
         number, visit = args.pop(sizes).tolist()
-        self._program.returned(visit)
+        self._group.returned(visit)
         for meter in _METERS[-1:]:
             meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
         with _counting():

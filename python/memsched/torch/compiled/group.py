@@ -44,7 +44,7 @@ class _Call:
     results: dict[int, int] = field(default_factory=dict)
 
 
-class Program:
+class Group:
     """What the graphs under one budget do, step by step.
 
     A step is what runs until no backward is due any more. The first time that several graphs run in a step, each is
@@ -88,7 +88,7 @@ class Program:
         self._calls.append(call)
         marker = torch.tensor([call.version, len(self._calls) - 1])
         self._due += 1
-        weakref.finalize(marker.untyped_storage(), Program._dropped, weakref.ref(self)).atexit = False
+        weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self)).atexit = False
         return call.version, marker
 
     def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
@@ -121,8 +121,8 @@ class Program:
             self._returns.append(visit)
 
     @staticmethod
-    def _dropped(program: weakref.ref[Program]) -> None:
-        alive = program()
+    def _dropped(group: weakref.ref[Group]) -> None:
+        alive = group()
         if alive is not None:
             alive._due -= 1
 
@@ -260,18 +260,18 @@ class _Identities:
         return self._numbers[key]
 
 
-_PROGRAMS: dict[Options, Program] = {}
+_GROUPS: dict[Options, Group] = {}
 
 
-def program_of(options: Options) -> Program:
-    """The program of a budget: it is the whole process's, so graphs with the same options share it."""
-    if options not in _PROGRAMS:
-        _PROGRAMS[options] = Program(options)
-    return _PROGRAMS[options]
+def group_of(options: Options) -> Group:
+    """The group of graphs under a budget: it is the whole process's, so graphs with the same options share it."""
+    if options not in _GROUPS:
+        _GROUPS[options] = Group(options)
+    return _GROUPS[options]
 
 
 def plans() -> list[CompiledPlan]:
     """The plans that captured graphs of this process follow, in the order in which they were made."""
-    versions = [one for program in _PROGRAMS.values() for unit in program.units for one in unit.versions]
+    versions = [one for group in _GROUPS.values() for unit in group.units for one in unit.versions]
     found = [version.plan for version in sorted(versions, key=lambda version: version.serial)]
     return list({id(plan): plan for plan in found}.values())
