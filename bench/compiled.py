@@ -30,7 +30,9 @@ from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import memsched as ms
-from memsched.torch.compiled import backend, unit
+from memsched.torch.compiled import unit
+from memsched.torch.compiled.group import group_of
+from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import compile_joint, python_code
 from memsched.torch.meter import Meter
@@ -137,31 +139,37 @@ class Planned:
         self.model = model
         self.forward = torch.compile(model, backend="memsched", options={"budget": "100GB"})
         Method("ours", model, self.forward).step(inputs)
-        (self.unit,) = (one for one in backend._UNITS[-1:])
+        self.group = group_of(Options(budget="100GB"))
+        (self.unit,) = (one for one in self.group.units)
         self.inputs = inputs
-        self.spare = self.unit.plans[-1].process_bytes(0)  # of the process, that no meter counts
+        self.first = self.unit.versions[0].plan
+        self.spare = self.first.process_bytes(0)  # of the process, that no meter counts
 
     def at(self, name: str, peak: int) -> Method | None:
         """The plan for a peak over what was there before the step; None where there is none."""
-        found: dict[Any, unit.Version] = {}
+        options = dataclasses.replace(self.group._options, budget=peak + self.spare)
+        planned: dict[Any, int] = {}
+        alone: dict[Any, list[int]] = {}
+        known: set[Any] = set()
 
         def use() -> None:
-            self.unit._found = found
+            group = self.group
+            group._end_step()  # with what it knew until now
+            group._options, group._planned, group._alone_of, group._known = options, planned, alone, known
 
-        self.unit.options = dataclasses.replace(self.unit.options, budget=peak + self.spare)
         method = Method(f"ours at {name}", self.model, self.forward, at=name, prepare=use)
         method.clear()
         try:
             method.step(self.inputs)
         except ms.InfeasibleError:
             return None
-        (version,) = found.values()
-        method.plan = version.plan
+        (version,) = planned.values()
+        method.plan = self.unit.versions[version].plan
         return method
 
     def least(self) -> int:
         """The least peak over what was there before for which a plan is found, to one percent, by halving."""
-        graph = self.unit.plans[0].result.problem
+        graph = self.first.result.problem
         low, high = ms.min_memory(graph), ms.peak_memory(graph)
         while high - low > 0.01 * (high - self.spare):
             middle = (low + high) // 2
