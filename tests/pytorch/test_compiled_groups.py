@@ -1,0 +1,172 @@
+"""Two compiled networks of two graphs each under one budget, run in many ways, against plain PyTorch bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+Calls = Sequence[Callable[[torch.Tensor], torch.Tensor]]
+Scenario = Callable[[Sequence[nn.Module], Calls, int], list[torch.Tensor]]
+
+
+def block() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 16), nn.LayerNorm(16))
+
+
+class Net(nn.Module):
+    """Two graphs: Dynamo breaks in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = block(), block(), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.first(x)
+        torch._dynamo.graph_break()
+        return self.head(x + self.second(x))
+
+
+def made(seed: int, batch: int = 8) -> torch.Tensor:
+    return torch.randn(batch, 5, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def both(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y, z = calls[0](made(step)), calls[1](made(step + 1))
+    (y.sum() + z.square().sum()).backward()
+    return [y.detach(), z.detach()]
+
+
+def interleaved(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y, z = calls[0](made(step)), calls[1](made(step + 1))
+    z.square().sum().backward()
+    w = calls[1](made(step + 2))
+    y.sum().backward()
+    w.sum().backward()
+    return [y.detach(), z.detach(), w.detach()]
+
+
+def in_a_row(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    z = calls[1](torch.tanh(calls[0](made(step))).repeat(1, 1, 6)[..., :16])
+    z.sum().backward()
+    return [z.detach()]
+
+
+def twice(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y, z = calls[0](made(step)), calls[0](made(step + 1))
+    z.sum().backward()
+    y.square().sum().backward()
+    return [y.detach(), z.detach()]
+
+
+def backward_again(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y = calls[0](made(step))
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    return [y.detach()]
+
+
+def without_backward(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y = calls[0](made(step))
+    if step % 2 == 0:
+        y.sum().backward()
+    return [y.detach()]
+
+
+def one_of_two(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y, z = calls[0](made(step)), calls[1](made(step))
+    (y if step % 2 else z).sum().backward()
+    return [y.detach(), z.detach()]
+
+
+def evaluated_between(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    with torch.no_grad():
+        before = calls[0](made(step + 9))
+    nets[0].eval()
+    plain = calls[0](made(step + 9)).detach()
+    nets[0].train()
+    y = calls[0](made(step))
+    y.sum().backward()
+    return [before, plain, y.detach()]
+
+
+def accumulated(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    found = []
+    for k in range(3):
+        y = calls[0](made(step + k))
+        y.sum().backward()
+        found.append(y.detach())
+    return found
+
+
+def checkpointed(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y = checkpoint(lambda x: calls[0](x), made(step).requires_grad_(), use_reentrant=False)
+    y.sum().backward()
+    return [y.detach()]
+
+
+def other_sizes(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    y = calls[0](made(step, 3 + step % 3))
+    y.sum().backward()
+    return [y.detach()]
+
+
+def broken_off(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    def stop(gradient: torch.Tensor) -> None:
+        raise KeyError("enough")
+
+    y = calls[0](made(step))
+    y.register_hook(stop)
+    with pytest.raises(KeyError, match="enough"):
+        y.sum().backward()
+    del y
+    y = calls[0](made(step))
+    y.sum().backward()
+    return [y.detach()]
+
+
+def gradient_of_input(nets: Sequence[nn.Module], calls: Calls, step: int) -> list[torch.Tensor]:
+    x = made(step).requires_grad_()
+    y = calls[0](x)
+    return [y.detach(), *torch.autograd.grad(y.sum(), x)]
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    *(both, interleaved, in_a_row, twice, backward_again, without_backward, one_of_two, evaluated_between),
+    *(accumulated, checkpointed, other_sizes, broken_off, gradient_of_input),
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[one.__name__ for one in SCENARIOS])
+def test_graphs_under_one_budget(scenario: Scenario) -> None:
+    torch.manual_seed(0)
+    plain: list[nn.Module] = [Net(), Net()]
+    planned = copy.deepcopy(plain)
+    options: dict[str, Any] = {"budget": "60%"}
+    calls = [torch.compile(net, backend="memsched", options=options) for net in planned]
+    for step in range(4):
+        found = []
+        for nets, used in ((plain, plain), (planned, calls)):
+            for net in nets:
+                net.zero_grad()
+            torch.manual_seed(step)
+            results = scenario(nets, used, step)
+            gradients = [parameter.grad for net in nets for parameter in net.parameters()]
+            found.append([*results, *gradients, torch.get_rng_state()])
+        for k, (wanted, got) in enumerate(zip(*found, strict=True)):
+            both_none = wanted is None and got is None
+            assert both_none or torch.equal(wanted, got), f"{k} of {len(found[0])} differs in step {step}"
