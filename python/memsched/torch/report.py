@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memsched._core import Chain, Timeline
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
@@ -25,20 +27,60 @@ _PARTS = {
 
 
 def describe_plan(result: Result, resident: Resident, times: str, measured: Timeline | None) -> str:
-    """The report of a plan."""
+    """The report of a plan of a chain."""
     chain = result.problem
     assert isinstance(chain, Chain)
+    return describe(
+        result,
+        title=f"{chain.name or 'model'}: {chain.n} stages, planned by {result.planner}",
+        resident={_PARTS[name]: count for name, count in resident.parts().items()},
+        runs_once=float(chain.forward_time.sum() + chain.backward_time.sum()),
+        times=times,
+        again=_recomputed(result, chain),
+        peak=result.timeline.peak_memory,
+        measured=measured,
+    )
+
+
+def describe(
+    result: Result,
+    *,
+    title: str,
+    resident: Mapping[str, int],
+    runs_once: float,
+    times: str,
+    again: str,
+    peak: int,
+    measured: Timeline | None = None,
+) -> str:
+    """The report of a plan.
+
+    Parameters
+    ----------
+    result : Result
+    title : str
+    resident : dict of str to int
+        Bytes that do not move, by what they are.
+    runs_once : float
+        Seconds of a step without a plan.
+    times : str
+        Where the times come from.
+    again : str
+        What runs again.
+    peak : int
+        Bytes with the plan.
+    measured : Timeline, optional
+    """
     timeline = result.timeline
-    runs_once = float(chain.forward_time.sum() + chain.backward_time.sum())
     lines = [
-        f"{chain.name or 'model'}: {chain.n} stages, planned by {result.planner}",
+        title,
         "",
         "memory",
         f"  budget        {format_bytes(result.schedule.budget)}",
-        f"  without plan  {format_bytes(peak_memory(chain))}",
-        f"  with plan     {format_bytes(timeline.peak_memory)}{_beside(measured, 'peak_memory')}",
-        f"  resident      {format_bytes(resident.total)}, of which",
-        *(f"    {format_bytes(count):>10}  {_PARTS[name]}" for name, count in resident.parts().items() if count),
+        f"  without plan  {format_bytes(peak_memory(result.problem))}",
+        f"  with plan     {format_bytes(peak)}{_beside(measured, 'peak_memory')}",
+        f"  resident      {format_bytes(sum(resident.values()))}, of which",
+        *(f"    {format_bytes(count):>10}  {name}" for name, count in resident.items() if count),
         "",
         f"time of a step ({times})",
         f"  without plan  {format_seconds(runs_once)}",
@@ -53,7 +95,7 @@ def describe_plan(result: Result, resident: Resident, times: str, measured: Time
         f"  link          {describe_link(result)}",
         "",
         "what is recomputed",
-        f"  {_recomputed(result, chain)}",
+        f"  {again}",
     ]
     return "\n".join(lines)
 
@@ -71,6 +113,8 @@ def above(makespan: float, least: float) -> str:
 
 def describe_link(result: Result) -> str:
     device = result.device
+    if device.d2h == device.h2d == 0:
+        return "none"
     out, back = format_bandwidth(device.d2h), format_bandwidth(device.h2d)
     ways = out if out == back else f"{out} out, {back} back"
     return f"{ways}, {'both ways at once' if device.duplex else 'one way at a time'}"

@@ -18,15 +18,15 @@ from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, plain
-from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bandwidth, parse_bytes
+from memsched.support.units import format_bytes, format_seconds, parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Held, Visit, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, machine
-from memsched.torch.report import above, describe_link
-from memsched.torch.roofline import describe
+from memsched.torch.report import describe
+from memsched.torch.roofline import describe as describe_model
 from memsched.torch.solve import default_host_memory
 from memsched.validation.plan import validate
 
@@ -77,34 +77,18 @@ class CompiledPlan:
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        result, timeline = self.result, self.result.timeline
-        ideal = sum(op["choices"][0]["time"] for op in result.problem.ops)  # type: ignore[union-attr]
-        again = list(result.recomputed)
-        lines = [
-            f"{result.problem.name}: {len(result.problem.ops)} operations, planned by {result.planner}",  # type: ignore[union-attr]
-            "",
-            "memory",
-            f"  budget        {format_bytes(result.schedule.budget)}",
-            f"  without plan  {format_bytes(peak_memory(result.problem))}",
-            f"  with plan     {format_bytes(self.peak_memory)}",
-            f"  resident      {format_bytes(self.held.total)}, of which",
-            *(f"    {format_bytes(count):>10}  {_HELD[name]}" for name, count in self.held.parts().items() if count),
-            "",
-            f"time of a step ({self.times})",
-            f"  without plan  {format_seconds(ideal)}",
-            f"  with plan     {format_seconds(timeline.makespan)}, {above(timeline.makespan, ideal)} more",
-            f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound on {result.bounded}; "
-            + ("this plan is optimal" if result.optimal else f"this plan is within {format_percent(result.gap)}"),
-            "",
-            "what moves",
-            f"  to the host   {format_bytes(timeline.bytes_out)} in {len(result.offloaded)} tensors",
-            f"  and back      {format_bytes(timeline.bytes_in)}",
-            f"  link          {describe_link(result)}",
-            "",
-            "what is recomputed",
-            f"  {len(again)} operations in {format_seconds(timeline.recompute_time)}" if again else "  nothing",
-        ]
-        return "\n".join(lines)
+        result, graph = self.result, self.result.problem
+        assert isinstance(graph, Graph)
+        seconds = format_seconds(result.timeline.recompute_time)
+        return describe(
+            result,
+            title=f"{graph.name}: {len(graph.ops)} operations, planned by {result.planner}",
+            resident={_HELD[name]: count for name, count in self.held.parts().items()},
+            runs_once=sum(op["choices"][0]["time"] for op in graph.ops),
+            times=self.times,
+            again=f"{len(result.recomputed)} operations in {seconds}" if result.recomputed else "nothing",
+            peak=self.peak_memory,
+        )
 
 
 def plan_step(visits: Sequence[Visit], returns: Sequence[int], held: Held, options: Options) -> CompiledPlan:
@@ -255,7 +239,7 @@ def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[floa
         found = [measured_seconds(visit.joint, visit.sizes) for visit in visits]
         return found, f"measured on {_device_name(on)}", link
     chip, link = machine(options.device)
-    return [modelled_seconds(visit.joint, visit.sizes, chip) for visit in visits], describe(chip), link
+    return [modelled_seconds(visit.joint, visit.sizes, chip) for visit in visits], describe_model(chip), link
 
 
 def _device(memory: int, link: Link | None, options: Options) -> Device:
