@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -256,3 +258,16 @@ def planned_bytes(model: nn.Module, shape: tuple[int, int]) -> int:
     compiled(torch.randint(0, 50, shape), torch.randint(0, 50, shape)).backward()
     torch._dynamo.reset()
     return plans()[-1].result.peak_memory
+
+
+def test_nothing_is_held_once_a_model_is_gone() -> None:
+    model = conv_net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    compiled = torch.compile(model, backend="memsched", options={"budget": "80%", "optimizer": optimizer})
+    compiled(torch.randn(8, 3, 16, 16)).sum().backward()
+    optimizer.step()
+    parts = [weakref.ref(one) for one in (*model.parameters(), optimizer)]
+    del model, optimizer, compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert [one() for one in parts if one() is not None] == []

@@ -260,14 +260,12 @@ class _Identities:
         return self._numbers[key]
 
 
-_GROUPS: dict[Options, Group] = {}
+_GROUPS: weakref.WeakValueDictionary[Options, Group] = weakref.WeakValueDictionary()  # units keep theirs
 
 
 def group_of(options: Options) -> Group:
     """The group of graphs under a budget: it is the whole process's, so graphs with the same options share it."""
-    if options not in _GROUPS:
-        _GROUPS[options] = Group(options)
-    return _GROUPS[options]
+    return _GROUPS.setdefault(options, Group(options))
 
 
 def plans() -> list[CompiledPlan]:
