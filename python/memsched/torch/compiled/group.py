@@ -158,8 +158,11 @@ class Group:
         once = list(dict.fromkeys(returns))
         order = once + [k for k in reversed(range(len(calls))) if k not in once]
         plan = plan_step(visits, order, self._held(calls, visits), self._options)
+        others = {one[: k + 1] for one in self._spanned for k in range(len(one))}  # steps that begin alike
         for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
-            self._planned[path[: k + 1]] = unit.add(plan, k, len(calls), visit.sizes)
+            here, made = path[: k + 1], unit.add(plan, k, len(calls), visit.sizes)
+            if here not in others or unit.versions[made].kept < unit.versions[self._planned[here]].kept:
+                self._planned[here] = made  # of several, the one that leaves the most room to what comes next
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""

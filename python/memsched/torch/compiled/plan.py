@@ -216,19 +216,26 @@ class _Problem:
         return CompiledPlan(result, self._held, str(document["source"]))
 
 
-def bytes_left(result: Result) -> int:
-    """Bytes that a plan of one visit has on the device when its forward returns, besides what the caller holds."""
+def bytes_left(result: Result, own: str) -> int:
+    """Bytes that a visit has on the device when its forward returns, besides what the caller holds.
+
+    Parameters
+    ----------
+    result : Result
+    own : str
+        What the names of the visit begin with.
+    """
     graph = result.problem
     assert isinstance(graph, Graph)
     size = {one["name"]: one["size"] for one in graph.tensors}
     writes = {op["name"]: op["writes"] for op in graph.ops}
     here: set[str] = set()
     for step in result.schedule.steps:
-        if step.get("run") == LEAVE:
+        if step.get("run") == own + LEAVE:
             break
         here |= {*writes.get(step.get("run"), ()), *([step["prefetch"]] if "prefetch" in step else [])}
         here.discard(step.get("free"))
-    return sum(size[name] for name in here)
+    return sum(size[name] for name in here if name.startswith(own))
 
 
 def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[float]], str, Link | None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from memsched.torch.compiled.as_graph import LEAVE, Sizes, steps_of
+from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, python_code
@@ -31,20 +31,18 @@ class Version:
     Attributes
     ----------
     plan : CompiledPlan
+    kept : int
+        Bytes that it has on the device between its forward and its backward.
     serial : int
         Later versions have larger ones.
     forward, backward : callable
     """
 
     plan: CompiledPlan
+    kept: int
     serial: int
     forward: Boxed
     backward: Boxed
-
-    @property
-    def kept(self) -> int:
-        """Bytes that the plan has on the device between the forward of this visit and its backward."""
-        return bytes_left(self.plan.result)
 
 
 class Unit:
@@ -114,11 +112,11 @@ class Unit:
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), python_code(made.backward)
-        return self.add_code(plan, *self._code[key])
+        return self.add_code(plan, *self._code[key], own=prefix(visit, visits))
 
-    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed) -> int:
-        """Add code that was compiled for a plan; its number among the versions."""
-        self.versions.append(Version(plan, next(_SERIAL), forward, backward))
+    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed, own: str = "") -> int:
+        """Add code for a visit of a plan, whose names begin with `own`; its number among the versions."""
+        self.versions.append(Version(plan, bytes_left(plan.result, own), next(_SERIAL), forward, backward))
         return len(self.versions) - 1
 
 
