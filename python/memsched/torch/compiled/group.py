@@ -272,7 +272,23 @@ def group_of(options: Options) -> Group:
 
 
 def plans() -> list[CompiledPlan]:
-    """The plans that captured graphs of this process follow, in the order in which they were made."""
+    """The plans that compiled models of this process follow.
+
+    Returns
+    -------
+    list of CompiledPlan
+        In the order in which they were made; none of models that are gone.
+
+    Examples
+    --------
+    >>> import torch, memsched.torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> compiled = torch.compile(model, backend="memsched", options={"budget": "60%"})
+    >>> compiled(torch.randn(256, 64)).sum().backward()
+    >>> plan = memsched.torch.plans()[-1]
+    >>> plan.peak_memory <= plan.result.schedule.budget
+    True
+    """
     versions = [one for group in _GROUPS.values() for unit in group.units for one in unit.versions]
     found = [version.plan for version in sorted(versions, key=lambda version: version.serial)]
     return list({id(plan): plan for plan in found}.values())
