@@ -429,9 +429,12 @@ def test_operations_with_effects_are_not_tried() -> None:
     ],
 )
 def test_wrong_options_end_in_one_sentence(options: Any, says: str) -> None:
-    with pytest.raises(MemschedError, match=says):
+    def use() -> None:
         read_options(options)  # as the backend does first; an error there leaves PyTorch's Dynamo in an odd state
         torch.compile(layers(1), backend="memsched", options=options)(torch.randn(4, 32)).sum().backward()
+
+    with pytest.raises(MemschedError, match=says):
+        use()
 
 
 def test_users_see_the_sentence() -> None:

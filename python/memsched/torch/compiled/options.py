@@ -66,11 +66,7 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
     InvalidInputError
         Naming the option and its value.
     """
-    if given is None:
-        raise InvalidInputError(
-            'the backend "memsched" needs a budget: '
-            'torch.compile(model, backend="memsched", options={"budget": "6GiB"})'
-        )
+    given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise InvalidInputError(f'options is {given!r}; it must be a dict such as {{"budget": "6GiB"}}')
     known = [one.name for one in fields(Options)]
@@ -80,7 +76,10 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
             raise InvalidInputError(f"the backend memsched has no option {name!r}; {hint}")
     if "budget" not in given:
-        raise InvalidInputError('options has no budget; say, for example, {"budget": "6GiB"}')
+        raise InvalidInputError(
+            'the backend "memsched" needs a budget: '
+            'torch.compile(model, backend="memsched", options={"budget": "6GiB"})'
+        )
     options = Options(**given)
     if not (isinstance(options.budget, str) and options.budget.rstrip().endswith("%")):
         parse_bytes(options.budget, "budget")
