@@ -278,7 +278,10 @@ def inference_code(graph: fx.GraphModule) -> Boxed:
 def _without_kernels(source: str) -> Boxed:
     """The code that Inductor wrote, such that a `Meter` sees its allocations, and that nothing is computed."""
     space: dict[str, Any] = {"__name__": "memsched_dry_run"}
-    nothing = lambda *args, **kwargs: lambda *args, **kwargs: None  # noqa: E731
+
+    def nothing(*args: Any, **kwargs: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
     with mock.patch.multiple(AsyncCompile, cpp_pybinding=nothing, cpp=nothing, wait=lambda self, scope: None):
         exec(compile(source, "<dry run>", "exec"), space)
     space.update(
