@@ -110,7 +110,7 @@ def test_a_planned_step_has_the_bits_of_a_plain_one(case: str, options: dict[str
     assert first_difference(expected, found) is None
     plan = plans()[-1]
     assert plan.process_bytes(meter.peak) <= plan.result.schedule.budget
-    small = plan.held.random + plan.held.updates  # reserved, whether they are needed or not
+    small = plan.resident.random + plan.resident.updates  # reserved, whether they are needed or not
     assert plan.process_bytes(meter.peak) >= 0.99 * plan.result.peak_memory - small
 
 

@@ -119,7 +119,7 @@ def assert_within(found: Trained) -> None:
     (plan,) = found.plans
     peak = plan.process_bytes(found.peaks[0])
     assert peak <= plan.result.schedule.budget
-    assert peak >= 0.99 * plan.result.peak_memory - plan.held.random - plan.held.updates - plan.held.results
+    assert peak >= 0.99 * plan.result.peak_memory - plan.resident.random - plan.resident.updates - plan.resident.results
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -390,7 +390,7 @@ def test_a_plan_for_each_state_of_the_gradients_keeps_the_budget() -> None:
         for k, parameter in enumerate(model.parameters()):
             parameter.grad = torch.zeros_like(parameter) if k < having else None
         run(x).sum().backward()
-    held = [plan.held.gradients for plan in made_since(known)]
+    held = [plan.resident.gradients for plan in made_since(known)]
     assert held == [0, sum(p.nbytes for p in list(model.parameters())[:8]), sum(p.nbytes for p in model.parameters())]
 
 

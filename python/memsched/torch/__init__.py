@@ -12,17 +12,16 @@ try:
 except ModuleNotFoundError as _error:
     raise ModuleNotFoundError("memsched.torch needs PyTorch: pip install 'memsched[torch]'", name="torch") from _error
 
-from memsched.torch.capture import CaptureError
+from memsched.torch.errors import CaptureError
 from memsched.torch.hooked.plan import HookedPlan
-from memsched.torch.planning import plan
 from memsched.torch.profile import profile
-from memsched.torch.resident import Resident
-from memsched.torch.torch_plan import TorchPlan
 
 if TYPE_CHECKING:
     from memsched.torch.compiled.group import plans
     from memsched.torch.compiled.plan import CompiledPlan
+    from memsched.torch.compiled.as_graph import Resident
     from memsched.torch.graph_step.plan import StepPlan, plan_step
+    from memsched.torch.model_plan import TorchPlan, Verified, plan
 
 __all__ = [
     "CaptureError",
@@ -31,6 +30,7 @@ __all__ = [
     "Resident",
     "StepPlan",
     "TorchPlan",
+    "Verified",
     "plan",
     "plan_step",
     "plans",
@@ -40,6 +40,10 @@ __all__ = [
 # They trace or compile with parts of torch that nothing else here needs, and that take seconds to import.
 _LATER = {
     "CompiledPlan": "memsched.torch.compiled.plan",
+    "Resident": "memsched.torch.compiled.as_graph",
+    "TorchPlan": "memsched.torch.model_plan",
+    "Verified": "memsched.torch.model_plan",
+    "plan": "memsched.torch.model_plan",
     "StepPlan": "memsched.torch.graph_step.plan",
     "plan_step": "memsched.torch.graph_step.plan",
     "plans": "memsched.torch.compiled.group",

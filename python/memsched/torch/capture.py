@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError, MemschedError
+from memsched.torch.errors import CaptureError
 from memsched.torch.leaves import has_no_data
 from memsched.torch.premises import Premises
 from memsched.torch.process_state import contained, uninterrupted
@@ -31,10 +32,6 @@ _CAST_WITHIN = {
     torch.ops.aten.linalg_pinv.atol_rtol_tensor,
     torch.ops.aten._trilinear.default,
 }
-
-
-class CaptureError(MemschedError):
-    """A module that torch.export cannot turn into a list of operations; the message says what stood in the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

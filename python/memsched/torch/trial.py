@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
-from memsched.torch.process_state import contained
-from memsched.torch.random_state import random_state
+from memsched.torch.module_state import gradients_aside, unchanged
+from memsched.torch.random_state import random_state, set_random_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +54,30 @@ class Step:
 
 
 @contextlib.contextmanager
-def untouched(
-    model: torch.nn.Module, device: torch.device, inputs: Any = (), *, guarded: bool = True
-) -> Iterator[Originals]:
-    """Puts model, inputs, generators and the state of the process back at the end.
-
-    No mode is on meanwhile: under one, some kernels compute otherwise than in training. Such is `affine_grid`, whose
-    kernel multiplies matrices, for which autocast counts only where no mode is on.
+def untouched(model: torch.nn.Module, device: torch.device, inputs: Any = ()) -> Iterator[None]:
+    """Puts model, inputs, gradients and generators back at the end.
 
     Parameters
     ----------
     model, device
     inputs
         Their tensors are put back, too.
-    guarded : bool
-        Parameters and inputs that are written to in place are put back, from copies on the host. Else it is known that
-        they are not written to.
     """
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    originals = Originals([*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)])
     data = [(parameter, parameter.data) for parameter in model.parameters()]
-    originals = Originals([*model.parameters(), *pytree.tree_leaves(inputs)] if guarded else [])
-    with contained(model):
+    python, own = random.getstate(), random_state(device)
+    numpy = np.random.get_state()
+    with unchanged(model), gradients_aside(model):
         try:
-            yield originals
+            yield
         finally:
             originals.put_back()
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-            for parameter, own in data:
-                if parameter.data_ptr() != own.data_ptr():
-                    parameter.data = own
+            for parameter, before in data:
+                if parameter.data_ptr() != before.data_ptr():
+                    parameter.data = before
+            random.setstate(python)
+            np.random.set_state(numpy)
+            set_random_state(device, own)
 
 
 class Originals:
@@ -99,7 +94,6 @@ class Originals:
         storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in strided}
         with torch.no_grad():
             self._copies = [(storage, as_bytes(storage).to("cpu", copy=True)) for storage in storages.values()]
-        self.wrote = False  # whether anything was changed, once it is put back
 
     def put_back(self) -> None:
         """As it was."""
@@ -108,7 +102,6 @@ class Originals:
                 if storage.nbytes() != before.numel():
                     storage.resize_(before.numel())
                 if not torch.equal(as_bytes(storage).cpu(), before):
-                    self.wrote = True
                     as_bytes(storage).copy_(before)
 
 
@@ -139,7 +132,10 @@ def trial_step(
     sources = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     sources |= {f"input {k}": leaf for k, leaf in enumerate(leaves) if leaf.requires_grad}
     try:
-        found = torch.autograd.grad(differentiable, list(sources.values()), arriving, allow_unused=True)
+        # Through an operation: nobody but autograd holds the gradients that arrive, as in training.
+        total = sum(_real((value * one).sum()) for value, one in zip(differentiable, arriving, strict=True))
+        arriving.clear()
+        found = torch.autograd.grad(total, list(sources.values()), allow_unused=True)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -155,6 +151,10 @@ def trial_step(
         random=random_state(device),
         form=[nest, *(leaf.requires_grad if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in results)],
     )
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    return value.real if value.is_complex() else value
 
 
 def _plain(leaf: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.capture import CaptureError
+from memsched.torch.errors import CaptureError
 from memsched.torch.compiled.joint import Joint, Operation, tensors
 
 LEAVE, RETURN, END = "leave", "return", "end"
@@ -21,7 +21,7 @@ Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Resident:
     """Bytes that no plan moves, by what they are for.
 
     Attributes
@@ -115,7 +115,7 @@ def held_storages(joint: Joint) -> set[int]:
     return given | constants | {n for node in (*kept, *losses) for n in joint.storages_of(node)}
 
 
-def held_by_caller(joint: Joint, sizes: Sizes) -> Held:
+def held_by_caller(joint: Joint, sizes: Sizes) -> Resident:
     """What the graph itself tells of the bytes that no plan moves: all but what it is given."""
     given = {n for node in joint.primals for n in joint.storages_of(node)}
     constants = {s.number for s in joint.storages if s.base.op == "get_attr"}
@@ -124,7 +124,7 @@ def held_by_caller(joint: Joint, sizes: Sizes) -> Held:
     def total(numbers: set[int]) -> int:
         return sum(sizes.bytes_of(n) for n in numbers)
 
-    return Held(
+    return Resident(
         parameters=total(constants),
         results=total(held_storages(joint) - given - constants),
         updates=total(changed),
@@ -143,10 +143,13 @@ class Visit:
     ----------
     joint : Joint
     sizes : Sizes
+    loss : int
+        Bytes that the caller needs when it has the results.
     """
 
     joint: Joint
     sizes: Sizes
+    loss: int = 0
 
     @property
     def gradient_bytes(self) -> int:
@@ -286,6 +289,7 @@ class _Part:
         }
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
+        outside = self._visit.loss if name == LEAVE else 0
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",
@@ -293,7 +297,7 @@ class _Part:
             "layer": len(self._visit.joint.operations),
             "reads": reads,
             "writes": writes,
-            "choices": [{"alg": "plain", "time": 0.0, "workspace": self.gathered}],
+            "choices": [{"alg": "plain", "time": 0.0, "workspace": self.gathered + outside}],
             "once": True,
         }
 

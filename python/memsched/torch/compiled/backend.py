@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from memsched.torch.capture import CaptureError
-from memsched.torch.compiled.group import group_of
+from memsched.torch.errors import CaptureError
+from memsched.torch.compiled.group import Group, group_of
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
 from memsched.torch.compiled.unit import Unit
@@ -36,13 +36,24 @@ def memsched(
     options : dict
         See `Options`.
     """
-    asked = read_options(options)
-    group = group_of(asked)
+    return backend_of(group_of(read_options(options)))(module, inputs)
+
+
+def backend_of(group: Group) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A backend for torch.compile whose graphs are all in one group."""
+
+    def backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _compile(module, inputs, group)
+
+    return backend
+
+
+def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Callable[..., Any]:
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
     decompositions: Mapping[Any, Callable[..., Any]] | None = None
-    if asked.mode == "inductor":
+    if group.options.mode == "inductor":
         from memsched.torch.compiled import inductor  # which takes seconds to import
 
         prepare, inference, decompositions = inductor.prepare, inductor.inference_code, inductor.decompositions()

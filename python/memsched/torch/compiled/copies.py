@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -107,3 +109,13 @@ def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
     """Wait until a tensor is back."""
     return traffic_on(value.device).arrived(value, host)
+
+
+@contextlib.contextmanager
+def using(device: torch.device, lanes: Lanes) -> Iterator[Traffic]:
+    """Let copies of a device go over other streams for a while."""
+    before = traffic_on(device)
+    try:
+        yield use(device, lanes)
+    finally:
+        _TRAFFIC[device] = before

@@ -10,7 +10,7 @@ import torch
 
 from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support.units import format_bytes, parse_bandwidth
-from memsched.torch.compiled.as_graph import Held, Sizes, Visit, steps_of
+from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, counted_on_fakes, fake_mode, stock_saved, with_sizes
 from memsched.torch.compiled.joint import Joint, read_joint
@@ -57,7 +57,7 @@ def check_compiled(options: Options, device: torch.device) -> None:
         )
 
 
-def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Held, options: Options) -> Fitted:
+def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, options: Options) -> Fitted:
     """Plan a joint graph, and compile it, so that the code keeps to the budget.
 
     The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
@@ -70,7 +70,7 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Held, options: 
     sizes : Sizes
     static : sequence of int
         Positions of the primals that are parameters or buffers.
-    held : Held
+    held : Resident
     options : Options
 
     Raises

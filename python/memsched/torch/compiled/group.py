@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from memsched.errors import InfeasibleError
+from memsched.support.documents import Document
 from memsched.support.units import parse_bytes
-from memsched.torch.compiled.as_graph import Held, Sizes, Visit, held_by_caller
+from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
-from memsched.torch.compiled.unit import Unit
+from memsched.torch.compiled.unit import Unit, Version
+from memsched.torch.errors import CaptureError
 from memsched.torch.resident import optimizer_bytes
 
 Key = tuple[int, tuple[int, ...], int]
@@ -56,10 +59,15 @@ class Group:
     Parameters
     ----------
     options : Options
+    loss : int
+        Bytes that the caller needs between the last forward and its backward.
+    known : dict of str to Document
+        Plans that were made before, by `unsized_key`.
     """
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, *, loss: int = 0, known: Mapping[str, Document] | None = None) -> None:
+        self.options = options
+        self._loss, self._plans = loss, known or {}
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._calls: list[_Call] = []
         self._returns: list[int] = []
@@ -71,6 +79,15 @@ class Group:
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._gradients: dict[int, set[int]] = {}  # by unit, the bytes of gradients beside which it is planned
         self._identities = _Identities()
+        _ALIVE.add(self)
+
+    def versions(self) -> Iterator[Version]:
+        """Those of all its graphs."""
+        return (one for unit in self.units for one in unit.versions)
+
+    def plans(self) -> list[CompiledPlan]:
+        """In the order in which they were made."""
+        return _distinct(self.versions())
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> tuple[int, torch.Tensor]:
         """Choose the version of a forward, and make the marker by which its backward is found."""
@@ -86,10 +103,13 @@ class Group:
             self._planned[self._path] = self._alone(unit, call, key)
         call.version = self._planned[self._path]
         self._calls.append(call)
-        marker = torch.tensor([call.version, len(self._calls) - 1])
+        marker = self._marker(call.version, len(self._calls) - 1)
         self._due += 1
         weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self)).atexit = False
         return call.version, marker
+
+    def _marker(self, version: int, visit: int) -> torch.Tensor:
+        return torch.tensor([version, visit])
 
     def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
         """The bytes of gradients that a plan must be for: no fewer than parameters have, and 0 only if they have none.
@@ -143,7 +163,7 @@ class Group:
         self._calls, self._path, self._returns = [], (), []
         prefixes = {path[: k + 1] for k in range(len(path))}
         units = [unit for call in calls if (unit := call.unit()) is not None]
-        spans = self._options.mode == "eager"  # compiled graphs are planned one by one
+        spans = self.options.mode == "eager"  # compiled graphs are planned one by one
         if spans and len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
             if not all(call.recorded for call in calls):
                 self._known -= prefixes  # the next such step is looked at
@@ -154,43 +174,46 @@ class Group:
 
     def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, returns: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
-        visits = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in zip(units, calls, strict=True)]
-        once = list(dict.fromkeys(returns))
-        order = once + [k for k in reversed(range(len(calls))) if k not in once]
-        plan = plan_step(visits, order, self._held(calls, visits), self._options)
+        visits = self._visits(units, calls)
+        plan = plan_step(visits, _order(returns, len(calls)), self._held(calls, visits), self.options, self._plans)
         others = {one[: k + 1] for one in self._spanned for k in range(len(one))}  # steps that begin alike
         for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
             here, made = path[: k + 1], unit.add(plan, k, len(calls), visit.sizes)
             if here not in others or unit.versions[made].kept < unit.versions[self._planned[here]].kept:
                 self._planned[here] = made  # of several, the one that leaves the most room to what comes next
 
+    def _visits(self, units: Sequence[Unit], calls: Sequence[_Call]) -> list[Visit]:
+        """Of these calls; the caller's loss runs after the last of them."""
+        found = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in zip(units, calls, strict=True)]
+        return [*found[:-1], replace(found[-1], loss=self._loss)]
+
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
-        eager = self._options.mode == "eager"
+        eager = self.options.mode == "eager"
         if eager and not self._calls and (larger := self._larger(unit, key)) is not None:
             return larger
         found = self._alone_of.setdefault(key, [])
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
             return found[-1]
-        visit = Visit(unit.joint, Sizes(unit.joint, call.values))
+        (visit,) = self._visits([unit], [call])
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
         if not eager:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
-            fitted = fit(unit.joint, visit.sizes, sorted(unit.static), held, self._options)
+            fitted = fit(unit.joint, visit.sizes, sorted(unit.static), held, self.options)
             found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
             return found[-1]
         try:
             if len(found) == _MOST_ALONE - 1:
-                plan = plan_carefully(visit, held, self._options)
+                plan = plan_carefully(visit, held, self.options)
             else:
-                plan = plan_step([visit], [0], held, self._options)
+                plan = plan_step([visit], [0], held, self.options, self._plans)
         except InfeasibleError:
             if not self._calls:
                 raise
-            plan = plan_carefully(visit, held, self._options)
+            plan = plan_carefully(visit, held, self.options)
         found.append(unit.add(plan, 0, 1, visit.sizes))
         return found[-1]
 
@@ -212,7 +235,7 @@ class Group:
         unit = call.unit()
         return unit.versions[call.version].kept if unit is not None else 0
 
-    def _held(self, calls: Sequence[_Call], visits: Sequence[Visit]) -> Held:
+    def _held(self, calls: Sequence[_Call], visits: Sequence[Visit]) -> Resident:
         """What is resident in a step of these calls, of which the last ones are these visits."""
         given: dict[int, tuple[int, bool]] = {}
         results: dict[int, int] = {}
@@ -229,7 +252,7 @@ class Group:
         if device.type == "cuda":
             known = sum(size for size, _ in given.values()) + sum(gradients.values())
             others = max(0, torch.cuda.memory_allocated(device) - known)
-        return Held(
+        return Resident(
             parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
             inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
             results=sum(size for key, size in results.items() if key not in given or not given[key][1]),
@@ -237,9 +260,59 @@ class Group:
             random=sum(one.random for one in own),
             gradients=sum(gradients.values()),
             others=others,
-            optimizer=optimizer_bytes(self._options.optimizer, device),
-            reserve=parse_bytes(self._options.reserve, "reserve"),
+            optimizer=optimizer_bytes(self.options.optimizer, device),
+            reserve=parse_bytes(self.options.reserve, "reserve"),
         )
+
+
+class Unplanned(Group):
+    """A group whose graphs follow no plan: they keep everything. What runs in a step is noted.
+
+    Parameters
+    ----------
+    options : Options
+    aside : callable
+        Makes a context in which tensors have data.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        super().__init__(options)
+        self._aside = aside
+
+    def seen(self) -> tuple[list[Visit], list[int], Resident]:
+        """The graphs of the present step by their forwards, the order of their backwards, and what is resident.
+
+        Raises
+        ------
+        CaptureError
+            There are none.
+        """
+        units = [unit for call in self._calls if (unit := call.unit()) is not None]
+        if not units:
+            raise CaptureError("PyTorch captures nothing of the step")
+        visits = self._visits(units, self._calls)
+        return visits, _order(self._returns, len(visits)), self._held(self._calls, visits)
+
+    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+        return unit.as_traced()
+
+    def _end_step(self) -> None:
+        self._calls, self._path, self._returns = [], (), []
+
+    def _marker(self, version: int, visit: int) -> torch.Tensor:
+        with self._aside():
+            return super()._marker(version, visit)
+
+
+def _order(returns: Sequence[int], calls: int) -> list[int]:
+    """In which order the backwards of some calls run, where some were not seen to."""
+    once = list(dict.fromkeys(returns))
+    return once + [k for k in reversed(range(calls)) if k not in once]
 
 
 def _gradient(value: Any) -> torch.Tensor | None:
@@ -263,6 +336,7 @@ class _Identities:
         return self._numbers[key]
 
 
+_ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()
 _GROUPS: weakref.WeakValueDictionary[Options, Group] = weakref.WeakValueDictionary()  # units keep theirs
 
 
@@ -289,6 +363,10 @@ def plans() -> list[CompiledPlan]:
     >>> plan.peak_memory <= plan.result.schedule.budget
     True
     """
-    versions = [one for group in _GROUPS.values() for unit in group.units for one in unit.versions]
-    found = [version.plan for version in sorted(versions, key=lambda version: version.serial)]
-    return list({id(plan): plan for plan in found}.values())
+    versions = [one for group in list(_ALIVE) for one in group.versions()]
+    return _distinct(versions)
+
+
+def _distinct(versions: Iterable[Version]) -> list[CompiledPlan]:
+    ordered = sorted(versions, key=lambda version: version.serial)
+    return list({id(one.plan): one.plan for one in ordered if one.plan is not None}.values())

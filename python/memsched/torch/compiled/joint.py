@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from memsched.torch.capture import CaptureError
+from memsched.torch.errors import CaptureError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, plain
 from memsched.support.units import format_bytes, format_seconds, parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, Held, Visit, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import measure_link
@@ -52,7 +52,7 @@ class CompiledPlan:
     ----------
     result : Result
         The plan of the step's graph, simulated. Budget, peak and resident bytes are those of the whole process.
-    held : Held
+    resident : Resident
         What is resident, split by what it is for.
     times : str
         Where the times come from: measured, or a model.
@@ -61,7 +61,7 @@ class CompiledPlan:
     """
 
     result: Result
-    held: Held
+    resident: Resident
     times: str
     compiled: int | None = None
 
@@ -72,7 +72,7 @@ class CompiledPlan:
 
     def process_bytes(self, counted: int) -> int:
         """The bytes of the whole process, of which a meter counted those that were allocated during the step."""
-        held = self.held
+        held = self.resident
         return counted + held.total - held.results - held.updates - held.random - held.fused
 
     def report(self) -> str:
@@ -83,7 +83,7 @@ class CompiledPlan:
         return describe(
             result,
             title=f"{graph.name}: {len(graph.ops)} operations, planned by {result.planner}",
-            resident={_HELD[name]: count for name, count in self.held.parts().items()},
+            resident={_HELD[name]: count for name, count in self.resident.parts().items()},
             runs_once=sum(op["choices"][0]["time"] for op in graph.ops),
             times=self.times,
             again=f"{len(result.recomputed)} operations in {seconds}" if result.recomputed else "nothing",
@@ -91,7 +91,13 @@ class CompiledPlan:
         )
 
 
-def plan_step(visits: Sequence[Visit], returns: Sequence[int], held: Held, options: Options) -> CompiledPlan:
+def plan_step(
+    visits: Sequence[Visit],
+    returns: Sequence[int],
+    held: Resident,
+    options: Options,
+    known: Mapping[str, Document] | None = None,
+) -> CompiledPlan:
     """Plan the step that visits make, or find the plan that was made for the like.
 
     Processes that train together follow the plan of the first of them, as long as it fits each.
@@ -100,40 +106,117 @@ def plan_step(visits: Sequence[Visit], returns: Sequence[int], held: Held, optio
     ----------
     visits, returns
         As `step_graph` takes them.
-    held : Held
+    resident : Resident
     options : Options
+    known : dict of str to Document
+        Plans that were made before, by `key_of_step`.
 
     Raises
     ------
     InfeasibleError
         The budget is too small; `.min_memory` is one that is enough.
     """
+    return plan_and_document(visits, returns, held, options, known)[0]
+
+
+def plan_and_document(
+    visits: Sequence[Visit],
+    returns: Sequence[int],
+    held: Resident,
+    options: Options,
+    known: Mapping[str, Document] | None = None,
+) -> tuple[CompiledPlan, Document]:
+    """The same, and how the plan is kept."""
     problem = _Problem(visits, returns, held, options)
-    memory = parse_memory(options.budget, problem.graph(problem.untimed), "the budget")
-    key = problem.key(memory, exact=True)
-    document = cache.find(key)
+    untimed = problem.graph(problem.untimed)
+    memory, device = parse_memory(options.budget, untimed, "the budget"), visits[0].joint.device
+    general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, memory)
+    document = (known or {}).get(general) or cache.find(key)
     plan = problem.usable(document, memory) if document is not None else None
     if document is None or plan is None:
-        document = problem.solved(memory)
-        plan = problem.adopted(document, memory)
+        plan, document = problem.solved(memory)
         cache.keep(key, document)
-    shared = cache.agreed(problem.key(memory, exact=False), document)
-    return plan if shared == document else problem.usable(shared, memory) or plan
+    shared = cache.agreed(general, document)
+    if shared != document and (other := problem.usable(shared, memory)) is not None:
+        return other, shared
+    return plan, document
 
 
-def plan_carefully(visit: Visit, held: Held, options: Options) -> CompiledPlan:
+def key_of_step(graph: Graph, options: Options, device: torch.device, memory: int | None = None) -> str:
+    """What a plan is found by.
+
+    Parameters
+    ----------
+    graph : Graph
+        Its times do not count.
+    options : Options
+    device : torch.device
+        That the step runs on.
+    memory : int, optional
+        The budget, bytes. Without, neither it nor resident bytes count: processes that train together differ in them.
+    """
+    asked = {
+        "memory": memory if memory is not None else options.budget,
+        "device": options.device if options.device != "here" else _device_name(device),
+        "bandwidth": options.bandwidth,
+        "host_memory": options.host_memory,
+        "planner": options.planner,
+        "time_limit": options.time_limit,
+        "threads": torch.get_num_threads(),
+    }
+    return cache.key_of(graph, asked, exact=memory is not None)
+
+
+def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tuple[CompiledPlan, Document]:
+    """A plan of the same step with other options, from the same times."""
+    graph = plan.result.problem
+    assert isinstance(graph, Graph)
+    before = plan.result.device
+    memory = parse_memory(options.budget, graph, "the budget")
+    hosts = parse_bytes(options.host_memory, "host_memory") if options.host_memory is not None else before.host_memory
+    device = Device.from_json({**before.to_json(), "memory": memory, "host_memory": hosts})
+    result = _solve(graph, device, options)
+    made = CompiledPlan(result, plan.resident, plan.times)
+    return made, {**document, **_described(result)}
+
+
+def _solve(graph: Graph, device: Device, options: Options, **rest: Any) -> Result:
+    try:
+        if options.planner != "selective":
+            return plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
+        reorder = any(op["name"] == LEAVE for op in graph.ops)  # the order in which several graphs run is the caller's
+        plan, limit = PLANNERS["selective"].plan, options.time_limit
+        return plan(graph, device=device, time_limit=limit, reorder=reorder, **rest)
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"the budget of {format_bytes(device.memory)} is too small for the step: "
+            f"{format_bytes(graph.resident)} are held by the caller, and {error}",
+            error.min_memory,
+        ) from None
+
+
+def _described(result: Result) -> Document:
+    return {
+        "device": result.device.to_json(),
+        "planner": result.planner,
+        "params": plain(result.params),
+        "steps": list(result.schedule.steps),
+    }
+
+
+def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPlan:
     """Plan a visit for about the least memory for which there is a plan."""
     problem = _Problem([visit], [0], held, options)
     graph = problem.graph(problem.untimed)
     least, enough = min_memory(graph), peak_memory(graph)
-    best = problem.solved(enough, moves=0)
+    best, _ = problem.solved(enough, moves=0)
     for _ in range(_HALVINGS):
         middle = (least + enough) // 2
         try:
-            best, enough = problem.solved(middle, moves=0), middle
+            (best, _), enough = problem.solved(middle, moves=0), middle
         except InfeasibleError:
             least = middle
-    return problem.adopted(best, enough)
+    return best
 
 
 _HALVINGS = 6
@@ -142,7 +225,7 @@ _HALVINGS = 6
 class _Problem:
     """A step to be planned."""
 
-    def __init__(self, visits: Sequence[Visit], returns: Sequence[int], held: Held, options: Options) -> None:
+    def __init__(self, visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options) -> None:
         self._visits, self._returns, self._held, self._options = visits, returns, held, options
 
     @property
@@ -152,46 +235,17 @@ class _Problem:
     def graph(self, seconds: Sequence[Sequence[float]]) -> Graph:
         return step_graph(self._visits, self._returns, seconds, resident=self._held.total)
 
-    def key(self, memory: int, *, exact: bool) -> str:
-        options = self._options
-        asked = {
-            "memory": memory if exact else options.budget,
-            "device": options.device if options.device != "here" else _device_name(self._visits[0].joint.device),
-            "bandwidth": options.bandwidth,
-            "host_memory": options.host_memory,
-            "planner": options.planner,
-            "time_limit": options.time_limit,
-            "threads": torch.get_num_threads(),
-        }
-        return cache.key_of(self.graph(self.untimed), asked, exact=exact)
-
-    def solved(self, memory: int, **rest: Any) -> Document:
-        """A plan, as the cache keeps it."""
-        options = self._options
-        seconds, source, link = _times_of(self._visits, options)
-        graph, device = self.graph(seconds), _device(memory, link, options)
-        try:
-            if options.planner == "selective":  # the order in which several graphs run is the caller's
-                reorder = len(self._visits) == 1
-                plan, limit = PLANNERS["selective"].plan, options.time_limit
-                result = plan(graph, device=device, time_limit=limit, reorder=reorder, **rest)
-            else:
-                result = plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
-        except InfeasibleError as error:
-            raise InfeasibleError(
-                f"the budget of {format_bytes(device.memory)} is too small for the step: "
-                f"{format_bytes(self._held.total)} are held by the caller, and {error}",
-                error.min_memory,
-            ) from None
-        return {
+    def solved(self, memory: int, **rest: Any) -> tuple[CompiledPlan, Document]:
+        """A plan, and how the cache keeps it."""
+        seconds, source, link = _times_of(self._visits, self._options)
+        result = _solve(self.graph(seconds), _device(memory, link, self._options), self._options, **rest)
+        validate(result)
+        return CompiledPlan(result, self._held, source), {
             "format": cache.FORMAT,
             "seconds": seconds,
             "strides_differ": [visit.joint.strides_differ for visit in self._visits],
             "source": source,
-            "device": device.to_json(),
-            "planner": result.planner,
-            "params": plain(result.params),
-            "steps": list(result.schedule.steps),
+            **_described(result),
         }
 
     def usable(self, document: Document, memory: int) -> CompiledPlan | None:

@@ -9,11 +9,12 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 
 from memsched.torch.compiled.calls import cheapen
 
-__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code"]
+__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code", "unset_fake_temporarily"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""

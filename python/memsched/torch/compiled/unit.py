@@ -30,7 +30,7 @@ class Version:
 
     Attributes
     ----------
-    plan : CompiledPlan
+    plan : CompiledPlan or None
     kept : int
         Bytes that it has on the device between its forward and its backward.
     serial : int
@@ -38,7 +38,7 @@ class Version:
     forward, backward : callable
     """
 
-    plan: CompiledPlan
+    plan: CompiledPlan | None
     kept: int
     serial: int
     forward: Boxed
@@ -64,6 +64,7 @@ class Unit:
         self._group = group
         self._code: dict[str, tuple[Boxed, Boxed]] = {}
         self._general: dict[int, int] = {}
+        self._plain: int | None = None
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
@@ -71,14 +72,27 @@ class Unit:
         It hands on whatever tensors a forward saves. What it would note of each, at its place, is left out: the places
         differ from plan to plan.
         """
-        forward, backward = (
-            [{"run": op.node.name} for op in self.joint.operations if op.backward is late] for late in (False, True)
-        )
-        made = rewrite(self.joint, [*forward, {"run": LEAVE}], backward)
+        made = self._traced()
         (output,) = made.forward.graph.find_nodes(op="output")
         results, returned = len(self.joint.results), output.args[0]
         output.args = ((*returned[:results], *returned[results + made.saved :]),)
         return made
+
+    def as_traced(self) -> int:
+        """The version that keeps everything."""
+        if self._plain is None:
+            made = self._traced()
+            self.versions.append(
+                Version(None, 0, next(_SERIAL), python_code(made.forward), python_code(made.backward))
+            )
+            self._plain = len(self.versions) - 1
+        return self._plain
+
+    def _traced(self) -> Rewritten:
+        forward, backward = (
+            [{"run": op.node.name} for op in self.joint.operations if op.backward is late] for late in (False, True)
+        )
+        return rewrite(self.joint, [*forward, {"run": LEAVE}], backward)
 
     def forward(self, args: list[Any]) -> Sequence[Any]:
         """Run the forward of the plan that the group chooses."""
@@ -102,7 +116,9 @@ class Unit:
     def for_all_sizes(self, version: int) -> int:
         """The version that follows the same plan with any sizes."""
         if version not in self._general:
-            self._general[version] = self.add(self.versions[version].plan, 0, 1, None)
+            plan = self.versions[version].plan
+            assert plan is not None
+            self._general[version] = self.add(plan, 0, 1, None)
         return self._general[version]
 
     def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes | None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from memsched.torch.capture import CaptureError
+from memsched.torch.errors import CaptureError
 
 
 class UnplannedWarning(UserWarning):

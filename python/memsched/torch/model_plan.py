@@ -1,0 +1,459 @@
+"""The look before training: plan a model's step for a budget, read the plan, apply it, prove it, save it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memsched._core import Graph
+from memsched.errors import InvalidInputError, MemschedError
+from memsched.planners.registry import min_memory
+from memsched.problems.problem import peak_memory
+from memsched.result import Result
+from memsched.support import checks
+from memsched.support.documents import Document, Source, check_keys, read_document, write_document
+from memsched.torch.choose_lanes import trial_lanes
+from memsched.torch.compiled import cache, copies
+from memsched.torch.compiled.as_graph import Resident
+from memsched.torch.compiled.backend import backend_of
+from memsched.torch.compiled.group import Group, Unplanned
+from memsched.torch.compiled.look import Look, Loss, forward_of, look
+from memsched.torch.compiled.options import Options, read_options
+from memsched.torch.compiled.plan import CompiledPlan, key_of_step, plan_again, plan_and_document
+from memsched.torch.compiled.unit import counted
+from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.resident import optimizer_bytes
+from memsched.torch.trial import Step, first_difference, trial_step, untouched
+
+FORMAT = "memsched-torch-plan/2"
+_KEYS = ("options", "loss", "on", "unplanned", "resident", "plan", "result")
+_SAVED = ("budget", "device", "bandwidth", "host_memory", "planner", "time_limit", "optimizer", "reserve")
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a planned step showed when it ran.
+
+    Attributes
+    ----------
+    peak_memory : int
+        Bytes of the whole process at the peak, counted operation by operation.
+    reordered : str or None
+        The first tensor whose bits are not those of plain PyTorch, since AOTAutograd computes it in another order. It
+        has the same bits where AOTAutograd runs the step without a plan.
+    """
+
+    peak_memory: int
+    reordered: str | None
+
+
+class TorchPlan:
+    """How a training step of a model fits a budget. Made by `memsched.torch.plan`, or read by `TorchPlan.load`.
+
+    Attributes
+    ----------
+    plan : CompiledPlan
+    document : dict
+        The plan as the cache keeps it.
+    options : Options
+    loss : int
+        Bytes that a loss outside the model needs.
+    device : torch.device
+        Where the model was.
+    unplanned : tuple of str
+        Why parts of the step are not planned.
+    """
+
+    def __init__(
+        self,
+        plan: CompiledPlan,
+        document: Document,
+        options: Options,
+        *,
+        loss: int,
+        device: torch.device,
+        unplanned: Sequence[str] = (),
+    ) -> None:
+        self.plan, self.document, self.options, self.loss, self.device = plan, document, options, loss, device
+        self.unplanned = tuple(unplanned)
+        self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"TorchPlan({self.result!r})"
+
+    @property
+    def result(self) -> Result:
+        """The plan of the step's graph, simulated. Budget, peak and resident bytes are those of the whole process."""
+        return self.plan.result
+
+    @property
+    def resident(self) -> Resident:
+        """What no plan moves, split by what it is for."""
+        return self.plan.resident
+
+    @property
+    def graph(self) -> Graph:
+        """The training step, one op an operation, one tensor a storage."""
+        assert isinstance(self.result.problem, Graph)
+        return self.result.problem
+
+    @property
+    def peak_memory(self) -> int:
+        """Of the whole process, in bytes."""
+        return self.plan.peak_memory
+
+    def report(self) -> str:
+        """What the plan does and what it costs, as text."""
+        return "\n".join([self.plan.report(), *(f"\nnot planned\n  {reason}" for reason in self.unplanned)])
+
+    def at(
+        self,
+        budget: str | int,
+        *,
+        planner: str | None = None,
+        host_memory: str | int | None = None,
+        time_limit: float | None = None,
+    ) -> TorchPlan:
+        """A plan of the same step for another budget, from the same times.
+
+        Parameters
+        ----------
+        budget, planner, host_memory, time_limit
+            As `memsched.torch.plan` takes them; what is not given stays.
+
+        Raises
+        ------
+        InfeasibleError
+            The budget is too small; `.min_memory` is one that is enough.
+        """
+        given = {"budget": budget, "planner": planner, "host_memory": host_memory, "time_limit": time_limit}
+        changed = {name: value for name, value in given.items() if value is not None}
+        options = read_options({**_as_given(self.options), **changed})
+        plan, document = plan_again(self.plan, self.document, options)
+        return TorchPlan(
+            plan, document, options, loss=self.loss, device=self.device, unplanned=self.unplanned
+        )
+
+    def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
+        """Plans from about the least memory that the planner needs to that of the plain step, at even distances.
+
+        Parameters
+        ----------
+        points : int
+            How many.
+        time_limit : float, optional
+            Seconds for each.
+
+        Returns
+        -------
+        list of TorchPlan
+            From the smallest budget to the largest; `.result` has peak, makespan and lower bound.
+        """
+        points = checks.count("points", points, 2, 10_000)
+        planner = self.result.planner if self.options.planner == "auto" else self.options.planner
+        least, most = min_memory(self.graph, planner), peak_memory(self.graph)
+        budgets = [least + (most - least) * k // (points - 1) for k in range(points)]
+        return [self.at(budget, time_limit=time_limit) for budget in dict.fromkeys(budgets)]
+
+    def apply(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Let the training steps of a model follow the plan, from the next one on.
+
+        The model stays the same object: parameters, state_dict, optimisers and hooks are untouched. It is compiled in
+        place, as by `model.compile(backend="memsched")`: the first step captures it again. A step that is not the one
+        that was planned, for example of another batch size, gets a plan of its own for the same budget.
+
+        Returns
+        -------
+        torch.nn.Module
+            The same model.
+
+        Raises
+        ------
+        MemschedError
+            The model is compiled already.
+        """
+        _check_model(model)
+        if model._compiled_call_impl is not None:
+            raise MemschedError("the model has a plan already, or is compiled otherwise; call remove() on its plan first")
+        model._compiled_call_impl = self._compiled(forward_of(model), self._group())
+        self._applied.add(model)
+        return model
+
+    def remove(self) -> None:
+        """Let the models to which the plan was applied compute as before."""
+        for model in list(self._applied):
+            model._compiled_call_impl = None
+        self._applied.clear()
+
+    def verify(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Verified:
+        """Compare a planned step with a plain one: results, gradients, buffers and random numbers, bit for bit.
+
+        On CUDA, tensors that differ between two plain steps are left out: atomic additions make them differ. On the CPU
+        all count, and the step runs with all copies at the earliest and at the latest legal moment, and with NaN in
+        memory that holds nothing. The model is left as it was. The plain step must fit the device.
+
+        Parameters
+        ----------
+        model, args, kwargs
+            As they were planned; the plan may be applied or not.
+
+        Raises
+        ------
+        MemschedError
+            Naming the first tensor that differs, or the bytes that exceed the budget; or the step is not the one that
+            was planned.
+        """
+        _check_model(model)
+
+        def trial(forward: Callable[..., Any]) -> Step:
+            return trial_step(model, forward, args, kwargs, self.device)
+
+        def start() -> contextlib.AbstractContextManager[object]:
+            return untouched(model, self.device, (args, kwargs))
+
+        def compiled(group: Group) -> Callable[..., Any]:
+            return self._compiled(forward_of(model), group)
+
+        return self._verified(start, lambda: trial(model._call_impl), lambda group: _of(trial, compiled(group)))
+
+    def _verified(
+        self,
+        start: Callable[[], contextlib.AbstractContextManager[object]],
+        plain: Callable[[], Step],
+        planned: Callable[[Group], Callable[[], Step]],
+    ) -> Verified:
+        """Compare steps; each begins in the state that `start` keeps."""
+
+        def tried(step: Callable[[], Step]) -> Step:
+            with start():
+                return step()
+
+        expected = tried(plain)
+        if self.device.type == "cuda":  # some of its kernels add in any order
+            expected = expected.without_noise(tried(plain))
+        peak, reordered = 0, None
+        for name, lanes in trial_lanes(self.device).items():
+            group = self._group()
+            with copies.using(self.device, lanes):
+                step = planned(group)
+                for _ in self.document["seconds"]:  # the first step of several graphs shows which they are
+                    with counted(self.device) as meter:
+                        found = tried(step)
+            followed = group.plans()[-1:]
+            if [one.result.schedule.steps for one in followed] != [self.result.schedule.steps]:
+                raise MemschedError("the step is not the one that was planned; plan it: memsched.torch.plan(model, ...)")
+            peak = max(peak, self.plan.process_bytes(meter.peak))
+            different = first_difference(expected, found)
+            if different is not None:
+                alike = first_difference(tried(planned(Unplanned(self.options))), found)
+                if alike is not None:
+                    raise MemschedError(
+                        f"the planned step changes the {different} (copies {name}): either the forward depends on what "
+                        "is no tensor, such as Python's random, or this is a bug to report"
+                    )
+                reordered = different
+        if peak > self.result.schedule.budget:
+            raise MemschedError(
+                f"the step used {peak} bytes of a budget of {self.result.schedule.budget}; raise reserve=... by the "
+                "difference and plan again"
+            )
+        return Verified(peak, reordered)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON. `load` reads it, on this machine or another with the same kind of device."""
+        write_document(path, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON document, memsched-torch-plan/2."""
+        return {
+            "format": FORMAT,
+            "options": _as_given(self.options),
+            "loss": self.loss,
+            "on": self.device.type,
+            "unplanned": list(self.unplanned),
+            "resident": self.resident.parts(),
+            "plan": self.document,
+            "result": self.result.to_json(),
+        }
+
+    @classmethod
+    def load(cls, source: Source) -> TorchPlan:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InvalidInputError
+            It is not a plan, or one of another version.
+        """
+        document = read_document(source, FORMAT)
+        check_keys(document, FORMAT, ("format", *_KEYS))
+        try:
+            return cls._read(document)
+        except MemschedError:
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"the plan cannot be read ({type(error).__name__}: {error}); is it damaged?"
+            ) from error
+
+    @classmethod
+    def _read(cls, document: Document) -> TorchPlan:
+        if not isinstance(document["result"], dict):  # a string would be the path of another file
+            raise InvalidInputError(
+                f"result of the plan is {checks.shown(document['result'])}; it must be an object"
+            )
+        parts = document["resident"]
+        held = Resident(**{name: checks.count(f"{name} of the plan", one, -(2**62), 2**62) for name, one in parts.items()})
+        plan = cache.checked(document["plan"])
+        source = checks.text("source of the plan", plan["source"])
+        return cls(
+            CompiledPlan(Result.from_json(document["result"]), held, source),
+            plan,
+            read_options(document["options"]),
+            loss=checks.count("loss of the plan", document["loss"], 0, 2**62),
+            device=torch.device(checks.text("on of the plan", document["on"])),
+            unplanned=[checks.text("unplanned of the plan", one) for one in document["unplanned"]],
+        )
+
+    def _group(self) -> Group:
+        key = key_of_step(self.graph, self.options, self.device)
+        return Group(self.options, loss=self.loss, known={key: self.document})
+
+    @staticmethod
+    def _compiled(function: Callable[..., Any], group: Group) -> Callable[..., Any]:
+        made: Callable[..., Any] = torch.compile(function, backend=backend_of(group))
+        return made
+
+
+def plan(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    budget: str | int,
+    device: str = "here",
+    planner: str = "selective",
+    optimizer: torch.optim.Optimizer | int | None = None,
+    loss: Loss | None = None,
+    bandwidth: str | float | None = None,
+    host_memory: str | int | None = None,
+    reserve: str | int = 0,
+    time_limit: float | None = None,
+) -> TorchPlan:
+    """Plan a training step of a model so that the process fits a budget of device memory.
+
+    The step is captured by torch.compile on a copy of the model without data: nothing is computed, and it may be
+    larger than the device. `apply` lets the model follow the plan. Without a look before, `model.compile(
+    backend="memsched", options={"budget": ...})` does the same in the first training step.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In training mode, on the device to train on.
+    args, kwargs
+        Inputs of the shapes and dtypes to train with. Call under the autocast to train with.
+    budget : str or int
+        Device memory of the whole process: "6GiB", a number of bytes, or "50%": half of the way from the least that any
+        plan without recomputation needs to the peak of the plain step.
+    device : str
+        "here": operations are timed on the model's device. A machine such as "v100:pcie3": their times are modelled
+        (a roofline, never a measurement).
+    planner : str
+        A planner for graphs, or "auto".
+    optimizer : torch.optim.Optimizer or int, optional
+        Its state occupies memory: measured, or declared in bytes.
+    loss : callable, optional
+        Takes the model's result and returns a scalar. What it needs for itself is counted. A loss that is part of the
+        model is planned with it.
+    bandwidth : str or float, optional
+        Of the link to the host, such as "12GB/s"; 0 means that nothing is offloaded. By default that of the machine, or
+        measured on CUDA, and 0 on the CPU.
+    host_memory : str or int, optional
+        The most host memory for what is offloaded; half of the machine's by default.
+    reserve : str or int
+        Device memory for what no capture sees, such as workspaces of libraries.
+    time_limit : float, optional
+        Seconds for the planner.
+
+    Returns
+    -------
+    TorchPlan
+
+    Raises
+    ------
+    InfeasibleError
+        The budget is too small; `.min_memory` is one that is enough.
+    CaptureError
+        The step looks at values of tensors, or nothing of it can be captured.
+    InvalidInputError
+        The model is in eval mode, or an option cannot be right.
+
+    Examples
+    --------
+    >>> import torch, memsched.torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(8)))
+    >>> plan = memsched.torch.plan(model, (torch.randn(256, 64),), budget="50%", device="v100:pcie3")
+    >>> model = plan.apply(model)
+    >>> model(torch.randn(256, 64)).sum().backward()
+    >>> plan.remove()
+    """
+    _check_call(model, args)
+    where = _device_of(model)
+    options = read_options(
+        {
+            "budget": budget,
+            "device": device,
+            "planner": planner,
+            "bandwidth": bandwidth,
+            "host_memory": host_memory,
+            "reserve": reserve,
+            "time_limit": time_limit,
+            "optimizer": optimizer_bytes(optimizer, where),
+        }
+    )
+    seen = look(model, tuple(args), dict(kwargs or {}), options, loss=loss)
+    if seen.unplanned:
+        warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
+    return planned(seen, options, where)
+
+
+def planned(seen: Look, options: Options, device: torch.device) -> TorchPlan:
+    """The plan of a step that was captured."""
+    made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options)
+    return TorchPlan(made, document, options, loss=seen.loss, device=device, unplanned=seen.unplanned)
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    if not model.training:
+        raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
+
+
+def _check_call(model: object, args: object) -> None:
+    _check_model(model)
+    if isinstance(args, torch.Tensor):
+        raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    """Where most of a model is."""
+    sizes: dict[torch.device, int] = {}
+    for one in model.parameters():
+        sizes[one.device] = sizes.get(one.device, 0) + one.numel()
+    return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
+
+
+def _as_given(options: Options) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in _SAVED}
+
+
+def _of(trial: Callable[[Callable[..., Any]], Step], forward: Callable[..., Any]) -> Callable[[], Step]:
+    return lambda: trial(forward)
