@@ -17,11 +17,12 @@ from memsched.torch.hooked.plan import HookedPlan
 from memsched.torch.profile import profile
 
 if TYPE_CHECKING:
+    from memsched.torch.compiled.as_graph import Resident
     from memsched.torch.compiled.group import plans
     from memsched.torch.compiled.plan import CompiledPlan
-    from memsched.torch.compiled.as_graph import Resident
-    from memsched.torch.graph_step.plan import StepPlan, plan_step
-    from memsched.torch.model_plan import TorchPlan, Verified, plan
+    from memsched.torch.model_plan import TorchPlan, plan
+    from memsched.torch.step_plan import StepPlan, plan_step
+    from memsched.torch.verify import Verified
 
 __all__ = [
     "CaptureError",
@@ -42,10 +43,10 @@ _LATER = {
     "CompiledPlan": "memsched.torch.compiled.plan",
     "Resident": "memsched.torch.compiled.as_graph",
     "TorchPlan": "memsched.torch.model_plan",
-    "Verified": "memsched.torch.model_plan",
+    "Verified": "memsched.torch.verify",
     "plan": "memsched.torch.model_plan",
-    "StepPlan": "memsched.torch.graph_step.plan",
-    "plan_step": "memsched.torch.graph_step.plan",
+    "StepPlan": "memsched.torch.step_plan",
+    "plan_step": "memsched.torch.step_plan",
     "plans": "memsched.torch.compiled.group",
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -42,3 +44,13 @@ def _seconds(lanes: Lanes, size: int, ways: tuple[str, ...]) -> float:
         lanes.copy("out" if way == "out" else "in", storage, host, [])
     lanes.finish()
     return time.perf_counter() - start
+
+
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # versions 2 and 1
+
+
+def default_host_memory() -> int:
+    """Half of the memory of this machine, or of the container that this process is in, bytes."""
+    machine = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    texts = [path.read_text(encoding="ascii").strip() for path in map(Path, _CGROUP_LIMITS) if path.is_file()]
+    return min([machine, *(int(text) for text in texts if text.isdigit())]) // 2

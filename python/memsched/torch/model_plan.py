@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +17,21 @@ from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, read_document, write_document
-from memsched.torch.choose_lanes import trial_lanes
-from memsched.torch.compiled import cache, copies
+from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
-from memsched.torch.compiled.group import Group, Unplanned
-from memsched.torch.compiled.look import Look, Loss, forward_of, look
+from memsched.torch.compiled.group import Group
+from memsched.torch.compiled.look import Look, Loss, check_call, check_model, device_of, forward_of, look
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step, plan_again, plan_and_document
-from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
-from memsched.torch.resident import optimizer_bytes
-from memsched.torch.trial import Step, first_difference, trial_step, untouched
+from memsched.torch.optimizer_state import optimizer_bytes
+from memsched.torch.trial import trial_step, untouched
+from memsched.torch.verify import Verified, verified
 
 FORMAT = "memsched-torch-plan/2"
 _KEYS = ("options", "loss", "on", "unplanned", "resident", "plan", "result")
 _SAVED = ("budget", "device", "bandwidth", "host_memory", "planner", "time_limit", "optimizer", "reserve")
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What a planned step showed when it ran.
-
-    Attributes
-    ----------
-    peak_memory : int
-        Bytes of the whole process at the peak, counted operation by operation.
-    reordered : str or None
-        The first tensor whose bits are not those of plain PyTorch, since AOTAutograd computes it in another order. It
-        has the same bits where AOTAutograd runs the step without a plan.
-    """
-
-    peak_memory: int
-    reordered: str | None
 
 
 class TorchPlan:
@@ -137,9 +117,7 @@ class TorchPlan:
         changed = {name: value for name, value in given.items() if value is not None}
         options = read_options({**_as_given(self.options), **changed})
         plan, document = plan_again(self.plan, self.document, options)
-        return TorchPlan(
-            plan, document, options, loss=self.loss, device=self.device, unplanned=self.unplanned
-        )
+        return TorchPlan(plan, document, options, loss=self.loss, device=self.device, unplanned=self.unplanned)
 
     def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
         """Plans from about the least memory that the planner needs to that of the plain step, at even distances.
@@ -179,10 +157,10 @@ class TorchPlan:
         MemschedError
             The model is compiled already.
         """
-        _check_model(model)
+        check_model(model)
         if model._compiled_call_impl is not None:
-            raise MemschedError("the model has a plan already, or is compiled otherwise; call remove() on its plan first")
-        model._compiled_call_impl = self._compiled(forward_of(model), self._group())
+            raise MemschedError("the model has a plan already, or is compiled; call remove() on its plan first")
+        model._compiled_call_impl = _compiled(model, self._group())
         self._applied.add(model)
         return model
 
@@ -210,61 +188,16 @@ class TorchPlan:
             Naming the first tensor that differs, or the bytes that exceed the budget; or the step is not the one that
             was planned.
         """
-        _check_model(model)
-
-        def trial(forward: Callable[..., Any]) -> Step:
-            return trial_step(model, forward, args, kwargs, self.device)
-
-        def start() -> contextlib.AbstractContextManager[object]:
-            return untouched(model, self.device, (args, kwargs))
-
-        def compiled(group: Group) -> Callable[..., Any]:
-            return self._compiled(forward_of(model), group)
-
-        return self._verified(start, lambda: trial(model._call_impl), lambda group: _of(trial, compiled(group)))
-
-    def _verified(
-        self,
-        start: Callable[[], contextlib.AbstractContextManager[object]],
-        plain: Callable[[], Step],
-        planned: Callable[[Group], Callable[[], Step]],
-    ) -> Verified:
-        """Compare steps; each begins in the state that `start` keeps."""
-
-        def tried(step: Callable[[], Step]) -> Step:
-            with start():
-                return step()
-
-        expected = tried(plain)
-        if self.device.type == "cuda":  # some of its kernels add in any order
-            expected = expected.without_noise(tried(plain))
-        peak, reordered = 0, None
-        for name, lanes in trial_lanes(self.device).items():
-            group = self._group()
-            with copies.using(self.device, lanes):
-                step = planned(group)
-                for _ in self.document["seconds"]:  # the first step of several graphs shows which they are
-                    with counted(self.device) as meter:
-                        found = tried(step)
-            followed = group.plans()[-1:]
-            if [one.result.schedule.steps for one in followed] != [self.result.schedule.steps]:
-                raise MemschedError("the step is not the one that was planned; plan it: memsched.torch.plan(model, ...)")
-            peak = max(peak, self.plan.process_bytes(meter.peak))
-            different = first_difference(expected, found)
-            if different is not None:
-                alike = first_difference(tried(planned(Unplanned(self.options))), found)
-                if alike is not None:
-                    raise MemschedError(
-                        f"the planned step changes the {different} (copies {name}): either the forward depends on what "
-                        "is no tensor, such as Python's random, or this is a bug to report"
-                    )
-                reordered = different
-        if peak > self.result.schedule.budget:
-            raise MemschedError(
-                f"the step used {peak} bytes of a budget of {self.result.schedule.budget}; raise reserve=... by the "
-                "difference and plan again"
-            )
-        return Verified(peak, reordered)
+        check_model(model)
+        return verified(
+            lambda step: trial_step(model, step, args, kwargs, self.device),
+            model._call_impl,
+            lambda group: _compiled(model, group),
+            start=lambda: untouched(model, self.device, (args, kwargs)),
+            group=self._group,
+            plan=self.plan,
+            device=self.device,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON. `load` reads it, on this machine or another with the same kind of device."""
@@ -306,15 +239,13 @@ class TorchPlan:
     @classmethod
     def _read(cls, document: Document) -> TorchPlan:
         if not isinstance(document["result"], dict):  # a string would be the path of another file
-            raise InvalidInputError(
-                f"result of the plan is {checks.shown(document['result'])}; it must be an object"
-            )
-        parts = document["resident"]
-        held = Resident(**{name: checks.count(f"{name} of the plan", one, -(2**62), 2**62) for name, one in parts.items()})
+            raise InvalidInputError(f"result of the plan is {checks.shown(document['result'])}; it must be an object")
+        parts = document["resident"].items()
+        counts = {name: checks.count(f"{name} of the plan", one, -(2**62), 2**62) for name, one in parts}
         plan = cache.checked(document["plan"])
         source = checks.text("source of the plan", plan["source"])
         return cls(
-            CompiledPlan(Result.from_json(document["result"]), held, source),
+            CompiledPlan(Result.from_json(document["result"]), Resident(**counts), source),
             plan,
             read_options(document["options"]),
             loss=checks.count("loss of the plan", document["loss"], 0, 2**62),
@@ -325,11 +256,6 @@ class TorchPlan:
     def _group(self) -> Group:
         key = key_of_step(self.graph, self.options, self.device)
         return Group(self.options, loss=self.loss, known={key: self.document})
-
-    @staticmethod
-    def _compiled(function: Callable[..., Any], group: Group) -> Callable[..., Any]:
-        made: Callable[..., Any] = torch.compile(function, backend=backend_of(group))
-        return made
 
 
 def plan(
@@ -404,8 +330,8 @@ def plan(
     >>> model(torch.randn(256, 64)).sum().backward()
     >>> plan.remove()
     """
-    _check_call(model, args)
-    where = _device_of(model)
+    check_call(model, args)
+    where = device_of(model)
     options = read_options(
         {
             "budget": budget,
@@ -430,30 +356,10 @@ def planned(seen: Look, options: Options, device: torch.device) -> TorchPlan:
     return TorchPlan(made, document, options, loss=seen.loss, device=device, unplanned=seen.unplanned)
 
 
-def _check_model(model: object) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    if not model.training:
-        raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
-
-
-def _check_call(model: object, args: object) -> None:
-    _check_model(model)
-    if isinstance(args, torch.Tensor):
-        raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")
-
-
-def _device_of(model: torch.nn.Module) -> torch.device:
-    """Where most of a model is."""
-    sizes: dict[torch.device, int] = {}
-    for one in model.parameters():
-        sizes[one.device] = sizes.get(one.device, 0) + one.numel()
-    return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
-
-
 def _as_given(options: Options) -> dict[str, Any]:
     return {name: getattr(options, name) for name in _SAVED}
 
 
-def _of(trial: Callable[[Callable[..., Any]], Step], forward: Callable[..., Any]) -> Callable[[], Step]:
-    return lambda: trial(forward)
+def _compiled(model: torch.nn.Module, group: Group) -> Callable[..., Any]:
+    made: Callable[..., Any] = torch.compile(forward_of(model), backend=backend_of(group))
+    return made

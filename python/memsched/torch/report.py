@@ -74,6 +74,7 @@ def describe(
     timeline = result.timeline
     lines = [
         title,
+        *_rounds(result),
         "",
         "memory",
         f"  budget        {format_bytes(result.schedule.budget)}",
@@ -81,6 +82,7 @@ def describe(
         f"  with plan     {format_bytes(peak)}{_beside(measured, 'peak_memory')}",
         f"  resident      {format_bytes(sum(resident.values()))}, of which",
         *(f"    {format_bytes(count):>10}  {name}" for name, count in resident.items() if count),
+        *_arena(result),
         "",
         f"time of a step ({times})",
         f"  without plan  {format_seconds(runs_once)}",
@@ -98,6 +100,19 @@ def describe(
         f"  {again}",
     ]
     return "\n".join(lines)
+
+
+def _rounds(result: Result) -> list[str]:
+    rounds = result.schedule.rounds
+    split = ", ".join(f"{count} of {batch} samples" for batch, count in rounds)
+    return [f"in rounds: {split}"] if sum(count for _, count in rounds) > 1 else []
+
+
+def _arena(result: Result) -> list[str]:
+    if result.placement is None:
+        return []
+    height, gaps = result.placement.height, result.placement.fragmentation
+    return [f"  addresses     of one arena of {format_bytes(height)}, of which {format_percent(gaps)} are gaps"]
 
 
 def _beside(measured: Timeline | None, what: str) -> str:

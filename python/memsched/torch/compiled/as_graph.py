@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.errors import CaptureError
 from memsched.torch.compiled.joint import Joint, Operation, tensors
+from memsched.torch.errors import CaptureError
 
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import fx
 
-from memsched.torch.errors import CaptureError
 from memsched.torch.compiled.group import Group, group_of
 from memsched.torch.compiled.options import read_options
 from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
+from memsched.torch.errors import CaptureError
 
 
 def memsched(

@@ -19,7 +19,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.errors import CaptureError
-from memsched.torch.resident import optimizer_bytes
+from memsched.torch.optimizer_state import optimizer_bytes
 
 Key = tuple[int, tuple[int, ...], int]
 """A unit by its number, the sizes that it is called with, and the bytes of gradients beside which it is planned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 
 Loss = Callable[[Any], torch.Tensor]
+_SERIAL = itertools.count()
+_INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +90,14 @@ def look(
     needed = 0
     with mode, _quiet() as said, torch.enable_grad():
         try:
-            result = torch.compile(step, backend=backend_of(group))(*args, **kwargs)
+            result = torch.compile(step, backend=backend_of(group), dynamic=False)(*args, **kwargs)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
             _backward(result)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise CaptureError(
                 f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it "
-                'runs; let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
+                f"runs; {_INSTEAD}"
             ) from None
     if not list(group.versions()):
         raise CaptureError(
@@ -125,7 +128,8 @@ def then(forward: Callable[..., Any], loss: Loss) -> Callable[..., Any]:
 
 
 def _renewed(function: Any) -> Callable[..., Any]:
-    code, name = function.__code__.replace(), function.__name__
+    name = f"{function.__name__}_{next(_SERIAL)}"  # by which PyTorch remembers the sizes that it met
+    code = function.__code__.replace(co_name=name)
     made = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
@@ -150,7 +154,7 @@ def _without_data(mode: FakeTensorMode, model: torch.nn.Module, args: Any, kwarg
     except Exception as error:  # of any kind: it is the code of the model's attributes
         raise InvalidInputError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), which looking at it before "
-            'training takes; let it be planned while it trains: model.compile(backend="memsched", options={"budget": ...})'
+            f"training takes; {_INSTEAD}"
         ) from None
     return copied
 
@@ -183,9 +187,40 @@ def _loss_bytes(loss: Loss, result: Any) -> int:
         if value.requires_grad:
             value.backward()
         del value
-    return max(0, meter.peak - sum(one.grad.untyped_storage().nbytes() for one in fresh.values() if one.grad is not None))
+    return max(
+        0, meter.peak - sum(one.grad.untyped_storage().nbytes() for one in fresh.values() if one.grad is not None)
+    )
 
 
 def _check_loss(value: Any) -> None:
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise InvalidInputError(f"loss returns {value!r}; it must return one number as a tensor")
+
+
+def check_model(model: object) -> None:
+    """Refuse what has no training steps.
+
+    Raises
+    ------
+    InvalidInputError
+        No module, or one in eval mode.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    if not model.training:
+        raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
+
+
+def check_call(model: object, args: object) -> None:
+    """Refuse the same, and a tensor in place of arguments."""
+    check_model(model)
+    if isinstance(args, torch.Tensor):
+        raise InvalidInputError("args is a tensor; give the arguments as a tuple: (x,)")
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where most of a model is."""
+    sizes: dict[torch.device, int] = {}
+    for one in model.parameters():
+        sizes[one.device] = sizes.get(one.device, 0) + one.numel()
+    return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))

@@ -23,11 +23,10 @@ from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
-from memsched.torch.link import measure_link
+from memsched.torch.link import default_host_memory, measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import describe
 from memsched.torch.roofline import describe as describe_model
-from memsched.torch.solve import default_host_memory
 from memsched.validation.plan import validate
 
 _HELD = {
@@ -66,6 +65,11 @@ class CompiledPlan:
     compiled: int | None = None
 
     @property
+    def visits(self) -> int:
+        """How many graphs the step has."""
+        return sum(op["kind"] == LEAVE for op in self.result.graph.ops)
+
+    @property
     def peak_memory(self) -> int:
         """Of the whole process, in bytes."""
         return self.result.peak_memory if self.compiled is None else self.compiled
@@ -77,18 +81,48 @@ class CompiledPlan:
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        result, graph = self.result, self.result.problem
-        assert isinstance(graph, Graph)
+        result = self.result
         seconds = format_seconds(result.timeline.recompute_time)
+        once = sum(op["choices"][0]["time"] for op in result.graph.ops)
         return describe(
             result,
-            title=f"{graph.name}: {len(graph.ops)} operations, planned by {result.planner}",
+            title=f"{result.graph.name}: {len(result.graph.ops)} operations, planned by {result.planner}",
             resident={_HELD[name]: count for name, count in self.resident.parts().items()},
-            runs_once=sum(op["choices"][0]["time"] for op in graph.ops),
+            runs_once=once * sum(count for _, count in result.schedule.rounds),
             times=self.times,
             again=f"{len(result.recomputed)} operations in {seconds}" if result.recomputed else "nothing",
             peak=self.peak_memory,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The graph of a step with times.
+
+    Attributes
+    ----------
+    graph : Graph
+    facts : dict
+        What a document of its plans says of it.
+    link : Link or None
+        To the host, where one is known.
+    """
+
+    graph: Graph
+    facts: Document
+    link: Link | None
+
+
+def timed(visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options) -> Timed:
+    """Measure or model the times of a step."""
+    seconds, source, link = _times_of(visits, options)
+    facts = {
+        "format": cache.FORMAT,
+        "seconds": seconds,
+        "strides_differ": [visit.joint.strides_differ for visit in visits],
+        "source": source,
+    }
+    return Timed(step_graph(visits, returns, seconds, resident=held.total), facts, link)
 
 
 def plan_step(
@@ -177,7 +211,7 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
     device = Device.from_json({**before.to_json(), "memory": memory, "host_memory": hosts})
     result = _solve(graph, device, options)
     made = CompiledPlan(result, plan.resident, plan.times)
-    return made, {**document, **_described(result)}
+    return made, {**document, **described(result)}
 
 
 def _solve(graph: Graph, device: Device, options: Options, **rest: Any) -> Result:
@@ -195,12 +229,13 @@ def _solve(graph: Graph, device: Device, options: Options, **rest: Any) -> Resul
         ) from None
 
 
-def _described(result: Result) -> Document:
+def described(result: Result) -> Document:
+    """What a document says of a plan. Addresses are left to the allocator that runs it."""
     return {
         "device": result.device.to_json(),
         "planner": result.planner,
         "params": plain(result.params),
-        "steps": list(result.schedule.steps),
+        "steps": [{key: value for key, value in step.items() if key != "at"} for step in result.schedule.steps],
     }
 
 
@@ -237,16 +272,10 @@ class _Problem:
 
     def solved(self, memory: int, **rest: Any) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it."""
-        seconds, source, link = _times_of(self._visits, self._options)
-        result = _solve(self.graph(seconds), _device(memory, link, self._options), self._options, **rest)
+        found = timed(self._visits, self._returns, self._held, self._options)
+        result = _solve(found.graph, device_for(memory, found.link, self._options), self._options, **rest)
         validate(result)
-        return CompiledPlan(result, self._held, source), {
-            "format": cache.FORMAT,
-            "seconds": seconds,
-            "strides_differ": [visit.joint.strides_differ for visit in self._visits],
-            "source": source,
-            **_described(result),
-        }
+        return CompiledPlan(result, self._held, found.facts["source"]), {**found.facts, **described(result)}
 
     def usable(self, document: Document, memory: int) -> CompiledPlan | None:
         """A plan from a cache or another process; None if it is none for this step, or does not fit."""
@@ -257,17 +286,20 @@ class _Problem:
 
     def adopted(self, document: Document, memory: int) -> CompiledPlan:
         """The plan of a document, simulated and validated for this step and budget."""
-        began = time.perf_counter()
-        planner = str(document["planner"])
-        seconds, steps = document["seconds"], document["steps"]
         for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
             visit.joint.strides_differ |= bool(differ)
-        device = Device.from_json({**document["device"], "memory": memory})
-        graph = self.graph(seconds)
-        schedule = Schedule(steps, budget=memory, graph=graph.name, planner={"name": planner})
-        result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
-        validate(result)
-        return CompiledPlan(result, self._held, str(document["source"]))
+        return adopted(self.graph(document["seconds"]), document, memory, self._held)
+
+
+def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> CompiledPlan:
+    """The plan of a document, simulated and validated for a graph and a budget."""
+    began = time.perf_counter()
+    planner = str(document["planner"])
+    device = Device.from_json({**document["device"], "memory": memory})
+    schedule = Schedule(document["steps"], budget=memory, graph=graph.name, planner={"name": planner})
+    result = measured(planner, dict(document["params"]), graph, schedule, device, began, recomputes=True)
+    validate(result)
+    return CompiledPlan(result, held, str(document["source"]))
 
 
 def bytes_left(result: Result, own: str) -> int:
@@ -303,7 +335,8 @@ def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[floa
     return [modelled_seconds(visit.joint, visit.sizes, chip) for visit in visits], describe_model(chip), link
 
 
-def _device(memory: int, link: Link | None, options: Options) -> Device:
+def device_for(memory: int, link: Link | None, options: Options) -> Device:
+    """The device that plans are for."""
     bandwidth = link.bandwidth if link is not None else 0.0
     if options.bandwidth is not None:
         bandwidth = parse_bandwidth(options.bandwidth, "bandwidth")

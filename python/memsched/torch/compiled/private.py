@@ -14,7 +14,16 @@ from torch.fx.graph import _BoxedCodeGen
 
 from memsched.torch.compiled.calls import cheapen
 
-__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code", "unset_fake_temporarily"]
+__all__ = [
+    "Boxed",
+    "DynamoSignal",
+    "Partition",
+    "boxed",
+    "compile_joint",
+    "graph_inputs",
+    "python_code",
+    "unset_fake_temporarily",
+]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""

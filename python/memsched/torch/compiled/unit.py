@@ -82,9 +82,7 @@ class Unit:
         """The version that keeps everything."""
         if self._plain is None:
             made = self._traced()
-            self.versions.append(
-                Version(None, 0, next(_SERIAL), python_code(made.forward), python_code(made.backward))
-            )
+            self.versions.append(Version(None, 0, next(_SERIAL), python_code(made.forward), python_code(made.backward)))
             self._plain = len(self.versions) - 1
         return self._plain
 

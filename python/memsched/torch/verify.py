@@ -1,0 +1,104 @@
+"""Planned steps beside plain ones, bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memsched.errors import MemschedError
+from memsched.torch.choose_lanes import trial_lanes
+from memsched.torch.compiled import copies
+from memsched.torch.compiled.group import Group, Unplanned
+from memsched.torch.compiled.plan import CompiledPlan, described
+from memsched.torch.compiled.unit import counted
+from memsched.torch.trial import Step, first_difference
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a planned step showed when it ran.
+
+    Attributes
+    ----------
+    peak_memory : int
+        Bytes of the whole process at the peak, counted operation by operation.
+    reordered : str or None
+        The first tensor whose bits are not those of plain PyTorch, since AOTAutograd computes it in another order. It
+        has the same bits where AOTAutograd runs the step without a plan.
+    """
+
+    peak_memory: int
+    reordered: str | None
+
+
+def verified(
+    trial: Callable[[Callable[..., Any]], Step],
+    plain: Callable[..., Any],
+    planned: Callable[[Group], Callable[..., Any]],
+    *,
+    start: Callable[[], contextlib.AbstractContextManager[object]],
+    group: Callable[[], Group],
+    plan: CompiledPlan,
+    device: torch.device,
+) -> Verified:
+    """Compare a planned step with a plain one.
+
+    Parameters
+    ----------
+    trial : callable
+        Runs a step, and gives what it computed.
+    plain : callable
+        The step as in plain PyTorch.
+    planned : callable
+        The step, compiled so that it follows the plan of a group.
+    start : callable
+        A context that each run begins in, and that leaves no trace.
+    group : callable
+        Makes a group that knows the plan.
+    plan : CompiledPlan
+        The plan that must run.
+    device : torch.device
+
+    Raises
+    ------
+    MemschedError
+        Naming the first tensor that differs, or the bytes that exceed the budget; or the step is not the one that was
+        planned.
+    """
+
+    def tried(step: Callable[..., Any]) -> Step:
+        with start():
+            return trial(step)
+
+    expected = tried(plain)
+    if device.type == "cuda":  # some of its kernels add in any order
+        expected = expected.without_noise(tried(plain))
+    peak, reordered = 0, None
+    for name, lanes in trial_lanes(device).items():
+        one = group()
+        with copies.using(device, lanes):
+            step = planned(one)
+            for _ in range(plan.visits):  # the first step of several graphs shows which they are
+                with counted(device) as meter:
+                    found = tried(step)
+        if [described(other.result)["steps"] for other in one.plans()[-1:]] != [described(plan.result)["steps"]]:
+            raise MemschedError("the step is not the one that was planned; plan it as it is now")
+        peak = max(peak, plan.process_bytes(meter.peak))
+        different = first_difference(expected, found)
+        if different is not None:
+            if first_difference(tried(planned(Unplanned(one.options))), found) is not None:
+                raise MemschedError(
+                    f"the planned step changes the {different} (copies {name}): either the forward depends on what is "
+                    "no tensor, such as Python's random, or this is a bug to report"
+                )
+            reordered = different
+    if peak > plan.result.schedule.budget:
+        raise MemschedError(
+            f"the step used {peak} bytes of a budget of {plan.result.schedule.budget}; raise reserve=... by the "
+            "difference and plan again"
+        )
+    return Verified(peak, reordered)
