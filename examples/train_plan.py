@@ -63,20 +63,24 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tenso
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
-    """Losses, seconds of a step, and the peak of one more step in bytes."""
+    """Losses, seconds of a step, and the bytes that are there before a step."""
     torch.manual_seed(1)  # both runs draw the same masks for dropout
     data = torch.Generator().manual_seed(2)
     began = time.perf_counter()
     losses = [step(model, optimizer, *make_batch(data)) for _ in range(steps)]
     seconds = (time.perf_counter() - began) / steps
-    batch = make_batch(data)
-    optimizer.zero_grad()
-    # The meter counts what is born under it: gradients and activations. The rest is there before the step.
     states = (value for state in optimizer.state.values() for value in state.values())
-    there = sum(t.nbytes for t in itertools.chain(model.parameters(), model.buffers(), states, batch))
+    there = sum(t.nbytes for t in itertools.chain(model.parameters(), model.buffers(), states, make_batch(data)))
+    return {"losses": losses, "seconds": seconds, "there": there}
+
+
+def count(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """The peak of one more plain step, in bytes: the meter counts what is born under it, gradients and activations."""
+    batch = make_batch(torch.Generator().manual_seed(3))
+    optimizer.zero_grad()
     with Meter() as meter:
         step(model, optimizer, *batch)
-    return {"losses": losses, "seconds": seconds, "peak": there + meter.peak}
+    return meter.peak
 
 
 def main() -> int:
@@ -84,30 +88,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--budget", default="20%", help="such as 20MiB; percents: of the way from little to plain")
-    # What a CPU offloads stays in the same memory: recompute only. On a GPU leave host_memory out.
-    parser.add_argument("--host-memory", default="0", help="the most that may be offloaded")
+    # What a CPU offloads stays in the same memory: recompute only. On a GPU leave bandwidth out.
+    parser.add_argument("--bandwidth", default="0", help="of the link to the host, such as 12GB/s")
     parser.add_argument("--plot", metavar="PNG")
     given = parser.parse_args()
 
-    plain = train(*make(), given.steps)
+    model, optimizer = make()
+    plain = train(model, optimizer, given.steps)
+    plain["peak"] = plain["there"] + count(model, optimizer)
 
     model, optimizer = make()
     images, _ = make_batch(torch.Generator().manual_seed(2))
     plan = memsched.torch.plan(
-        model, (images,), budget=given.budget, optimizer=optimizer, host_memory=given.host_memory
+        model,
+        (images,),
+        budget=given.budget,
+        optimizer=optimizer,
+        loss=lambda out: F.cross_entropy(out, torch.zeros(BATCH, dtype=torch.long)),
+        bandwidth=given.bandwidth,
     )
-    measured = plan.verify(model, (images,))  # optional: proves the plan on this batch before hours are spent
-    planned = train(plan.apply(model), optimizer, given.steps)
+    verified = plan.verify(model, (images,))  # optional: proves the plan on this batch before hours are spent
+    planned = train(plan.apply(model), optimizer, given.steps) | {"peak": verified.peak_memory}
 
     budget = plan.result.schedule.budget
-    print(plan.report(measured))
+    print(plan.report())
     print(f"\n{given.steps} steps       last loss    s a step    peak")
     for name, run in (("without plan", plain), ("with plan", planned)):
         print(f"{name:<15}{run['losses'][-1]:>9.6f}{run['seconds']:>12.4f}    {format_bytes(run['peak'])}")
     if given.plot:
         from training_plot import draw
 
-        draw(given.plot, plain, planned, budget, measured)
+        draw(given.plot, plain, planned, budget, plan.result.timeline)
     same, within = plain["losses"] == planned["losses"], planned["peak"] <= budget
     print(f"the losses are {'the same, bit for bit' if same else 'NOT the same'}")
     print(f"the peak is {'within' if within else 'ABOVE'} the budget of {format_bytes(budget)}")

@@ -83,23 +83,19 @@ def _plan_file(point: Row) -> Path:
 
 
 def _profile(point: Row, task: Task, device: torch.device) -> Row:
-    """Measure the chain once; all plans of this network start from it."""
+    """Capture and time the step once; all plans of this network start from it."""
     began = time.perf_counter()
-    reserve = None if point["reserve"] is None else int(point["reserve"])
+    reserve = int(point["reserve"] or 0)
     plan = memsched.torch.plan(task.model, task.args, budget="100%", optimizer=task.optimizer, reserve=reserve)
     seconds = time.perf_counter() - began
     plan.save(_plan_file(point))
-    try:
-        least = plan.at(plan.chain.resident + 1, time_limit=point["search"]).result.schedule.budget
-    except InfeasibleError as error:
-        least = error.min_memory
-    chain = plan.chain
+    graph = plan.graph
     return {
-        "stages": chain.n,
+        "operations": len(graph.ops),
         "planning_seconds": seconds,
-        "min_memory": least,
-        "predicted_peak": ms.peak_memory(chain),
-        "predicted_seconds": float(chain.forward_time.sum() + chain.backward_time.sum()),
+        "min_memory": ms.min_memory(graph, "selective"),
+        "predicted_peak": ms.peak_memory(graph),
+        "predicted_seconds": sum(op["choices"][0]["time"] for op in graph.ops),
         "link": plan.result.device.d2h,
         "duplex": plan.result.device.duplex,
         "resident": plan.resident.parts(),
@@ -110,16 +106,13 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
 def _verify(point: Row, task: Task, device: torch.device) -> Row:
     """Bit for bit against plain autograd, without an enforced budget: the plain step must fit."""
     plan = memsched.torch.TorchPlan.load(_plan_file(point)).at(point["budget"], time_limit=point["search"])
-    measured = plan.verify(task.model, task.args)
-    return {"counted_peak": measured.peak_memory, "predicted_peak": plan.result.timeline.peak_memory}
+    return {"counted_peak": plan.verify(task.model, task.args).peak_memory, "predicted_peak": plan.result.timeline.peak_memory}
 
 
 def _train(point: Row, task: Task, device: torch.device) -> Row:
     """Steps in the way of the method: median seconds of forward and backward, and of the whole step."""
     way = prepare(task, point, _plan_file(point))
     found: Row = {}
-    if way.plan is not None:
-        found = _prediction(way.plan)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()

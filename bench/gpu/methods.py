@@ -26,8 +26,7 @@ class Way:
 
     def __init__(self, forward: Callable[..., Any], around: Callable[[], Any] = contextlib.nullcontext) -> None:
         self.forward, self.around = forward, around
-        self.plan: TorchPlan | None = None
-        self.compiled = False  # by our backend
+        self.compiled = False  # by our backend, or as a plan of ours says
 
 
 def prepare(task: Task, point: Row, plan_file: Path) -> Way:
@@ -57,7 +56,7 @@ def prepare(task: Task, point: Row, plan_file: Path) -> Way:
         case "plan":
             plan = TorchPlan.load(plan_file).at(point["budget"], time_limit=point["search"])
             way = Way(plan.apply(task.model))
-            way.plan = plan
+            way.compiled = True
             return way
         case "backend":
             options = {"budget": point["budget"], "optimizer": task.optimizer, "time_limit": point["search"]}

@@ -27,7 +27,7 @@ def run(*options: str) -> str:
     return done.stdout
 
 
-def test_training_is_the_same_where_stages_are_recomputed(tmp_path: Path) -> None:
+def test_training_is_the_same_where_operations_are_recomputed(tmp_path: Path) -> None:
     found = run("--steps", "2", "--plot", str(tmp_path / "curves.png"))
     assert "the losses are the same, bit for bit" in found
     assert "the peak is within the budget" in found
@@ -37,6 +37,6 @@ def test_training_is_the_same_where_stages_are_recomputed(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_training_is_the_same_where_tensors_are_offloaded() -> None:
-    found = run("--steps", "2", "--host-memory", "1GiB")
+    found = run("--steps", "2", "--bandwidth", "12GB/s")
     assert "the losses are the same, bit for bit" in found
     assert "0 B in 0 tensors" not in found

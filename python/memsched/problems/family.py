@@ -79,6 +79,11 @@ class GraphFamily:
         """The graph at the full batch."""
         return self.at(self.batch)
 
+    @property
+    def smallest(self) -> Graph:
+        """The graph at the smallest batch that exists."""
+        return self.at(1 if self._batches is None else self._batches[0])
+
     def at(self, batch: int) -> Graph:
         """The graph at a batch size, from 1 to the full batch."""
         batch = checks.count("batch", batch, 1, self.batch)

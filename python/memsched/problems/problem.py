@@ -73,7 +73,7 @@ def least_memory(problem: Problem) -> int:
 
     For a family at batch 1, since a plan may split its batch into rounds of one.
     """
-    return least_of(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
+    return least_of(problem.smallest if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
 def peak_memory(problem: Problem) -> int:

@@ -13,7 +13,6 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError("memsched.torch needs PyTorch: pip install 'memsched[torch]'", name="torch") from _error
 
 from memsched.torch.errors import CaptureError
-from memsched.torch.hooked.plan import HookedPlan
 from memsched.torch.profile import profile
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CaptureError",
     "CompiledPlan",
-    "HookedPlan",
     "Resident",
     "StepPlan",
     "TorchPlan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from memsched._core import Graph
-from memsched.errors import InvalidInputError, MemschedError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
@@ -21,7 +22,7 @@ from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.look import Look, Loss, check_call, check_model, device_of, forward_of, look
+from memsched.torch.compiled.look import Look, Loss, check_model, device_of, forward_of, look
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step, plan_again, plan_and_document
 from memsched.torch.compiled.unplanned import UnplannedWarning
@@ -120,25 +121,29 @@ class TorchPlan:
         return TorchPlan(plan, document, options, loss=self.loss, device=self.device, unplanned=self.unplanned)
 
     def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
-        """Plans from about the least memory that the planner needs to that of the plain step, at even distances.
+        """Plans at budgets from the least memory of any plan to that of the plain step, at even distances.
 
         Parameters
         ----------
         points : int
-            How many.
+            How many budgets.
         time_limit : float, optional
             Seconds for each.
 
         Returns
         -------
         list of TorchPlan
-            From the smallest budget to the largest; `.result` has peak, makespan and lower bound.
+            From the smallest budget to the largest, without those for which the planner has no plan. `.result` has
+            peak, makespan and lower bound.
         """
         points = checks.count("points", points, 2, 10_000)
-        planner = self.result.planner if self.options.planner == "auto" else self.options.planner
-        least, most = min_memory(self.graph, planner), peak_memory(self.graph)
+        least, most = min_memory(self.graph), peak_memory(self.graph)
         budgets = [least + (most - least) * k // (points - 1) for k in range(points)]
-        return [self.at(budget, time_limit=time_limit) for budget in dict.fromkeys(budgets)]
+        plans = []
+        for budget in dict.fromkeys(budgets):
+            with contextlib.suppress(InfeasibleError):
+                plans.append(self.at(budget, time_limit=time_limit))
+        return plans
 
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:
         """Let the training steps of a model follow the plan, from the next one on.
@@ -330,7 +335,7 @@ def plan(
     >>> model(torch.randn(256, 64)).sum().backward()
     >>> plan.remove()
     """
-    check_call(model, args)
+    check_model(model)
     where = device_of(model)
     options = read_options(
         {
@@ -344,7 +349,7 @@ def plan(
             "optimizer": optimizer_bytes(optimizer, where),
         }
     )
-    seen = look(model, tuple(args), dict(kwargs or {}), options, loss=loss)
+    seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
     return planned(seen, options, where)

@@ -233,8 +233,6 @@ def plan_step(
     True
     """
     check_call(model, args)
-    if not callable(loss):
-        raise InvalidInputError(f"loss is {loss!r}; give a function from the model's output to a scalar")
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
     where = device_of(model)
@@ -273,7 +271,7 @@ class _Steps:
 
     def planned_in_rounds(self) -> StepPlan:
         """Of a batch that may be split."""
-        family = GraphFamily(self._graph_at, _batch(self._args))
+        family = self._family()
         memory = parse_memory(self._options.budget, family, "the budget")
         options = replace(self._options, budget=memory)
         device = device_for(memory, self._timed[family.batch].link, options)
@@ -285,6 +283,16 @@ class _Steps:
             known[key_of_step(found.graph, options, device_of(self._model))] = document
             made = adopted(found.graph, document, memory, self._looks[batch].resident)
         return StepPlan(self._model, self._loss, self._args, options, result, made, known)
+
+    def _family(self) -> GraphFamily:
+        """All batches; where a single sample runs other operations than many, the equal parts that run the same."""
+        family = GraphFamily(self._graph_at, _batch(self._args))
+        parts = [batch for batch in range(1, family.batch + 1) if family.batch % batch == 0]
+        if family.batch == 1 or _is_in(family, 1):
+            return family
+        graphs = [family.at(batch) for batch in parts if _is_in(family, batch)]
+        document = {**family.to_json(), "graphs": [graph.to_json() for graph in reversed(graphs)]}
+        return GraphFamily.from_json(document)
 
     def _look(self, args: tuple[Any, ...]) -> Look:
         seen = look(self._model, args, {}, self._options, loss=self._loss, within=True)
@@ -312,6 +320,14 @@ def _batch(args: tuple[Any, ...]) -> int:
             "the batch as their dimension 0, or plan with rounds=False"
         )
     return int(shapes[0][0])
+
+
+def _is_in(family: GraphFamily, batch: int) -> bool:
+    try:
+        family.at(batch)
+    except (InvalidInputError, CaptureError):
+        return False
+    return True
 
 
 def _narrowed(args: tuple[Any, ...], start: int, batch: int) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from memsched.support.types import Progress
 
 def least_memory(problem: Problem) -> int:
     """Eq. (2), for a family at batch 1; at least the bytes of inputs and weights."""
-    return _core.modnn_min_memory(problem.at(1) if isinstance(problem, GraphFamily) else graph_of(problem))
+    return _core.modnn_min_memory(problem.smallest if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
 @Planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))

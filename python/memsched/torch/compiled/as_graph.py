@@ -111,8 +111,12 @@ def held_storages(joint: Joint) -> set[int]:
     given = {n for node in joint.primals for n in joint.storages_of(node)}
     constants = {s.number for s in joint.storages if s.base.op == "get_attr"}
     kept = [node for node in joint.results if isinstance(node, fx.Node) and node not in joint.copied]
-    losses = [node for node in joint.tangents if node.meta["val"].dim() == 0]
-    return given | constants | {n for node in (*kept, *losses) for n in joint.storages_of(node)}
+    return given | constants | {n for node in (*kept, *_losses(joint)) for n in joint.storages_of(node)}
+
+
+def _losses(joint: Joint) -> list[fx.Node]:
+    """The gradients of results that are one number: the caller may hold them."""
+    return [node for node in joint.tangents if node.meta["val"].dim() == 0]
 
 
 def held_by_caller(joint: Joint, sizes: Sizes) -> Resident:
@@ -150,6 +154,11 @@ class Visit:
     joint: Joint
     sizes: Sizes
     loss: int = 0
+
+    @property
+    def loss_gradients(self) -> int:
+        """Bytes of the gradients of results that are one number, which the caller holds."""
+        return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, _losses(self.joint)))
 
     @property
     def gradient_bytes(self) -> int:

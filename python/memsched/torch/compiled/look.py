@@ -24,6 +24,7 @@ from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
+from memsched.torch.optimizer_state import distinct_bytes
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
@@ -82,6 +83,9 @@ def look(
     InvalidInputError
         The model is in eval mode or cannot be copied, the loss is no scalar, or no result needs a gradient.
     """
+    check_call(model, args)
+    if loss is not None and not callable(loss):
+        raise InvalidInputError(f"loss is {loss!r}; it must be a function that takes the model's result")
     mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     model, args, kwargs = _without_data(mode, model, args, kwargs)
@@ -93,6 +97,8 @@ def look(
             result = torch.compile(step, backend=backend_of(group), dynamic=False)(*args, **kwargs)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
+            elif loss is not None:
+                _check_loss(result)
             _backward(result)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise CaptureError(
@@ -176,20 +182,42 @@ def _backward(result: Any) -> None:
     torch.autograd.backward(differentiable, [torch.empty_like(one) for one in differentiable])
 
 
+class _Results(torch.autograd.Function):
+    """Hands results to a loss, and counts the gradients that come back: bytes, in a list."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, found: list[int], *results: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.found = found
+        ctx.set_materialize_grads(False)
+        return tuple(one.detach() for one in results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, ...]:
+        ctx.found.append(distinct_bytes(gradients))
+        return (None, None, *(None for _ in gradients))
+
+
 def _loss_bytes(loss: Loss, result: Any) -> int:
     """What a loss needs beside the results and their gradients."""
-    leaves = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.is_floating_point()]
-    fresh = {id(one): one.detach().requires_grad_() for one in leaves}
-    result = pytree.tree_map(lambda one: fresh.get(id(one), one), result)
+    leaves, nest = pytree.tree_flatten(result)
+    places = [k for k, one in enumerate(leaves) if isinstance(one, torch.Tensor) and one.requires_grad]
+    found: list[int] = []
+    handed = _Results.apply(torch.zeros(0, requires_grad=True), found, *(leaves[k].detach() for k in places))
+    for k, one in zip(places, handed, strict=True):
+        leaves[k] = one
+    del handed
     with Meter() as meter:
-        value = loss(result)
+        try:
+            value = loss(pytree.tree_unflatten(leaves, nest))
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise InvalidInputError(
+                f"loss reads values of tensors ({error.func}), which are not known while its bytes are counted; "
+                "compute with tensors only, or leave loss out and add what it needs to reserve=..."
+            ) from None
         _check_loss(value)
         if value.requires_grad:
             value.backward()
-        del value
-    return max(
-        0, meter.peak - sum(one.grad.untyped_storage().nbytes() for one in fresh.values() if one.grad is not None)
-    )
+    return max(0, meter.peak - sum(found))
 
 
 def _check_loss(value: Any) -> None:

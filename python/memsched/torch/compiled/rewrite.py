@@ -165,11 +165,15 @@ class _Half:
             self.coming[storage] = self._call(copies.prefetch, (host, holder.meta["val"].device), base), host
         elif verb == "free":
             self._await([storage])
+            before = self.forward.leaving if self.forward is not None else {}
+            if storage in before:  # it left in the forward, which hands it on: its copy may still be under way
+                before.pop(storage)
+                self.leaving[storage] = self.value(holder)
             if storage in self.leaving:
                 value = self.leaving.pop(storage)
                 # Others may hold what was given to this half, gradients and what was saved, and what it returns.
                 owned = value.op != "placeholder" and storage not in self.writer.returned
-                self._call(copies.gone, (value, self.away[storage], owned), None)
+                self._call(copies.gone, (value, self._host_copy(storage), owned), None)
             if storage not in self.writer.held:  # what the caller holds stays
                 self._forget(storage)
                 self.freed.add(storage)

@@ -1,1 +1,0 @@
-"""Whole training steps as graphs of operations, and their plans run on PyTorch."""
