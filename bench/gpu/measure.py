@@ -106,7 +106,8 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
 def _verify(point: Row, task: Task, device: torch.device) -> Row:
     """Bit for bit against plain autograd, without an enforced budget: the plain step must fit."""
     plan = memsched.torch.TorchPlan.load(_plan_file(point)).at(point["budget"], time_limit=point["search"])
-    return {"counted_peak": plan.verify(task.model, task.args).peak_memory, "predicted_peak": plan.result.timeline.peak_memory}
+    counted_peak = plan.verify(task.model, task.args).peak_memory
+    return {"counted_peak": counted_peak, "predicted_peak": plan.result.timeline.peak_memory}
 
 
 def _train(point: Row, task: Task, device: torch.device) -> Row:

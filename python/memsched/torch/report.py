@@ -8,6 +8,7 @@ from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
+
 def describe(
     result: Result,
     *,
