@@ -1,12 +1,8 @@
-"""The lanes of CUDA on a stand-in for torch.cuda: who waits for whom, and no race in whole planned steps."""
+"""The lanes of CUDA on a stand-in for torch.cuda: who waits for whom. Whole steps are in test_compiled_cuda."""
 
 from __future__ import annotations
 
-import functools
 import gc
-import itertools
-import random
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,14 +11,9 @@ import torch
 from memsched.errors import MemschedError
 from memsched.torch.cuda_lanes import CudaLanes, pinned
 from memsched.torch.lanes import Direction
-from memsched.torch.planned import PlannedForward
-from memsched.torch.run import Run
 from pytorch.fake_cuda import FakeCuda
-from pytorch.models import CASES
-from pytorch.steps import Prepared, buffers_restored, differences, plain_step, planner_schedules, prepared, train_step
 
 CPU = torch.device("cpu")
-NAMED = {case.name: case for case in CASES}
 
 
 @pytest.fixture
@@ -123,116 +114,6 @@ def test_what_the_host_has_seen_needs_no_wait(cuda: FakeCuda) -> None:
         del value
         host.add(1)
     assert cuda.races == []
-
-
-# Whole steps.
-
-
-def planned_step_on(cuda: FakeCuda, p: Prepared, schedule: Any, lanes: CudaLanes) -> Any:
-    """Two steps with a plan, so that the second meets the host memory of the first; the outcome of the second."""
-    p.model.forward = PlannedForward(p.model, p.staged, p.script(schedule), lanes)
-    try:
-        with buffers_restored(p.model), cuda:
-            train_step(p)
-        with buffers_restored(p.model), cuda:
-            found = train_step(p)
-            gc.collect()
-    finally:
-        del p.model.forward
-    return found
-
-
-@functools.lru_cache(maxsize=8)
-def moving_schedules(p: Prepared) -> list[tuple[str, Any]]:
-    """Plans in which something is offloaded and comes back."""
-    found = planner_schedules(p, ("offload", "pofo"), (0.1,))
-    return [(name, plan) for name, plan in found if any("prefetch" in step for step in plan.to_json()["steps"])]
-
-
-def answers(seed: int) -> Callable[[], bool]:
-    """What the host learns when it asks: nothing, all, or some."""
-    generator = random.Random(seed)
-    return {0: lambda: False, 1: lambda: True}.get(seed, lambda: generator.random() < 0.5)
-
-
-@pytest.mark.parametrize("name", ["in_place_batch_norm", "tied_weights", "dropout_mlp", "two_outputs"])
-def test_planned_steps_have_no_race(cuda: FakeCuda, name: str) -> None:
-    p = prepared(NAMED[name])
-    want = plain_step(p)
-    schedules = moving_schedules(p)
-    assert schedules
-    for (label, schedule), seed in itertools.product(schedules, range(3)):
-        cuda.reached = answers(seed)
-        assert differences(want, planned_step_on(cuda, p, schedule, CudaLanes(CPU))) == [], label
-        assert cuda.races == [], label
-    assert {stream for stream, what, _ in cuda.log if what == "copy_"} >= {"stream 1", "stream 2"}
-
-
-def broken_off_backward(p: Prepared, parameter: Any) -> None:
-    """A step that ends with an error when the gradient of a parameter arrives."""
-
-    def stop(gradient: Any) -> None:
-        raise KeyError("enough")
-
-    hook = parameter.register_hook(stop)
-    try:
-        with pytest.raises(KeyError, match="enough"):
-            train_step(p)
-    finally:
-        hook.remove()
-    gc.collect()
-
-
-def test_steps_that_end_early_have_no_race(cuda: FakeCuda) -> None:
-    """Copies under way when a step is given up do not write to memory that others get."""
-    p = prepared(NAMED["in_place_batch_norm"])
-    for _, schedule in moving_schedules(p)[:1]:
-        p.model.forward = PlannedForward(p.model, p.staged, p.script(schedule), CudaLanes(CPU))
-        try:
-            with buffers_restored(p.model), cuda:
-                p.model(*p.args)
-                for parameter in p.model.parameters():
-                    broken_off_backward(p, parameter)
-        finally:
-            del p.model.forward
-    assert cuda.races == []
-
-
-def test_a_step_that_does_not_clean_up_races(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Run, "give_up", lambda run: setattr(run, "position", len(run.script.actions)))
-    with pytest.raises(AssertionError, match="given back"):
-        test_steps_that_end_early_have_no_race(cuda)
-
-
-class _NoWait(CudaLanes):
-    """The computation goes on at once."""
-
-    def wait(self, event: Any) -> None: ...
-
-
-class _NoOrder(CudaLanes):
-    """Copies start at once."""
-
-    def copy(self, way: Direction, device: Any, host: Any, after: Sequence[Any]) -> Any:
-        return super().copy(way, device, host, [])
-
-
-class _WrongStream(CudaLanes):
-    """The end of a copy is recorded on the compute stream."""
-
-    def copy(self, way: Direction, device: Any, host: Any, after: Sequence[Any]) -> Any:
-        start = super().copy(way, device, host, after).start
-        event = self.now()
-        event.start = start
-        return event
-
-
-@pytest.mark.parametrize("broken", [_NoWait, _NoOrder, _WrongStream])
-def test_lanes_that_are_broken_race(cuda: FakeCuda, broken: type[CudaLanes]) -> None:
-    p = prepared(NAMED["in_place_batch_norm"])
-    for _, schedule in moving_schedules(p):
-        planned_step_on(cuda, p, schedule, broken(CPU))
-    assert cuda.races
 
 
 # Pinned memory.

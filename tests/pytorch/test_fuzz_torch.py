@@ -26,7 +26,7 @@ from fuzzing.mutate import mutate
 def saved() -> str:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(3)])
-    plan = ms.torch.plan(model, (torch.zeros(2, 8),), budget="40%", device="v100:pcie3", planner="greedy")
+    plan = ms.torch.plan(model, (torch.zeros(2, 8),), budget="100%", device="v100:pcie3")
     return json.dumps(plan.to_json())
 
 
@@ -35,7 +35,6 @@ def load(text: str) -> TorchPlan:
     plan = TorchPlan.load(text)
     json.dumps(plan.to_json(), allow_nan=False)
     plan.report()
-    assert all(str(leaf) for leaf in plan.leaves)
     return plan
 
 
@@ -49,23 +48,19 @@ def test_a_damaged_plan_is_refused_or_good(seed: int) -> None:
         pass
 
 
-LEAF = {"dtype": "float32", "shape": [2, 8], "strides": [8, 1], "needs_grad": False}
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"leaves": [{**LEAF, **wrong}]} for wrong in ({"shape": [2.5, 8]}, {"shape": [-1, 8]}, {"strides": [1]})),
-        *({"leaves": [{**LEAF, **wrong}]} for wrong in ({"dtype": "nn"}, {"dtype": 5}, {"needs_grad": 1})),
-        *({"leaves": [{"value": wrong}]} for wrong in ([1], {})),
-        *({"autocast": {"device_type": "cpu", "enabled": False, "dtype": wrong}} for wrong in ("nn", "", 5)),
-        {"autocast": {"device_type": "cpu", "enabled": 1, "dtype": "float32"}},
-        {"times": 5},
-        {"operations": [5]},
-        {"operations": 5},
+        *({"options": wrong} for wrong in (5, [], {}, {"budget": "nn"}, {"budget": "40%", "shoes": 5})),
+        *({"loss": wrong} for wrong in (-1, 1.5, True, None)),
+        *({"on": wrong} for wrong in ("nn", "", 5)),
+        {"unplanned": [5]},
+        {"unplanned": 5},
+        {"plan": 5},
+        {"plan": {}},
     ],
 )
-def test_plans_that_used_to_be_read(changes: dict[str, Any]) -> None:
+def test_wrong_values_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ms.InvalidInputError):
         TorchPlan.load(json.dumps({**json.loads(saved()), **changes}))
 

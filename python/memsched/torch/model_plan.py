@@ -246,7 +246,7 @@ class TorchPlan:
         if not isinstance(document["result"], dict):  # a string would be the path of another file
             raise InvalidInputError(f"result of the plan is {checks.shown(document['result'])}; it must be an object")
         parts = document["resident"].items()
-        counts = {name: checks.count(f"{name} of the plan", one, -(2**62), 2**62) for name, one in parts}
+        counts = {name: checks.count(f"{name} of the plan", one, 0, 2**62) for name, one in parts}
         plan = cache.checked(document["plan"])
         source = checks.text("source of the plan", plan["source"])
         return cls(

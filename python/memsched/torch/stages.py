@@ -12,7 +12,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from memsched.torch.capture import Autocast, CaptureError, Program, capture, without_data
+from memsched.torch.capture import Autocast, Program, capture, without_data
+from memsched.torch.errors import CaptureError
 from memsched.torch.facts import Facts, attribute, facts, fake_copy, fake_mode
 from memsched.torch.leaves import Leaf, distinct
 from memsched.torch.linearize import Cut, linearize, share_concatenations, sink_parameter_arithmetic

@@ -26,6 +26,7 @@ class Traffic:
         self.lanes = lanes
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
+        self._reads: dict[int, Any] = {}  # of copies that have not arrived, by the address of the host memory they read
         self._layouts: dict[int, tuple[Any, ...]] = {}  # of what was copied, by the address of its host memory
 
     @property
@@ -59,7 +60,9 @@ class Traffic:
         self.lanes.begin()
         storage = self.lanes.allocate(host.numel())
         key = host.untyped_storage()._cdata
-        self._events[storage._cdata] = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
+        event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
+        self._events[storage._cdata] = self._reads[key] = event
+        weakref.finalize(storage, self._given_up, storage._cdata).atexit = False
         dtype, offset, shape, stride = self._layouts[key]
         value = torch.empty(0, dtype=dtype, device=storage.device)
         return value.set_(storage, offset, shape, stride)
@@ -68,9 +71,19 @@ class Traffic:
         """Let the computation wait until a tensor is back; its copy on the host must stay until then."""
         self.lanes.begin()
         self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
+        self._reads.pop(host.untyped_storage()._cdata, None)
         return value
 
+    def _given_up(self, key: int) -> None:
+        self._end(self._events.pop(key, None))
+
+    def _end(self, event: Any) -> None:
+        """A step that failed drops what is on its way: others may get the memory, but not before the copy has ended."""
+        if event is not None:
+            self.lanes.wait(event)
+
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
+        self._end(self._reads.pop(key, None))
         del self._events[key], self._layouts[key]
         self._spare.setdefault(memory.numel(), []).append(memory)
 
