@@ -28,13 +28,19 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     """Gives modules their attributes back: some keep tensors, tables or lists of weights that a forward replaces.
 
     What containers, generators and tensors among the attributes hold is put back, too; but not that of parameters and
-    buffers.
+    buffers. So are containers among the globals beside the forwards, where some keep their tables.
     """
     held = _Held(model)
     try:
         yield
     finally:
         held.put_back()
+
+
+def _globals_of(module: nn.Module) -> dict[str, Any]:
+    """Those of the module's forward, unless it is PyTorch's."""
+    names: dict[str, Any] = getattr(type(module).forward, "__globals__", {})
+    return {} if str(names.get("__name__", "")).split(".")[0] == "torch" else names
 
 
 @contextlib.contextmanager
@@ -50,6 +56,9 @@ def gradients_aside(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
+_MOST = 10_000  # elements of a container that is noted: more are data
+
+
 class _Held:
     """What the attributes of modules hold."""
 
@@ -60,6 +69,10 @@ class _Held:
         self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         for module in model.modules():
             self._note(vars(module))
+        for names in {id(names): names for names in map(_globals_of, model.modules())}.values():
+            for value in list(names.values()):
+                if isinstance(value, dict | list | set | deque) and len(value) <= _MOST:
+                    self._note(value)
 
     def _note(self, value: Any) -> None:
         if isinstance(value, torch.Generator):
@@ -75,6 +88,8 @@ class _Held:
 
     def put_back(self) -> None:
         for container, content in self._containers.values():
+            if _same(container, content):  # some cannot be written to, and were not
+                continue
             container.clear()
             (container.extend if isinstance(container, list | deque) else container.update)(content)
         for generator, state in self._generators:
@@ -83,3 +98,13 @@ class _Held:
             for tensor, version, content in self._tensors.values():
                 if tensor._version != version:
                     tensor.copy_(content)
+
+
+def _same(container: Any, content: Any) -> bool:
+    """Whether a container holds the very objects that it held."""
+    if isinstance(container, set):
+        return set(content) == container
+    now, before = (
+        (list(one.items()) if isinstance(one, dict) else list(enumerate(one))) for one in (container, content)
+    )
+    return len(now) == len(before) and all(a == c and b is d for (a, b), (c, d) in zip(now, before, strict=True))

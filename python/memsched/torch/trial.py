@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
 from memsched.torch.module_state import gradients_aside, unchanged
+from memsched.torch.nests import leaves_of, tensors_of
 from memsched.torch.random_state import random_state, set_random_state
 
 
@@ -63,7 +64,7 @@ def untouched(model: torch.nn.Module, device: torch.device, inputs: Any = ()) ->
     inputs
         Their tensors are put back, too.
     """
-    originals = Originals([*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)])
+    originals = Originals([*model.parameters(), *model.buffers(), *leaves_of(inputs)])
     data = [(parameter, parameter.data) for parameter in model.parameters()]
     python, own = random.getstate(), random_state(device)
     numpy = np.random.get_state()
@@ -121,14 +122,16 @@ def trial_step(
     MemschedError
         No result needs a gradient.
     """
-    results, nest = pytree.tree_flatten(forward(*args, **(kwargs or {})))
+    returned = forward(*args, **(kwargs or {}))
+    results, nest = leaves_of(returned), pytree.tree_structure(returned)
+    del returned
     outputs = [leaf for leaf in results if isinstance(leaf, torch.Tensor)]
     differentiable = [value for value in outputs if value.requires_grad]
     if not differentiable:
         raise MemschedError("no result of the model needs a gradient; there is no training step to try")
     seeded = torch.Generator(device=device).manual_seed(0)
     arriving = [torch.randn(v.shape, dtype=v.dtype, device=v.device, generator=seeded) for v in differentiable]
-    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    leaves = tensors_of((args, kwargs))
     sources = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     sources |= {f"input {k}": leaf for k, leaf in enumerate(leaves) if leaf.requires_grad}
     try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
+from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.group import Group, group_of
-from memsched.torch.compiled.options import read_options
+from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
@@ -80,5 +82,12 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     except DynamoSignal:
         raise
     except (CaptureError, AssertionError, NotImplementedError, RuntimeError) as error:  # of AOTAutograd, too
-        return unplanned(module, error)
-    return Guarded(module, planned)
+        return unplanned(module, error, offload=_offloads(group.options))
+    return Guarded(module, planned, offload=_offloads(group.options))
+
+
+def _offloads(options: Options) -> bool:
+    """Whether there is a link to the host."""
+    if options.bandwidth is not None:
+        return parse_bandwidth(options.bandwidth, "bandwidth") > 0
+    return options.device != "here" or torch.cuda.is_available()

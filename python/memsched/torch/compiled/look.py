@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError
@@ -24,6 +25,8 @@ from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
+from memsched.torch.module_state import unchanged
+from memsched.torch.nests import tensors_of
 from memsched.torch.optimizer_state import distinct_bytes
 
 Loss = Callable[[Any], torch.Tensor]
@@ -86,9 +89,19 @@ def look(
     check_call(model, args)
     if loss is not None and not callable(loss):
         raise InvalidInputError(f"loss is {loss!r}; it must be a function that takes the model's result")
+    lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)
+    if lazy is not None:
+        raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
     mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    model, args, kwargs = _without_data(mode, model, args, kwargs)
+    with unchanged(model):
+        return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within)
+
+
+def _looked_at(
+    mode: FakeTensorMode, step_of: tuple[Any, Any, Any], options: Options, loss: Loss | None, within: bool
+) -> Look:
+    model, args, kwargs = step_of
     group = Unplanned(options, aside=unset_fake_temporarily)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = 0
@@ -106,9 +119,11 @@ def look(
                 f"runs; {_INSTEAD}"
             ) from None
     if not list(group.versions()):
+        if said:
+            raise CaptureError(f"nothing of {type(model).__name__} can be planned: {said[0]}")
         raise CaptureError(
-            f"PyTorch captures nothing of {type(model).__name__}"
-            + (f": {said[0]}" if said else ": it leaves out nn.LSTM and nn.GRU, for example")
+            f"PyTorch captures nothing of {type(model).__name__}: it leaves out what calls nn.LSTM or nn.GRU, "
+            "for example"
         )
     visits, returns, resident = group.seen()
     visits[-1] = replace(visits[-1], loss=needed)
@@ -144,7 +159,8 @@ def _renewed(function: Any) -> Callable[..., Any]:
 def _tensors(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     yield from model.parameters()
     yield from model.buffers()
-    yield from (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+    yield from tensors_of((args, kwargs))
+    yield from (one for module in model.modules() for one in tensors_of(vars(module)))
 
 
 def _without_data(mode: FakeTensorMode, model: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
@@ -176,7 +192,7 @@ def _quiet() -> Iterator[list[str]]:
 
 
 def _backward(result: Any) -> None:
-    differentiable = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
+    differentiable = [one for one in tensors_of(result) if one.requires_grad]
     if not differentiable:
         raise InvalidInputError("no result of the model needs a gradient; there is no training step to plan")
     torch.autograd.backward(differentiable, [torch.empty_like(one) for one in differentiable])
@@ -250,5 +266,5 @@ def device_of(model: torch.nn.Module) -> torch.device:
     """Where most of a model is."""
     sizes: dict[torch.device, int] = {}
     for one in model.parameters():
-        sizes[one.device] = sizes.get(one.device, 0) + one.numel()
+        sizes[one.device] = sizes.get(one.device, 0) + (0 if is_lazy(one) else one.numel())
     return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))

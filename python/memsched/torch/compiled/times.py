@@ -81,8 +81,12 @@ def _beyond_a_pass(node: fx.Node, sizes: Sizes) -> float:
 
 def _one_pass(node: fx.Node, sizes: Sizes) -> float:
     """Seconds for the bytes that an operation touches."""
+    return _touched(node, sizes) / _TOUCHED
+
+
+def _touched(node: fx.Node, sizes: Sizes) -> int:
     touched = (one for source in (node, *node.all_input_nodes) for one in tensors(source.meta.get("val")))
-    return sum(sizes.number(one.numel()) * one.element_size() for one in touched) / _TOUCHED
+    return sum(sizes.number(one.numel()) * one.element_size() for one in touched)
 
 
 def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float]:
@@ -90,6 +94,9 @@ def modelled_seconds(joint: Joint, sizes: Sizes, machine: Machine) -> list[float
     found = []
     with FakeTensorMode() as fake, torch.no_grad(), Roofline(machine) as model:
         for op in joint.operations:
+            if not isinstance(op.node.target, torch._ops.OpOverload):  # such as one that holds graphs
+                found.append(_touched(op.node, sizes) / machine.memory_bandwidth + machine.launch)
+                continue
             args, kwargs = _arguments(op.node, lambda one: _empty(one, sizes), sizes)
             model.lap()
             with fake:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.graph import saved_tensors_hooks
 
 from memsched.torch.errors import CaptureError
 
@@ -16,15 +17,53 @@ class UnplannedWarning(UserWarning):
     """A part of a step runs as in plain PyTorch: the budget does not hold for it."""
 
 
-def unplanned(module: fx.GraphModule, reason: BaseException) -> Callable[..., Any]:
-    """Warn that a captured graph runs without a plan, and run it so."""
+def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = False) -> Callable[..., Any]:
+    """Warn that a captured graph runs without a plan, and give what runs it so.
+
+    Parameters
+    ----------
+    module : fx.GraphModule
+        What Dynamo captured.
+    reason : exception
+    offload : bool
+        What it saves for its backward waits on the host.
+    """
     said = str(reason).strip().split("\n")[0]
+    waits = "; what it saves for its backward waits on the host" if offload else ""
     warnings.warn(
-        f"a part of the model runs without a plan, and may need more memory than the budget: {said}",
+        f"a part of the model runs without a plan, and may need more memory than the budget: {said}{waits}",
         UnplannedWarning,
         stacklevel=2,
     )
-    return module.forward
+    return _on_host(module) if offload else module.forward
+
+
+def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
+    """Run a graph such that its saved tensors wait on the host, but for those that it is given."""
+
+    def run(*args: Any) -> Any:
+        given = {_memory(one) for one in args if isinstance(one, torch.Tensor)}
+
+        def pack(value: torch.Tensor) -> Any:
+            if value.layout is not torch.strided or _memory(value) in given:
+                return value
+            return value.device, value.to("cpu", copy=True)
+
+        def unpack(packed: Any) -> torch.Tensor:
+            if isinstance(packed, torch.Tensor):
+                return packed
+            device, value = packed
+            found: torch.Tensor = value.to(device)
+            return found
+
+        with saved_tensors_hooks(pack, unpack):
+            return module.forward(*args)
+
+    return run
+
+
+def _memory(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
 
 
 def view_or_copy(value: torch.Tensor, shape: list[int]) -> torch.Tensor:
@@ -55,8 +94,8 @@ class Guarded:
         What runs in its place. It changes no input before its forward is done.
     """
 
-    def __init__(self, module: fx.GraphModule, planned: Callable[..., Any]) -> None:
-        self._module, self._run, self._tried = module, planned, False
+    def __init__(self, module: fx.GraphModule, planned: Callable[..., Any], *, offload: bool = False) -> None:
+        self._module, self._run, self._offload, self._tried = module, planned, offload, False
 
     def __call__(self, *args: Any) -> Any:
         states = None if self._tried else torch.get_rng_state()
@@ -72,6 +111,6 @@ class Guarded:
             found = self._module(
                 *args
             )  # what is wrong with the model itself, or with what it is given, fails here, too
-            self._run = unplanned(self._module, error)
+            self._run = unplanned(self._module, error, offload=self._offload)
         self._tried = True
         return found

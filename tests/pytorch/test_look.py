@@ -1,0 +1,269 @@
+"""Looking at a step leaves no trace, whatever the model does, and sees the step that is trained."""
+
+from __future__ import annotations
+
+import functools
+import random
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.checkpoint import checkpoint
+
+import memsched.torch as mt
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.torch import CaptureError
+
+WIDTH = 32
+TABLES: dict[int, torch.Tensor] = {}
+CALLS: list[int] = []
+
+Middle = Callable[[Any, torch.Tensor], Any]
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    torch._dynamo.reset()
+    TABLES.clear()
+    CALLS.clear()
+
+
+class Odd(nn.Module):
+    """Some layers, and a forward of its own."""
+
+    def __init__(self, middle: Middle) -> None:
+        super().__init__()
+        self.net = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)))
+        self.middle = middle
+        self.tables = [torch.randn(WIDTH), {"a": torch.randn(WIDTH)}]
+        self.cache: dict[str, torch.Tensor] = {}
+        self.calls = 0
+        self.register_buffer("average", torch.zeros(WIDTH))
+        self.turn = nn.Parameter(torch.randn(WIDTH, dtype=torch.complex64))
+        self.__dict__["own"] = self
+        self.weak = weakref.ref(self.net)
+        self.function = lambda x: self.net(x)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.middle(self, x)
+
+
+@functools.lru_cache
+def table(count: int) -> torch.Tensor:
+    return torch.arange(count).float() / count
+
+
+@dataclass
+class Answer:
+    """No container that PyTorch knows."""
+
+    value: torch.Tensor
+    number: int = 3
+
+
+def tensors_among_attributes(self: Any, x: Any) -> Any:
+    return self.net(x) * self.tables[0] + self.tables[1]["a"]
+
+
+def table_of_a_function(self: Any, x: Any) -> Any:
+    return self.net(x) + table(WIDTH)
+
+
+def table_among_globals(self: Any, x: Any) -> Any:
+    if WIDTH not in TABLES:
+        TABLES[WIDTH] = torch.ones(WIDTH) * 2
+    return self.net(x) * TABLES[WIDTH]
+
+
+def table_of_its_own(self: Any, x: Any) -> Any:
+    if "t" not in self.cache:
+        self.cache["t"] = torch.ones(WIDTH) * 3
+    return self.net(x) * self.cache["t"]
+
+
+def counter(self: Any, x: Any) -> Any:
+    self.calls += 1
+    CALLS.append(1)
+    return self.net(x)
+
+
+def moving_average(self: Any, x: Any) -> Any:
+    y = self.net(x)
+    with torch.no_grad():
+        self.average.lerp_(y.mean(0), 0.1)
+    return y - self.average
+
+
+def side_result(self: Any, x: Any) -> Any:
+    y = self.net(x)
+    self.aux = y.square().mean()
+    return y
+
+
+def complex_results(self: Any, x: Any) -> Any:
+    return self.net(x) * self.turn
+
+
+def data_class(self: Any, x: Any) -> Any:
+    return Answer(self.net(x))
+
+
+def inner_gradient(self: Any, x: Any) -> Any:
+    w = torch.ones(WIDTH, requires_grad=True)
+    (gradient,) = torch.autograd.grad((w * 2).sum(), w)
+    return self.net(x) * gradient
+
+
+def weak_reference(self: Any, x: Any) -> Any:
+    return self.weak()(x)
+
+
+def cycle(self: Any, x: Any) -> Any:
+    return self.own.net(x)
+
+
+def closure(self: Any, x: Any) -> Any:
+    return self.function(x)
+
+
+def checkpoints(self: Any, x: Any) -> Any:
+    return checkpoint(self.net, x, use_reentrant=False)
+
+
+def partly_without_gradients(self: Any, x: Any) -> Any:
+    with torch.no_grad():
+        scale = self.net(x).abs().max()
+    return self.net(x) / scale
+
+
+def writes_in_place(self: Any, x: Any) -> Any:
+    y = self.net(x)
+    y[:, :4] = 0
+    return y.add_(1)
+
+
+def writes_to_its_input(self: Any, x: Any) -> Any:
+    x.add_(1)
+    return self.net(x)
+
+
+def views(self: Any, x: Any) -> Any:
+    y = self.net(x)
+    return y, y[0], y.t(), x
+
+
+def returns_a_parameter(self: Any, x: Any) -> Any:
+    return self.net(x), self.net[0][0].weight
+
+
+def empty_result(self: Any, x: Any) -> Any:
+    return self.net(x)[:0], self.net(x)
+
+
+def python_chance(self: Any, x: Any) -> Any:
+    return self.net(x) if random.random() < 2 else x
+
+
+MIDDLES = [
+    tensors_among_attributes,
+    table_of_a_function,
+    table_among_globals,
+    table_of_its_own,
+    counter,
+    moving_average,
+    side_result,
+    complex_results,
+    data_class,
+    inner_gradient,
+    weak_reference,
+    cycle,
+    closure,
+    checkpoints,
+    partly_without_gradients,
+    writes_in_place,
+    writes_to_its_input,
+    views,
+    returns_a_parameter,
+    empty_result,
+    python_chance,
+]
+
+
+def seen(middle: Middle, **options: Any) -> tuple[Odd, tuple[torch.Tensor], mt.TorchPlan]:
+    torch.manual_seed(0)
+    model, args = Odd(middle).train(), (torch.randn(16, WIDTH),)
+    try:
+        plan = mt.plan(model, args, budget="50%", device="v100:pcie3", **options)
+    except InfeasibleError:
+        plan = mt.plan(model, args, budget="100%", device="v100:pcie3", **options)
+    return model, args, plan
+
+
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_a_look_leaves_no_trace_and_is_right(middle: Middle) -> None:
+    model, args, plan = seen(middle)
+    assert (model.calls, CALLS, model.cache, TABLES) == (0, [], {}, {})
+    assert not hasattr(model, "aux")
+    assert not any(isinstance(one, FakeTensor) for one in (*model.parameters(), *model.buffers(), table(WIDTH)))
+    verified = plan.verify(model, args)
+    assert verified.peak_memory <= plan.result.schedule.budget
+    assert verified.reordered is None
+    model(*args)
+
+
+def test_keywords_and_containers_of_inputs() -> None:
+    class Keywords(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, *, given: dict[str, torch.Tensor], other: Any = None) -> Any:
+            return {"y": torch.tanh(self.layer(given["x"])), "n": 5, "z": (other,)}
+
+    model, inputs = Keywords(), {"given": {"x": torch.randn(16, WIDTH)}, "other": None}
+    plan = mt.plan(model, (), inputs, budget="100%", device="v100:pcie3")
+    assert plan.verify(model, (), inputs).reordered is None
+
+
+class Looking(nn.Module):
+    """Its result depends on a value."""
+
+    def __init__(self, way: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.way = nn.Linear(WIDTH, WIDTH), way
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) * self.way(x)
+
+
+@pytest.mark.parametrize(
+    "way", [lambda x: x.sum().item(), lambda x: x[x[:, 0] > 0].sum(), lambda x: 1 if x.sum() else 2]
+)
+def test_what_depends_on_values_is_named(way: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(CaptureError, match="looks at values"):
+        mt.plan(Looking(way), (torch.randn(16, WIDTH),), budget="50%", device="v100:pcie3")
+
+
+def test_parameters_without_a_shape_are_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"0\.weight has no shape yet"):
+        mt.plan(nn.Sequential(nn.LazyLinear(4)), (torch.randn(2, 3),), budget="50%")
+
+
+def test_a_failing_forward_is_the_users_own_error_and_leaves_no_trace() -> None:
+    def failing(self: Any, x: Any) -> Any:
+        CALLS.append(1)
+        raise KeyError("mine")
+
+    torch.manual_seed(0)
+    with pytest.raises((KeyError, MemschedError), match="mine"):
+        mt.plan(Odd(failing), (torch.randn(2, WIDTH),), budget="50%")
+    assert CALLS == []
+    x = torch.randn(3)
+    assert not isinstance(x + 1, FakeTensor)
+    assert torch.is_grad_enabled()
