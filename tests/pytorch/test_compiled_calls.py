@@ -9,7 +9,9 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import _FUNCTIONS, cheapen, dropout, dropout_backward
+from memsched.torch.compiled.private import check_release
 
 aten = torch.ops.aten
 X, Y, B = torch.randn(4, 6), torch.randn(6, 4), torch.randn(4)
@@ -139,3 +141,11 @@ def test_transposes_of_other_dimensions_stay() -> None:
 
     before, after = traced(build)
     assert torch.equal(before(X)[0], after(X)[0])
+
+
+def test_releases_of_pytorch_that_nobody_tried_are_refused_by_name() -> None:
+    for known in ("2.12.1", "2.13.0+cpu", "2.14.1+cu130"):
+        check_release(known)
+    for unknown in ("2.11.0", "2.15.0", "2.2.0", "3.0.0a0"):
+        with pytest.raises(MemschedError, match=f"here is {unknown}"):
+            check_release(unknown)

@@ -11,7 +11,7 @@ from torch import fx
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.group import Group, group_of
 from memsched.torch.compiled.options import Options, read_options
-from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
+from memsched.torch.compiled.private import Boxed, DynamoSignal, check_release, compile_joint, python_code
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
 from memsched.torch.errors import CaptureError
@@ -51,6 +51,7 @@ def backend_of(group: Group) -> Callable[[fx.GraphModule, Sequence[Any]], Callab
 
 
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Callable[..., Any]:
+    check_release()
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code

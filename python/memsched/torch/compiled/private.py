@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 
+from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import cheapen
 
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "DynamoSignal",
     "Partition",
     "boxed",
+    "check_release",
     "compile_joint",
     "graph_inputs",
     "python_code",
@@ -30,6 +34,25 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 Partition = Callable[[fx.GraphModule, int, Sequence[int]], tuple[fx.GraphModule, fx.GraphModule]]
 """From a joint graph, how many results the forward has, and which inputs last, to examples of forward and backward."""
+
+
+RELEASES = ("2.12", "2.13", "2.14")
+"""Of PyTorch, that this module is known to work with."""
+
+
+def check_release(release: str = torch.__version__) -> None:
+    """Refuse a PyTorch whose insides nobody has tried.
+
+    Raises
+    ------
+    MemschedError
+        Naming the release.
+    """
+    if ".".join(release.split(".")[:2]) not in RELEASES:
+        raise MemschedError(
+            f"this memsched plans for PyTorch {RELEASES[0]} to {RELEASES[-1]}, and here is {release}; install one of "
+            "them, or another memsched"
+        )
 
 
 def compile_joint(
@@ -58,6 +81,8 @@ def compile_joint(
         Operations that are traced as others.
     """
 
+    joints: list[fx.GraphModule] = []
+
     def split(
         joint: fx.GraphModule,
         joint_inputs: Any,
@@ -66,10 +91,15 @@ def compile_joint(
         static_lifetime_input_indices: Sequence[int] | None = None,
         **rest: Any,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        joints.append(joint)
         return partition(joint, num_fwd_outputs, static_lifetime_input_indices or ())
 
+    def compile_forward(graph: fx.GraphModule, example: Any) -> Boxed:
+        _let_save(len(inputs) + sum(len(part.graph.nodes) for part in joints))
+        return boxed(forward())
+
     backend = aot_autograd(
-        fw_compiler=lambda graph, example: boxed(forward()),
+        fw_compiler=compile_forward,
         bw_compiler=lambda graph, example: boxed(backward()),
         inference_compiler=lambda graph, example: boxed(inference(graph)),
         partition_fn=split,
@@ -78,6 +108,14 @@ def compile_joint(
     with functorch_config.patch(donated_buffer=False):
         compiled: Callable[..., Any] = backend(module, inputs)
     return compiled
+
+
+def _let_save(most: int) -> None:
+    """Let forwards save up to so many tensors: from 2.14 on, PyTorch has a note for each that the example saves."""
+    context = TracingContext.try_get()
+    noted = getattr(context.fw_metadata if context is not None else None, "saved_tensor_is_graph_input", None)
+    if isinstance(noted, list):
+        noted.extend([False] * most)
 
 
 def boxed(function: Boxed) -> Boxed:
