@@ -25,9 +25,14 @@ CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
 BUDGETS = ("20%", "50%", "80%", "100%")
 NAMED = {case.name: case for case in CASES}
 QUICK = (
-    *("torchvision-alexnet", "torchvision-small_densenet", "torchvision-mobilenet_v3_large", "torchvision-swin_t"),
+    *("torchvision-alexnet", "torchvision-small_densenet", "torchvision-mobilenet_v3_large"),
     *("transformers-bert", "transformers-t5"),
 )
+SMALL = [
+    pytest.param(case.name, marks=() if case.name in ("dict_output", "in_place_batch_norm") else pytest.mark.slow)
+    for case in CASES
+    if case.family is None
+]
 STOCK_DIFFERS: dict[torch.dtype | None, set[str]] = {
     None: set(),
     BFLOAT16: {"dropout_mlp", "position_bias", "tied_weights"},
@@ -119,7 +124,7 @@ def test_training_of_each_network(name: str, dtype: torch.dtype | None) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [None, BFLOAT16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", [case.name for case in CASES if case.family is None])
+@pytest.mark.parametrize("name", SMALL)
 def test_training_of_a_small_network(name: str, dtype: torch.dtype | None) -> None:
     case = NAMED[name]
     wanted = referee(case, dtype)
