@@ -68,6 +68,14 @@ class Traffic:
         self.lanes.wait(self._events.pop(value.untyped_storage()._cdata))
         return value
 
+    def settle(self) -> None:
+        """A step was broken off: whatever uses its memory next waits for the copies that are under way."""
+        self.lanes.begin()
+        for key, event in list(self._events.items()):
+            self.lanes.wait(event)
+            if key not in self._layouts:
+                self._events.pop(key, None)
+
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
         del self._events[key], self._layouts[key]
         self._spare.setdefault(memory.numel(), []).append(memory)
@@ -87,6 +95,12 @@ def use(device: torch.device, lanes: Lanes) -> Traffic:
     """Let copies of a device go over other streams from now on, such as emulated ones that are late; for trials."""
     _TRAFFIC[device] = Traffic(lanes)
     return _TRAFFIC[device]
+
+
+def settle() -> None:
+    """Let no copy of a step that was broken off go on beside what follows."""
+    for traffic in _TRAFFIC.values():
+        traffic.settle()
 
 
 def offload(value: torch.Tensor) -> torch.Tensor:

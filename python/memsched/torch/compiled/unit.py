@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from memsched.torch.compiled import copies
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
@@ -83,8 +84,7 @@ class Unit:
     def forward(self, args: list[Any]) -> Sequence[Any]:
         """Run the forward of the plan that the group chooses."""
         number, marker = self._group.enter(self, args)
-        with _counting():
-            found = self.versions[number].forward(args)
+        found = _run(self.versions[number].forward, args)
         results = len(self.joint.results)
         self._group.left(found[:results])
         return [*found[:results], marker, *found[results:]]
@@ -92,12 +92,11 @@ class Unit:
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
-        number, visit = args.pop(sizes).tolist()
-        self._group.returned(visit)
+        number, serial = args.pop(sizes).tolist()
+        self._group.returned(serial)
         for meter in _METERS[-1:]:
             meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
-        with _counting():
-            return self.versions[number].backward(args)
+        return _run(self.versions[number].backward, args)
 
     def for_all_sizes(self, version: int) -> int:
         """The version that follows the same plan with any sizes."""
@@ -118,6 +117,16 @@ class Unit:
         """Add code for a visit of a plan, whose names begin with `own`; its number among the versions."""
         self.versions.append(Version(plan, bytes_left(plan.result, own), next(_SERIAL), forward, backward))
         return len(self.versions) - 1
+
+
+def _run(code: Boxed, args: list[Any]) -> Sequence[Any]:
+    """Run code; where it breaks off, none of its copies stays under way. What it holds is there until then."""
+    try:
+        with _counting():
+            return code(args)
+    except BaseException:
+        copies.settle()
+        raise
 
 
 _METERS: list[Meter] = []
