@@ -27,6 +27,7 @@ Path = tuple[Key, ...]
 
 _MOST_SHAPES = 8
 _MOST_ALONE = 4
+_MOST_CALLS = 256
 
 
 @dataclass(slots=True)
@@ -34,8 +35,11 @@ class _Call:
     """A forward of the present step, and what it was seen to be given and to return."""
 
     unit: weakref.ref[Unit]
-    values: tuple[int, ...]
+    key: Key
+    serial: int
     version: int = 0
+    due: bool = True
+    """Its backward may still run."""
     recorded: bool = False
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)
     """Of each storage that it was given, bytes, and whether it lasts."""
@@ -52,6 +56,9 @@ class Group:
     follow it.
 
     A graph that has met many sizes follows, for others, the plan of larger ones.
+
+    Results may be kept whose backward never runs. After very many calls a step ends all the same: the next begins with
+    the calls that are due by then.
 
     Parameters
     ----------
@@ -71,14 +78,17 @@ class Group:
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._gradients: dict[int, set[int]] = {}  # by unit, the bytes of gradients beside which it is planned
         self._identities = _Identities()
+        self._serials = itertools.count()
 
     def enter(self, unit: Unit, args: Sequence[Any]) -> tuple[int, torch.Tensor]:
         """Choose the version of a forward, and make the marker by which its backward is found."""
         if self._due == 0:
             self._end_step()
+        elif len(self._calls) >= _MOST_CALLS:
+            self._cut_step()
         values = tuple(one for one in args if isinstance(one, int))
         key = (unit.serial, values, self._beside(unit, args))
-        call = _Call(weakref.ref(unit), values)
+        call = _Call(weakref.ref(unit), key, next(self._serials))
         self._path = (*self._path, key)
         if self._path not in self._known:
             self._record(call, unit, args)
@@ -86,9 +96,9 @@ class Group:
             self._planned[self._path] = self._alone(unit, call, key)
         call.version = self._planned[self._path]
         self._calls.append(call)
-        marker = torch.tensor([call.version, len(self._calls) - 1])
+        marker = torch.tensor([call.version, call.serial])
         self._due += 1
-        weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self)).atexit = False
+        weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self), call).atexit = False
         return call.version, marker
 
     def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
@@ -115,13 +125,13 @@ class Group:
                 if isinstance(one, torch.Tensor)
             }
 
-    def returned(self, visit: int) -> None:
-        """The backward of a visit begins."""
-        if visit < len(self._calls):
-            self._returns.append(visit)
+    def returned(self, serial: int) -> None:
+        """The backward of a call begins."""
+        self._returns.append(serial)
 
     @staticmethod
-    def _dropped(group: weakref.ref[Group]) -> None:
+    def _dropped(group: weakref.ref[Group], call: _Call) -> None:
+        call.due = False
         alive = group()
         if alive is not None:
             alive._due -= 1
@@ -139,7 +149,9 @@ class Group:
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
-        calls, path, returns = self._calls, self._path, self._returns
+        calls, path = self._calls, self._path
+        places = {call.serial: k for k, call in enumerate(calls)}
+        returns = [places[serial] for serial in self._returns if serial in places]
         self._calls, self._path, self._returns = [], (), []
         prefixes = {path[: k + 1] for k in range(len(path))}
         units = [unit for call in calls if (unit := call.unit()) is not None]
@@ -152,9 +164,15 @@ class Group:
             self._spanned.add(path)
         self._known |= prefixes
 
+    def _cut_step(self) -> None:
+        """End a step that has become too long to be planned as one."""
+        self._calls = [call for call in self._calls if call.due][-_MOST_CALLS // 2 :]
+        self._path = tuple(call.key for call in self._calls)
+        self._returns = []
+
     def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, returns: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
-        visits = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in zip(units, calls, strict=True)]
+        visits = [Visit(unit.joint, Sizes(unit.joint, call.key[1])) for unit, call in zip(units, calls, strict=True)]
         once = list(dict.fromkeys(returns))
         order = once + [k for k in reversed(range(len(calls))) if k not in once]
         plan = plan_step(visits, order, self._held(calls, visits), self._options)
@@ -172,7 +190,7 @@ class Group:
         found = self._alone_of.setdefault(key, [])
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
             return found[-1]
-        visit = Visit(unit.joint, Sizes(unit.joint, call.values))
+        visit = Visit(unit.joint, Sizes(unit.joint, call.key[1]))
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
