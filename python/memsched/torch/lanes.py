@@ -141,10 +141,11 @@ class EmulatedLanes:
 
     def wait(self, event: _Moment | _Copy) -> None:
         while isinstance(event, _Copy) and not event.done:
-            first = self._pending[event.way].popleft()
+            first = self._pending[event.way][0]
             for earlier in first.after:
                 self.wait(earlier)
             first.carry_out()
+            self._pending[event.way].popleft()  # not before: one that is interrupted is carried out later
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
         host = torch.from_numpy(np.empty(nbytes, dtype=np.uint8))  # no operation, so that no meter counts it

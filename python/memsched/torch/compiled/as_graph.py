@@ -95,7 +95,8 @@ class Sizes:
         """Of a storage on the step's device; 0 elsewhere."""
         for one in tensors(self._joint.storages[storage].base.meta["val"]):
             if self._joint._storage_at[one.untyped_storage()._cdata] == storage:
-                return self.number(one.untyped_storage().nbytes()) if one.device == self._device else 0
+                traced = self.number(one.untyped_storage().nbytes()) if one.device == self._device else 0
+                return traced * (self._joint.wider or {}).get(storage, 1)
         return 0
 
 

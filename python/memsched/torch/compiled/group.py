@@ -30,6 +30,7 @@ Path = tuple[Key, ...]
 
 _MOST_SHAPES = 8
 _MOST_ALONE = 4
+_MOST_CALLS = 256
 
 
 @dataclass(slots=True)
@@ -37,8 +38,11 @@ class _Call:
     """A forward of the present step, and what it was seen to be given and to return."""
 
     unit: weakref.ref[Unit]
-    values: tuple[int, ...]
+    key: Key
+    serial: int
     version: int = 0
+    due: bool = True
+    """Its backward may still run."""
     recorded: bool = False
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)
     """Of each storage that it was given, bytes, and whether it lasts."""
@@ -55,6 +59,9 @@ class Group:
     follow it.
 
     A graph that has met many sizes follows, for others, the plan of larger ones.
+
+    Results may be kept whose backward never runs. After very many calls a step ends all the same: the next begins with
+    the calls that are due by then.
 
     Parameters
     ----------
@@ -79,6 +86,7 @@ class Group:
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._gradients: dict[int, set[int]] = {}  # by unit, the bytes of gradients beside which it is planned
         self._identities = _Identities()
+        self._serials = itertools.count()
         _ALIVE.add(self)
 
     def versions(self) -> Iterator[Version]:
@@ -93,9 +101,11 @@ class Group:
         """Choose the version of a forward, and make the marker by which its backward is found."""
         if self._due == 0:
             self._end_step()
+        elif len(self._calls) >= _MOST_CALLS:
+            self._cut_step()
         values = tuple(one for one in args if isinstance(one, int))
         key = (unit.serial, values, self._beside(unit, args))
-        call = _Call(weakref.ref(unit), values)
+        call = _Call(weakref.ref(unit), key, next(self._serials))
         self._path = (*self._path, key)
         if self._path not in self._known:
             self._record(call, unit, args)
@@ -103,13 +113,13 @@ class Group:
             self._planned[self._path] = self._alone(unit, call, key)
         call.version = self._planned[self._path]
         self._calls.append(call)
-        marker = self._marker(call.version, len(self._calls) - 1)
+        marker = self._marker(call.version, call.serial)
         self._due += 1
-        weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self)).atexit = False
+        weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self), call).atexit = False
         return call.version, marker
 
-    def _marker(self, version: int, visit: int) -> torch.Tensor:
-        return torch.tensor([version, visit])
+    def _marker(self, version: int, serial: int) -> torch.Tensor:
+        return torch.tensor([version, serial])
 
     def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
         """The bytes of gradients that a plan must be for: no fewer than parameters have, and 0 only if they have none.
@@ -135,13 +145,13 @@ class Group:
                 if isinstance(one, torch.Tensor)
             }
 
-    def returned(self, visit: int) -> None:
-        """The backward of a visit begins."""
-        if visit < len(self._calls):
-            self._returns.append(visit)
+    def returned(self, serial: int) -> None:
+        """The backward of a call begins."""
+        self._returns.append(serial)
 
     @staticmethod
-    def _dropped(group: weakref.ref[Group]) -> None:
+    def _dropped(group: weakref.ref[Group], call: _Call) -> None:
+        call.due = False
         alive = group()
         if alive is not None:
             alive._due -= 1
@@ -159,7 +169,7 @@ class Group:
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
-        calls, path, returns = self._calls, self._path, self._returns
+        calls, path, order = self._calls, self._path, self._order()
         self._calls, self._path, self._returns = [], (), []
         prefixes = {path[: k + 1] for k in range(len(path))}
         units = [unit for call in calls if (unit := call.unit()) is not None]
@@ -168,14 +178,26 @@ class Group:
             if not all(call.recorded for call in calls):
                 self._known -= prefixes  # the next such step is looked at
                 return
-            self._span(units, calls, path, returns)
+            self._span(units, calls, path, order)
             self._spanned.add(path)
         self._known |= prefixes
 
-    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, returns: Sequence[int]) -> None:
+    def _order(self) -> list[int]:
+        """The calls of the present step in the order of their backwards; those that none was seen of come last."""
+        places = {call.serial: k for k, call in enumerate(self._calls)}
+        seen = [places[serial] for serial in self._returns if serial in places]
+        return list(dict.fromkeys([*seen, *reversed(range(len(self._calls)))]))
+
+    def _cut_step(self) -> None:
+        """End a step that has become too long to be planned as one."""
+        self._calls = [call for call in self._calls if call.due][-_MOST_CALLS // 2 :]
+        self._path = tuple(call.key for call in self._calls)
+        self._returns = []
+
+    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, order: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
         visits = self._visits(units, calls)
-        plan = plan_step(visits, _order(returns, len(calls)), self._held(calls, visits), self.options, self._plans)
+        plan = plan_step(visits, order, self._held(calls, visits), self.options, self._plans)
         others = {one[: k + 1] for one in self._spanned for k in range(len(one))}  # steps that begin alike
         for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
             here, made = path[: k + 1], unit.add(plan, k, len(calls), visit.sizes)
@@ -184,7 +206,7 @@ class Group:
 
     def _visits(self, units: Sequence[Unit], calls: Sequence[_Call]) -> list[Visit]:
         """Of these calls; the caller's loss runs after the last of them."""
-        found = [Visit(unit.joint, Sizes(unit.joint, call.values)) for unit, call in zip(units, calls, strict=True)]
+        found = [Visit(unit.joint, Sizes(unit.joint, call.key[1])) for unit, call in zip(units, calls, strict=True)]
         return [*found[:-1], replace(found[-1], loss=self._loss)]
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
@@ -298,7 +320,7 @@ class Unplanned(Group):
         if not units:
             raise CaptureError("PyTorch captures nothing of the step")
         visits = self._visits(units, self._calls)
-        return visits, _order(self._returns, len(visits)), self._held(self._calls, visits)
+        return visits, self._order(), self._held(self._calls, visits)
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         return unit.as_traced()
@@ -306,15 +328,9 @@ class Unplanned(Group):
     def _end_step(self) -> None:
         self._calls, self._path, self._returns = [], (), []
 
-    def _marker(self, version: int, visit: int) -> torch.Tensor:
+    def _marker(self, version: int, serial: int) -> torch.Tensor:
         with self._aside():
-            return super()._marker(version, visit)
-
-
-def _order(returns: Sequence[int], calls: int) -> list[int]:
-    """In which order the backwards of some calls run, where some were not seen to."""
-    once = list(dict.fromkeys(returns))
-    return once + [k for k in reversed(range(calls)) if k not in once]
+            return super()._marker(version, serial)
 
 
 def _gradient(value: Any) -> torch.Tensor | None:

@@ -75,6 +75,8 @@ class Joint:
         Where most of the bytes are.
     strides_differ : bool
         Some operation, when tried, gave tensors with other strides than traced.
+    wider : dict or None
+        Storages with larger elements than traced, and how many times as large; None until operations were tried.
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
@@ -91,6 +93,7 @@ class Joint:
     copied: set[fx.Node] = field(default_factory=set)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     strides_differ: bool = False
+    wider: dict[int, int] | None = None
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     folded: dict[fx.Node, list[int]] = field(default_factory=dict)

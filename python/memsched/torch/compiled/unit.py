@@ -105,8 +105,8 @@ class Unit:
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
-        number, visit = args.pop(sizes).tolist()
-        self._group.returned(visit)
+        number, serial = args.pop(sizes).tolist()
+        self._group.returned(serial)
         for meter in _METERS[-1:]:
             meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
         with _counting():

@@ -1,0 +1,169 @@
+"""Whatever a model does in its forward, training it under the backend computes what plain training does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from memsched.errors import InfeasibleError
+from memsched.torch.compiled import copies
+from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.plan import CompiledPlan
+from memsched.torch.compiled.unit import counted
+from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.lanes import EmulatedLanes
+from pytorch import odd_models
+from pytorch.odd_models import CASES, Case, Holder
+from pytorch.test_compiled_models import made_since
+
+CPU = torch.device("cpu")
+Steps = list[Any]
+BUDGETS = ("20%", "50%", "80%", "100%")
+QUICK = {
+    *("straight_through_alias", "reversal", "function_under_reentrant", "hook_on_activation", "full_backward_hook"),
+    *("sets_attribute", "python_random", "vmapped", "checkpointed_twice", "running_buffer", "tied", "takes_normed"),
+    *("loose_tensor", "in_place_view", "data_write", "multihead", "autocast_part", "checkpointed_buffer"),
+}
+UNPLANNED = {"momentum_encoder": "set_ on a graph input", "sparse_gradient": "sparse_coo"}
+ONCE = {"checkpointed_statistics", "checkpointed_buffer", "checkpointed_drawing"}
+"""Plain `checkpoint` writes to buffers, or draws, once more. Compiled, they do so once, with or without a plan."""
+TWICE_DERIVED = {"grad_inside"}
+LINK = [pytest.param({}, id="alone"), pytest.param({"bandwidth": "1GB/s"}, id="with a link", marks=pytest.mark.slow)]
+
+
+def some_slow(names: Iterable[str], quick: Iterable[str]) -> list[Any]:
+    """All of them as parameters; those that are not quick are slow."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    torch._dynamo.reset()
+    copies.use(CPU, EmulatedLanes())
+    yield
+    torch._dynamo.reset()
+    copies.use(CPU, EmulatedLanes(poison=False))
+
+
+def seeded(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def built(case: Case) -> nn.Module:
+    """The model, with all that it and the steps read from outside as at the beginning."""
+    torch._dynamo.reset()
+    seeded(0)
+    odd_models.calls.clear()
+    return case.make().train()
+
+
+def loss_of(model: Any, result: Any) -> Any:
+    """All that the result holds and that needs a gradient, and what the model says beside it."""
+    values = list(vars(result).values()) if isinstance(result, Holder) or hasattr(result, "value") else result
+    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    loss = sum((k + 1) * (leaf.square().sum() + leaf.sum()) / 64 for k, leaf in enumerate(leaves))
+    return loss + getattr(model, "aux", 0.0)
+
+
+def train(
+    model: Any,
+    run: Any,
+    case: Case,
+    steps: int = 3,
+    change: Callable[[Any], object] | None = None,
+    peaks: list[int] | None = None,
+) -> Steps:
+    """What every step computes, and what is there after it. A change comes before the last step."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.01, momentum=0.9)
+    found: Steps = []
+    for step in range(steps):
+        if change is not None and step == steps - 1:
+            change(model)
+        seeded(step)
+        args, kwargs = case.args(), case.kwargs
+        optimizer.zero_grad()
+        with counted(CPU) as meter:
+            result = run(*args, **kwargs)
+            loss = loss_of(model, result)
+            loss.backward()
+        if peaks is not None:
+            peaks.append(meter.peak)
+        gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+        inputs = [leaf.grad for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+        state = [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
+        leaves = [leaf.detach().clone() for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        rest = [torch.get_rng_state(), random.random(), float(np.random.rand()), len(odd_models.calls)]
+        found.append([loss.detach(), leaves, gradients, inputs, state, rest])
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal bit for bit, of the same type and layout."""
+    a, b = pytree.tree_leaves(one), pytree.tree_leaves(other)
+    return len(a) == len(b) and all(map(_same, a, b))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return type(a) is type(b) and bool(a == b)
+    if a.layout != b.layout or a.dtype != b.dtype:
+        return False
+    return torch.equal(a, b) if a.layout is torch.strided else torch.equal(a.to_dense(), b.to_dense())
+
+
+def planned(case: Case, first: str, **options: Any) -> tuple[Steps, list[CompiledPlan], list[int]]:
+    """Steps under a budget, or the next that is enough; their plans, and the counted peaks."""
+    for budget in BUDGETS[BUDGETS.index(first) :]:
+        model, known, peaks = built(case), plans(), list[int]()
+        run = torch.compile(model, backend="memsched", options={"budget": budget, **options})
+        try:
+            return train(model, run, case, peaks=peaks), made_since(known), peaks
+        except InfeasibleError:
+            continue
+    raise AssertionError("the plain step does not fit its own peak")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", LINK)
+@pytest.mark.parametrize("name", some_slow([name for name in CASES if name not in TWICE_DERIVED], QUICK))
+def test_training_is_the_same(name: str, options: dict[str, Any]) -> None:
+    case = CASES[name]
+    if name in ONCE:
+        want = planned(case, "100%")[0]
+    else:
+        model = built(case)
+        want = train(model, model, case)
+    found, made, peaks = planned(case, "20%", **options)
+    assert same(found, want)
+    assert bool(made) == (name not in UNPLANNED)
+    if len(made) == 1:  # of several graphs, each is planned by itself in the first step
+        (plan,) = made
+        assert all(plan.process_bytes(peak) <= plan.result.schedule.budget for peak in peaks)
+
+
+@pytest.mark.parametrize(("name", "reason"), [*UNPLANNED.items()])
+def test_what_is_not_planned_is_said(name: str, reason: str) -> None:
+    with pytest.warns(UnplannedWarning, match=reason):
+        planned(CASES[name], "100%")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(TWICE_DERIVED))
+def test_derivatives_of_derivatives_are_an_error_of_pytorch(name: str) -> None:
+    """A compiled part of the model cannot be derived twice, whatever the backend."""
+    model = built(CASES[name])
+    run = torch.compile(model, backend="memsched", options={"budget": "100%"})
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        train(model, run, CASES[name])
