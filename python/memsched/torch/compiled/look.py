@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -59,6 +60,7 @@ def look(
     *,
     loss: Loss | None = None,
     within: bool = False,
+    prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
@@ -71,6 +73,8 @@ def look(
         From the model's result to a scalar. Without, all results need their gradients.
     within : bool
         The loss is captured with the model.
+    prepare : callable, optional
+        Changes each graph that Dynamo captured, before AOTAutograd traces it.
 
     Raises
     ------
@@ -87,7 +91,7 @@ def look(
     needed = 0
     with mode, _quiet() as said, torch.enable_grad():
         try:
-            result = torch.compile(step, backend=backend_of(group))(*args, **kwargs)
+            result = torch.compile(step, backend=_after(prepare, backend_of(group)))(*args, **kwargs)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
             _backward(result)
@@ -104,6 +108,15 @@ def look(
     visits, returns, resident = group.seen()
     visits[-1] = replace(visits[-1], loss=needed)
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))
+
+
+def _after(prepare: Callable[[fx.GraphModule], None] | None, backend: Callable[..., Any]) -> Callable[..., Any]:
+    def prepared(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if prepare is not None:
+            prepare(module)
+        return backend(module, inputs)  # type: ignore[no-any-return]
+
+    return prepared
 
 
 def forward_of(model: torch.nn.Module) -> Callable[..., Any]:

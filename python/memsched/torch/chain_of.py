@@ -1,0 +1,248 @@
+"""From a captured training step to the stages of a chain: where to cut, and what each stage holds and takes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from memsched._core import Chain
+from memsched.torch.compiled.as_graph import Sizes, held_storages
+from memsched.torch.compiled.joint import Joint, Operation, tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operations that follow each other in the forward, and those of the backward that belong to them.
+
+    Attributes
+    ----------
+    name : str
+        The first and the last module in it.
+    forward, backward : tuple of Operation
+    exit : int or None
+        The storage that it hands to the next stage; None for the last stage.
+    """
+
+    name: str
+    forward: tuple[Operation, ...]
+    backward: tuple[Operation, ...]
+    exit: int | None
+
+
+def stages_of(joint: Joint) -> list[Stage]:
+    """Cut a training step into the longest chain of stages.
+
+    The forward is cut where exactly one storage that learns crosses, if the backward reads it and it is no result. A
+    storage learns if it holds floating numbers that depend on what needs a gradient; before there is any, all floating
+    numbers count. All else that crosses, such as masks, passes beside the chain.
+
+    Autograd numbers its operations in the order of the forward, and the backward's operations carry these numbers. They
+    run in reverse, so each stage has a part of the backward to itself; the additions of gradients, which autograd does
+    not number, belong to what runs before them.
+    """
+    forward = [op for op in joint.operations if not op.backward]
+    cuts = list(_cuts(joint, forward))
+    starts, ends = [0, *(at for at, _ in cuts)], [*(at for at, _ in cuts), len(forward)]
+    parts = [forward[start:end] for start, end in zip(starts, ends, strict=True)]
+    numbers: list[int] = []  # the largest of each stage and those before it
+    for part in parts:
+        numbers.append(max([*numbers[-1:], *(_number(op) for op in part)], default=-1))
+    backward: list[list[Operation]] = [[] for _ in parts]
+    k = len(parts) - 1
+    for op in joint.operations:
+        if op.backward:
+            k = min(k, bisect_left(numbers, _number(op)))
+            backward[k].append(op)
+    exits = [*(storage for _, storage in cuts), None]
+    return [
+        Stage(_name(part), tuple(part), tuple(late), exit_)
+        for part, late, exit_ in zip(parts, backward, exits, strict=True)
+    ]
+
+
+def _cuts(joint: Joint, forward: Sequence[Operation]) -> Iterator[tuple[int, int]]:
+    """Pairs: an operation before which to cut, and the storage that crosses there."""
+    needed = {n for op in joint.operations if op.backward for n in op.reads} - held_storages(joint)
+    last_read = {n: k for k, op in enumerate(forward) for n in op.reads}
+    learning, floating = _learning(joint, forward), _floating(joint)
+    alive: list[int] = []
+    before = None
+    for k, op in enumerate(forward):
+        crossing = [n for n in alive if last_read.get(n, -1) >= k]
+        candidates = [n for n in crossing if n in learning] or [n for n in crossing if n in floating]
+        if len(candidates) == 1 and candidates[0] in needed and candidates[0] != before:
+            before = candidates[0]
+            yield k, before
+        alive = [*crossing, *op.writes]
+
+
+def _learning(joint: Joint, forward: Sequence[Operation]) -> set[int]:
+    """The storages of floating numbers that depend on what needs a gradient."""
+    given = zip(joint.primals, joint.gradients, strict=False)
+    found = {n for primal, gradient in given if gradient is not None for n in joint.storages_of(primal)}
+    floating = _floating(joint)
+    for op in forward:
+        if not found.isdisjoint(op.reads):
+            found.update(floating.intersection(op.writes))
+    return found
+
+
+def _floating(joint: Joint) -> set[int]:
+    return {
+        number
+        for storage in joint.storages
+        for number, one in zip(joint.storages_of(storage.base), tensors(storage.base.meta["val"]), strict=True)
+        if one.dtype.is_floating_point or one.dtype.is_complex
+    }
+
+
+def _number(op: Operation) -> int:
+    return int(op.node.meta.get("seq_nr", -1))
+
+
+def _name(part: Sequence[Operation]) -> str:
+    """The modules of the first and the last operation, as a path in the model."""
+    paths = [path for op in part if (path := _module_path(op.node))]
+    if not paths:
+        return part[0].node.name if part else "nothing"
+    return paths[0] if paths[0] == paths[-1] else f"{paths[0]}..{paths[-1]}"
+
+
+def _module_path(node: fx.Node) -> str:
+    entries = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(entries[-1][0]).removeprefix("L['model']").removeprefix(".") if entries else ""
+
+
+class Bytes:
+    """What the stages of a step hold.
+
+    Parameters
+    ----------
+    joint : Joint
+    sizes : Sizes
+    stages : list of Stage
+        Of the joint graph.
+
+    Attributes
+    ----------
+    environment, early_results, updates, shared_gradients, gradients : set of int
+        Storages that pass beside the chain: what later stages read, what is returned before the last stage and the
+        gradients that arrive for it, new values of buffers, parts of gradients that wait for their sum, and the
+        gradients that the step returns.
+    """
+
+    def __init__(self, joint: Joint, sizes: Sizes, stages: Sequence[Stage]) -> None:
+        self._sizes, self._stages = sizes, stages
+        self._returned = held_storages(joint)
+        last = len(stages) - 1
+        made = {n: k for k, one in enumerate(stages) for op in one.forward for n in op.writes}
+        read: dict[int, set[int]] = {}
+        late: dict[int, set[int]] = {}
+        for k, one in enumerate(stages):
+            for op in one.forward:
+                for n in op.reads:
+                    read.setdefault(n, set()).add(k)
+            for op in one.backward:
+                for n in op.reads:
+                    late.setdefault(n, set()).add(k)
+        self.updates = {n for node in joint.copied for n in joint.storages_of(node) if n in made}
+        results = self._returned & made.keys()
+        self._results = {n for n in results if made[n] == last}
+        self.early_results = results - self._results
+        exits = {one.exit for one in stages}
+        own = made.keys() - results - self.updates - exits
+        self.environment = {n for n in own if (read.get(n, set()) | late.get(n, set())) - {made[n]}}
+        self._saved = [
+            sorted(n for n in own - self.environment if made[n] == k and k in late.get(n, set()))
+            for k in range(len(stages))
+        ]
+        self._order_gradients(joint, late)
+
+    def _order_gradients(self, joint: Joint, late: dict[int, set[int]]) -> None:
+        """Which storages of the backward cross from stage to stage."""
+        last = len(self._stages) - 1
+        self.gradients = {
+            n for node in joint.gradients if isinstance(node, fx.Node) for n in joint.storages_of(node)
+        } - {s.number for s in joint.storages if s.writer is None}
+        made = {n: k for k, one in enumerate(self._stages) for op in one.backward for n in op.writes}
+        arriving = {n: max(late.get(n, {last})) for node in joint.tangents for n in joint.storages_of(node)}
+        self._arriving = sorted(n for n, k in arriving.items() if k == last)
+        self.early_results |= {n for n, k in arriving.items() if k < last}
+        made |= dict.fromkeys(self._arriving, last)
+        crossing = [
+            {n for n, k in made.items() if n not in self.gradients and min(late.get(n, {k})) <= at < k}
+            for at in range(last)
+        ]
+        handed = [{n for n in found if at in late[n]} or found for at, found in enumerate(crossing)]
+        self.shared_gradients = {n for all_, some in zip(crossing, handed, strict=True) for n in all_ - some}
+        self._handed = [sorted(some - self.shared_gradients) for some in handed]
+
+    def of(self, storages: Iterable[int]) -> int:
+        """Bytes of some storages."""
+        return sum(self._sizes.bytes_of(n) for n in storages)
+
+    def chain(self, inputs: int, seconds: Sequence[float], resident: dict[str, int], **said: object) -> Chain:
+        """The columns of the chain.
+
+        Parameters
+        ----------
+        inputs : int
+            Bytes of the step's inputs.
+        seconds : sequence of float
+            Of each operation of the joint graph.
+        resident : dict of str to int
+            What no plan moves.
+        **said
+            Name and provenance.
+        """
+        stages, last = self._stages, len(self._stages) - 1
+        exits: list[list[int]] = [[one.exit] for one in stages[:-1] if one.exit is not None] + [sorted(self._results)]
+        gradients = [*self._handed, self._arriving]
+        activation, gradient = [inputs, *map(self.of, exits)], [0, *map(self.of, gradients)]
+        pieces = [[size for n in one if (size := self._sizes.bytes_of(n))] for one in self._saved]
+        beside = self.gradients | self.shared_gradients
+        forward, transient, backward = [], [], []
+        for k, one in enumerate(stages):
+            kept = {*exits[k], *self._saved[k]}
+            forward.append(self._most(one.forward, (), kept) - self.of(kept))
+            transient.append(self._most(one.forward, (), set(exits[k])) - self.of(exits[k]))
+            held, out = {*kept, *gradients[k]}, gradients[k - 1] if k else []
+            stays = {*out, *(exits[k] if k == last else ())}
+            backward.append(max(0, self._most(one.backward, held, stays, beside) - self.of(held) - self.of(out)))
+        return Chain(
+            [sum(seconds[op.number] for op in one.forward) for one in stages],
+            [sum(seconds[op.number] for op in one.backward) for one in stages],
+            activation,
+            gradient,
+            saved=[size + sum(own) for size, own in zip(activation[1:], pieces, strict=True)],
+            forward_overhead=forward,
+            transient_overhead=transient,
+            backward_overhead=backward,
+            pieces=pieces,
+            names=[one.name for one in stages],
+            resident=sum(resident.values()),
+            **said,
+        )
+
+    def _most(
+        self, operations: Sequence[Operation], held: Iterable[int], stays: set[int], beside: Iterable[int] = ()
+    ) -> int:
+        """The most bytes while some operations run, which free what they hold and write after its last reader.
+
+        What stays is not freed, and what is beside the chain is not counted.
+        """
+        last_use = {n: k for k, op in enumerate(operations) for n in (*op.reads, *op.writes)}
+        alive = set(held)
+        live = most = self.of(alive)
+        for k, op in enumerate(operations):
+            new = set(op.writes).difference(beside)
+            alive |= new
+            live += self.of(new)
+            most = max(most, live)
+            gone = {n for n in (*op.reads, *op.writes) if last_use[n] == k and n in alive and n not in stays}
+            alive -= gone
+            live -= self.of(gone)
+        return most
