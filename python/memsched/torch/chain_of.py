@@ -136,7 +136,7 @@ class Bytes:
 
     def __init__(self, joint: Joint, sizes: Sizes, stages: Sequence[Stage]) -> None:
         self._sizes, self._stages = sizes, stages
-        self._returned = held_storages(joint)
+        returned = held_storages(joint)
         last = len(stages) - 1
         made = {n: k for k, one in enumerate(stages) for op in one.forward for n in op.writes}
         read: dict[int, set[int]] = {}
@@ -149,13 +149,13 @@ class Bytes:
                 for n in op.reads:
                     late.setdefault(n, set()).add(k)
         self.updates = {n for node in joint.copied for n in joint.storages_of(node) if n in made}
-        results = self._returned & made.keys()
-        self._results = {n for n in results if made[n] == last}
-        self.early_results = results - self._results
+        results = returned & made.keys()
+        self.results = {n for n in results if made[n] == last}
+        self.early_results = results - self.results
         exits = {one.exit for one in stages}
         own = made.keys() - results - self.updates - exits
         self.environment = {n for n in own if (read.get(n, set()) | late.get(n, set())) - {made[n]}}
-        self._saved = [
+        self.saved = [
             sorted(n for n in own - self.environment if made[n] == k and k in late.get(n, set()))
             for k in range(len(stages))
         ]
@@ -169,16 +169,16 @@ class Bytes:
         } - {s.number for s in joint.storages if s.writer is None}
         made = {n: k for k, one in enumerate(self._stages) for op in one.backward for n in op.writes}
         arriving = {n: max(late.get(n, {last})) for node in joint.tangents for n in joint.storages_of(node)}
-        self._arriving = sorted(n for n, k in arriving.items() if k == last)
+        self.arriving = sorted(n for n, k in arriving.items() if k == last)
         self.early_results |= {n for n, k in arriving.items() if k < last}
-        made |= dict.fromkeys(self._arriving, last)
+        made |= dict.fromkeys(self.arriving, last)
         crossing = [
             {n for n, k in made.items() if n not in self.gradients and min(late.get(n, {k})) <= at < k}
             for at in range(last)
         ]
         handed = [{n for n in found if at in late[n]} or found for at, found in enumerate(crossing)]
         self.shared_gradients = {n for all_, some in zip(crossing, handed, strict=True) for n in all_ - some}
-        self._handed = [sorted(some - self.shared_gradients) for some in handed]
+        self.handed = [sorted(some - self.shared_gradients) for some in handed]
 
     def of(self, storages: Iterable[int]) -> int:
         """Bytes of some storages."""
@@ -199,14 +199,14 @@ class Bytes:
             Name and provenance.
         """
         stages, last = self._stages, len(self._stages) - 1
-        exits: list[list[int]] = [[one.exit] for one in stages[:-1] if one.exit is not None] + [sorted(self._results)]
-        gradients = [*self._handed, self._arriving]
+        exits: list[list[int]] = [[one.exit] for one in stages[:-1] if one.exit is not None] + [sorted(self.results)]
+        gradients = [*self.handed, self.arriving]
         activation, gradient = [inputs, *map(self.of, exits)], [0, *map(self.of, gradients)]
-        pieces = [[size for n in one if (size := self._sizes.bytes_of(n))] for one in self._saved]
+        pieces = [[size for n in one if (size := self._sizes.bytes_of(n))] for one in self.saved]
         beside = self.gradients | self.shared_gradients
         forward, transient, backward = [], [], []
         for k, one in enumerate(stages):
-            kept = {*exits[k], *self._saved[k]}
+            kept = {*exits[k], *self.saved[k]}
             forward.append(self._most(one.forward, (), kept) - self.of(kept))
             transient.append(self._most(one.forward, (), set(exits[k])) - self.of(exits[k]))
             held, out = {*kept, *gradients[k]}, gradients[k - 1] if k else []

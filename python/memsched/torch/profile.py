@@ -87,7 +87,7 @@ def profile(
         raise InvalidInputError("the model is in eval mode; call model.train(): profiles are of training steps")
     prepare = functools.partial(substitute, capability=chip.capability if chip else None)
     options = Options(budget="100%", device=device)
-    seen = look(model, tuple(args), dict(kwargs or {}), options, prepare=prepare)
+    seen = look(model, tuple(args), dict(kwargs or {}), options, prepare=prepare, dynamic=False)
     visit = _only_graph(seen, model)
     joint, sizes = visit.joint, visit.sizes
     seconds = modelled_seconds(joint, sizes, chip) if chip else measured_seconds(joint, sizes)

@@ -61,6 +61,7 @@ def look(
     loss: Loss | None = None,
     within: bool = False,
     prepare: Callable[[fx.GraphModule], None] | None = None,
+    dynamic: bool | None = None,
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
@@ -75,6 +76,8 @@ def look(
         The loss is captured with the model.
     prepare : callable, optional
         Changes each graph that Dynamo captured, before AOTAutograd traces it.
+    dynamic : bool, optional
+        As torch.compile takes it. False: no size is a symbol, whatever was captured before.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def look(
     needed = 0
     with mode, _quiet() as said, torch.enable_grad():
         try:
-            result = torch.compile(step, backend=_after(prepare, backend_of(group)))(*args, **kwargs)
+            result = torch.compile(step, backend=_after(prepare, backend_of(group)), dynamic=dynamic)(*args, **kwargs)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
             _backward(result)
