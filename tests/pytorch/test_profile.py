@@ -98,7 +98,7 @@ def test_what_is_resident_besides_the_parameters() -> None:
     model, args = handmade.shared_mask()
     assert parts(model, *args)["environment"] == 6 * 6 * 4
     assert parts(TwoHeads(), torch.randn(8, 16))["early_results"] == 2 * 8 * 2 * 4  # and its gradient
-    assert parts(nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True))["input_gradients"] == 4 * 8 * 4
+    assert parts(nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True))["gradients"] == 4 * (8 * 8 + 8 + 4 * 8)
     model, args = handmade.in_place_batch_norm()
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     assert parts(model, *args)["buffers"] == len(norms) * (2 * 8 * 4 + 8)

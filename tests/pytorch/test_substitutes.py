@@ -63,7 +63,7 @@ def captured(model: nn.Module, *args: torch.Tensor, capability: tuple[int, int] 
 
 
 def saved(model: nn.Module, joint: Joint) -> list[tuple[Any, ...]]:
-    """Shape, type and bytes of the storages that the backward reads, but for parameters and the gradients given to it."""
+    """Shape, type and bytes of the storages that the backward reads, but for parameters and given gradients."""
     parameters = {(tuple(one.shape), one.dtype) for one in model.parameters()}
     sizes = Sizes(joint, ())
     made = {n for op in joint.operations if op.backward for n in op.writes}
@@ -72,7 +72,8 @@ def saved(model: nn.Module, joint: Joint) -> list[tuple[Any, ...]]:
     found = []
     for n in needed:
         storage = joint.storages[n]
-        (example,) = [one for k, one in enumerate(tensors(storage.base.meta["val"])) if joint.storages_of(storage.base)[k] == n]
+        examples = zip(joint.storages_of(storage.base), tensors(storage.base.meta["val"]), strict=True)
+        example = dict(examples)[n]
         shape = tuple(example.shape)
         if storage.writer is not None or (shape, example.dtype) not in parameters:
             found.append((shape, example.dtype, sizes.bytes_of(n)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
@@ -99,6 +101,18 @@ def _floating(joint: Joint) -> set[int]:
     }
 
 
+def _places(parts: Sequence[Sequence[Operation]]) -> tuple[dict[int, int], defaultdict[int, set[int]]]:
+    """In which part each storage is written, and in which ones it is read."""
+    written: dict[int, int] = {}
+    read: defaultdict[int, set[int]] = defaultdict(set)
+    for k, part in enumerate(parts):
+        for op in part:
+            written |= dict.fromkeys(op.writes, k)
+            for n in op.reads:
+                read[n].add(k)
+    return written, read
+
+
 def _number(op: Operation) -> int:
     return int(op.node.meta.get("seq_nr", -1))
 
@@ -117,7 +131,7 @@ def _module_path(node: fx.Node) -> str:
 
 
 class Bytes:
-    """What the stages of a step hold.
+    """What the stages of a step hold, by storage.
 
     Parameters
     ----------
@@ -128,63 +142,51 @@ class Bytes:
 
     Attributes
     ----------
-    environment, early_results, updates, shared_gradients, gradients : set of int
-        Storages that pass beside the chain: what later stages read, what is returned before the last stage and the
-        gradients that arrive for it, new values of buffers, parts of gradients that wait for their sum, and the
-        gradients that the step returns.
+    saved : list of list of int
+        Of each stage, what it keeps for its backward, beside its exit and the results.
+    handed : list of list of int
+        Of each stage but the last, the gradients that the next one hands to its backward.
+    results, arriving : list of int
+        Of the last stage, what it returns and the gradients that its backward is given.
+    environment, early_results, updates, gradients, shared_gradients : set of int
+        What passes beside the chain: what other stages read, what is returned before the last stage with the gradients
+        that arrive for it, new values of buffers, the gradients that the step returns, and parts of gradients that
+        wait for their sum.
     """
 
     def __init__(self, joint: Joint, sizes: Sizes, stages: Sequence[Stage]) -> None:
         self._sizes, self._stages = sizes, stages
-        returned = held_storages(joint)
         last = len(stages) - 1
-        made = {n: k for k, one in enumerate(stages) for op in one.forward for n in op.writes}
-        read: dict[int, set[int]] = {}
-        late: dict[int, set[int]] = {}
-        for k, one in enumerate(stages):
-            for op in one.forward:
-                for n in op.reads:
-                    read.setdefault(n, set()).add(k)
-            for op in one.backward:
-                for n in op.reads:
-                    late.setdefault(n, set()).add(k)
-        self.updates = {n for node in joint.copied for n in joint.storages_of(node) if n in made}
-        results = returned & made.keys()
-        self.results = {n for n in results if made[n] == last}
-        self.early_results = results - self.results
-        exits = {one.exit for one in stages}
-        own = made.keys() - results - self.updates - exits
-        self.environment = {n for n in own if (read.get(n, set()) | late.get(n, set())) - {made[n]}}
-        self.saved = [
-            sorted(n for n in own - self.environment if made[n] == k and k in late.get(n, set()))
-            for k in range(len(stages))
-        ]
-        self._order_gradients(joint, late)
+        made, read = _places([one.forward for one in stages])
+        born, late = _places([one.backward for one in stages])
+        results = made.keys() & held_storages(joint)
+        self.results = sorted(n for n in results if made[n] == last)
+        self.updates = {n for node in joint.copied for n in joint.storages_of(node)} & made.keys()
+        own = made.keys() - results - self.updates - {one.exit for one in stages}
+        self.environment = {n for n in own if (read[n] | late[n]) - {made[n]}}
+        kept = sorted(n for n in own - self.environment if late[n])
+        self.saved = [[n for n in kept if made[n] == k] for k in range(len(stages))]
 
-    def _order_gradients(self, joint: Joint, late: dict[int, set[int]]) -> None:
-        """Which storages of the backward cross from stage to stage."""
-        last = len(self._stages) - 1
-        self.gradients = {
-            n for node in joint.gradients if isinstance(node, fx.Node) for n in joint.storages_of(node)
-        } - {s.number for s in joint.storages if s.writer is None}
-        made = {n: k for k, one in enumerate(self._stages) for op in one.backward for n in op.writes}
-        arriving = {n: max(late.get(n, {last})) for node in joint.tangents for n in joint.storages_of(node)}
-        self.arriving = sorted(n for n, k in arriving.items() if k == last)
-        self.early_results |= {n for n, k in arriving.items() if k < last}
-        made |= dict.fromkeys(self.arriving, last)
-        crossing = [
-            {n for n, k in made.items() if n not in self.gradients and min(late.get(n, {k})) <= at < k}
-            for at in range(last)
-        ]
+        returned = [node for node in joint.gradients if isinstance(node, fx.Node)]
+        self.gradients = {n for node in returned for n in joint.storages_of(node)}
+        self.gradients -= {one.number for one in joint.storages if one.writer is None}
+        given = [n for node in joint.tangents for n in joint.storages_of(node)]
+        self.arriving = sorted({n for n in given if max(late[n], default=last) == last})
+        self.early_results = {n for n in (*results, *given) if n not in self.results and n not in self.arriving}
+        born |= dict.fromkeys(self.arriving, last)
+        waiting = {n: k for n, k in born.items() if late[n] and n not in self.gradients}
+        crossing = [{n for n, k in waiting.items() if min(late[n]) <= at < k} for at in range(last)]
         handed = [{n for n in found if at in late[n]} or found for at, found in enumerate(crossing)]
-        self.shared_gradients = {n for all_, some in zip(crossing, handed, strict=True) for n in all_ - some}
+        self.shared_gradients = {n for found, some in zip(crossing, handed, strict=True) for n in found - some}
         self.handed = [sorted(some - self.shared_gradients) for some in handed]
 
     def of(self, storages: Iterable[int]) -> int:
         """Bytes of some storages."""
         return sum(self._sizes.bytes_of(n) for n in storages)
 
-    def chain(self, inputs: int, seconds: Sequence[float], resident: dict[str, int], **said: object) -> Chain:
+    def chain(
+        self, inputs: int, seconds: Sequence[float], resident: dict[str, int], name: str, provenance: dict[str, Any]
+    ) -> Chain:
         """The columns of the chain.
 
         Parameters
@@ -195,23 +197,22 @@ class Bytes:
             Of each operation of the joint graph.
         resident : dict of str to int
             What no plan moves.
-        **said
-            Name and provenance.
+        name, provenance
+            Of the chain.
         """
         stages, last = self._stages, len(self._stages) - 1
-        exits: list[list[int]] = [[one.exit] for one in stages[:-1] if one.exit is not None] + [sorted(self.results)]
+        exits = [[one.exit] if one.exit is not None else self.results for one in stages]
         gradients = [*self.handed, self.arriving]
         activation, gradient = [inputs, *map(self.of, exits)], [0, *map(self.of, gradients)]
         pieces = [[size for n in one if (size := self._sizes.bytes_of(n))] for one in self.saved]
-        beside = self.gradients | self.shared_gradients
         forward, transient, backward = [], [], []
         for k, one in enumerate(stages):
-            kept = {*exits[k], *self.saved[k]}
+            leaves, kept = set(exits[k]), {*exits[k], *self.saved[k]}
             forward.append(self._most(one.forward, (), kept) - self.of(kept))
-            transient.append(self._most(one.forward, (), set(exits[k])) - self.of(exits[k]))
-            held, out = {*kept, *gradients[k]}, gradients[k - 1] if k else []
-            stays = {*out, *(exits[k] if k == last else ())}
-            backward.append(max(0, self._most(one.backward, held, stays, beside) - self.of(held) - self.of(out)))
+            transient.append(self._most(one.forward, (), leaves) - self.of(leaves))
+            held, handed = {*kept, *gradients[k]}, set(gradients[k - 1] if k else ())
+            most = self._most(one.backward, held, handed | leaves if k == last else handed)
+            backward.append(max(0, most - self.of(held) - self.of(handed)))
         return Chain(
             [sum(seconds[op.number] for op in one.forward) for one in stages],
             [sum(seconds[op.number] for op in one.backward) for one in stages],
@@ -224,25 +225,25 @@ class Bytes:
             pieces=pieces,
             names=[one.name for one in stages],
             resident=sum(resident.values()),
-            **said,
+            name=name,
+            provenance=provenance,
         )
 
-    def _most(
-        self, operations: Sequence[Operation], held: Iterable[int], stays: set[int], beside: Iterable[int] = ()
-    ) -> int:
-        """The most bytes while some operations run, which free what they hold and write after its last reader.
+    def _most(self, operations: Sequence[Operation], held: Iterable[int], stays: Set[int]) -> int:
+        """The most bytes while some operations run.
 
-        What stays is not freed, and what is beside the chain is not counted.
+        What is held at first and what they write is freed after its last reader, but for what stays. Gradients that
+        pass beside the chain are not counted.
         """
         last_use = {n: k for k, op in enumerate(operations) for n in (*op.reads, *op.writes)}
         alive = set(held)
         live = most = self.of(alive)
         for k, op in enumerate(operations):
-            new = set(op.writes).difference(beside)
+            new = set(op.writes) - self.gradients - self.shared_gradients
             alive |= new
             live += self.of(new)
             most = max(most, live)
-            gone = {n for n in (*op.reads, *op.writes) if last_use[n] == k and n in alive and n not in stays}
+            gone = {n for n in (*op.reads, *op.writes) if last_use[n] == k} & alive - stays
             alive -= gone
             live -= self.of(gone)
         return most

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from memsched._core import Chain
 from memsched.errors import InvalidInputError
@@ -93,7 +92,7 @@ def profile(
     seconds = modelled_seconds(joint, sizes, chip) if chip else measured_seconds(joint, sizes)
     link = link or measure_link(joint.device)
     found = Bytes(joint, sizes, stages_of(joint))
-    resident = _resident(found, seen, model, (args, kwargs), modelled=chip is not None)
+    resident = _resident(found, seen, model, modelled=chip is not None)
     provenance = {
         "source": _source(model, joint.device, chip),
         "times": describe(chip) if chip else f"measured on {_here(joint.device)}, operation by operation",
@@ -102,7 +101,7 @@ def profile(
         "link_bandwidth": link.bandwidth,
         "resident": resident,
     }
-    return found.chain(seen.resident.inputs, seconds, resident, name=name or type(model).__name__, provenance=provenance)
+    return found.chain(seen.resident.inputs, seconds, resident, name or type(model).__name__, provenance)
 
 
 def profile_spec(
@@ -160,18 +159,15 @@ def _only_graph(seen: Look, model: torch.nn.Module) -> Visit:
     return seen.visits[0]
 
 
-def _resident(found: Bytes, seen: Look, model: torch.nn.Module, given: Any, *, modelled: bool) -> dict[str, int]:
+def _resident(found: Bytes, seen: Look, model: torch.nn.Module, *, modelled: bool) -> dict[str, int]:
     """Bytes that stay through the step, by what they are for."""
     visit = seen.visits[0]
-    inputs = [one for one in pytree.tree_leaves(given) if isinstance(one, torch.Tensor) and one.requires_grad]
-    input_gradients = _bytes_of(inputs)
     parts = {
         "parameters": _bytes_of(model.parameters()),
-        "gradients": found.of(found.gradients) - input_gradients,
+        "gradients": found.of(found.gradients),
         "buffers": _bytes_of(model.buffers()) + held_by_caller(visit.joint, visit.sizes).parameters,
         "environment": found.of(found.environment),
         "early_results": found.of(found.early_results),
-        "input_gradients": input_gradients,
         "repeated": seen.resident.updates + found.of(found.updates),
         "random": 0 if modelled else seen.resident.random,
         "shared_gradients": found.of(found.shared_gradients),
@@ -200,8 +196,8 @@ def _source(model: torch.nn.Module, device: torch.device, chip: Machine | None) 
         major, minor = chip.capability
         kernels = f"attention saved as by the CUDA kernels of compute capability {major}.{minor}"
     return (
-        f"{' / '.join(packages)}, captured with torch.compile, {casts}; bytes exact on tensors without data, {kernels}; "
-        "workspace inside kernels, loss and optimiser not included"
+        f"{' / '.join(packages)}, captured with torch.compile, {casts}; bytes exact on tensors without data, "
+        f"{kernels}; workspace inside kernels, loss and optimiser not included"
     )
 
 

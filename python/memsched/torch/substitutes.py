@@ -24,8 +24,8 @@ keeps in float32; ctc_loss; embedding_bag; and the lists of operations that auto
 
 from __future__ import annotations
 
-import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,9 +52,11 @@ def substitute(module: fx.GraphModule, capability: tuple[int, int] | None = None
     share = _sharing()
     calls: dict[Any, Callable[..., Any]] = {torch.cat: share, torch.concat: share, torch.concatenate: share}
     if capability is not None:
-        calls[functional.scaled_dot_product_attention] = functools.wraps(_attention)(
-            functools.partial(_attention, capability)
-        )
+
+        def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+            return _attention(capability, *args, **kwargs)
+
+        calls[functional.scaled_dot_product_attention] = attention
         calls |= {functional.logsigmoid: aten.softplus.default, torch.rms_norm: _rms_norm}
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
@@ -65,13 +67,13 @@ def substitute(module: fx.GraphModule, capability: tuple[int, int] | None = None
 
 
 def _sharing() -> Callable[..., torch.Tensor]:
-    """A function that concatenates, and begins with what it made of the first parts before, if nothing changed since."""
+    """A function that concatenates, from what it made of the first parts before if nothing changed since."""
     made: list[tuple[int, list[torch.Tensor], torch.Tensor, list[int]]] = []
 
     def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
         parts = list(tensors)
         for along, first, whole, versions in reversed(made):
-            same = along == dim and len(first) < len(parts) and all(map(_is, first, parts))
+            same = along == dim and len(first) < len(parts) and all(map(operator.is_, first, parts))
             if same and versions == [one._version for one in (*first, whole)]:
                 found = torch.cat([whole, *parts[len(first) :]], dim)
                 break
@@ -81,10 +83,6 @@ def _sharing() -> Callable[..., torch.Tensor]:
         return found
 
     return cat
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _rms_norm(
@@ -113,72 +111,51 @@ def _attention(
     with torch.autocast("cpu", enabled=False):
         if mask is not None:
             mask = _additive_mask(mask, query.dtype)
-        if _fits_all(query, key, value, enable_gqa):
-            if _fits_cudnn(query, key, value, mask, dropout_p, capability):
-                return aten._scaled_dot_product_cudnn_attention.default(  # type: ignore[no-any-return]
-                    query, key, value, mask, True, dropout_p, is_causal, scale=scale
-                )[0]
-            if mask is None and _fits_flash(query, key, value, dropout_p, is_causal, capability):
-                return _flash(query, key, value, dropout_p, is_causal, scale)
-            if query.shape[1] == key.shape[1] == value.shape[1] and _fits_efficient(query, key, value, capability):
-                bias = _aligned_mask(mask, query, key) if mask is not None else None
-                return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
-                    query, key, value, bias, True, dropout_p, is_causal, scale=scale
-                )[0]
-        return _plain(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+        kernel = _kernel(capability, query, key, value, mask, dropout_p, is_causal, enable_gqa)
+        if kernel == "flash":
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        if kernel == "math":
+            return _plain(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+        fused = aten._scaled_dot_product_cudnn_attention.default
+        if kernel == "efficient":
+            fused = aten._scaled_dot_product_efficient_attention.default
+            mask = _aligned_mask(mask, query, key) if mask is not None else None
+        out: torch.Tensor = fused(query, key, value, mask, True, dropout_p, is_causal, scale=scale)[0]
+        return out
 
 
-def _fits_all(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> bool:
-    """Whether any fused kernel may run: four dimensions, one batch size, matching heads, elements side by side."""
-    if not all(tensor.dim() == 4 and tensor.stride(-1) == 1 for tensor in (q, k, v)):
-        return False
-    heads = {k.shape[1], v.shape[1]}
-    return bool(q.shape[0] == k.shape[0] == v.shape[0]) and (enable_gqa or heads == {q.shape[1]})
-
-
-def _fits_cudnn(
+def _kernel(
+    capability: tuple[int, int],
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     mask: torch.Tensor | None,
     dropout_p: float,
-    capability: tuple[int, int],
-) -> bool:
-    """Whether CUDA chooses cuDNN's kernel, which comes first on Hopper and Blackwell."""
-    if capability[0] not in (9, 10) or q.dtype not in _HALVES or (dropout_p * 16) % 1:
-        return False
-    if mask is not None and (mask.dim() not in (2, 4) or mask.requires_grad):
-        return False
-    heads_fit = all(size <= 128 and size % 8 == 0 for size in (q.shape[-1], v.shape[-1]))
-    return heads_fit and k.shape[2] != 1 and (not dropout_p or q.shape[2] != 1)
-
-
-def _fits_flash(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float,
     is_causal: bool,
-    capability: tuple[int, int],
-) -> bool:
-    """Whether flash attention runs, which CUDA chooses next."""
-    head = q.shape[-1]
-    if capability < (8, 0) or q.dtype not in _HALVES or not head == k.shape[-1] == v.shape[-1] or head > 256:
-        return False
-    if is_causal and q.shape[-2] != k.shape[-2]:
-        return False
+    enable_gqa: bool,
+) -> str:
+    """The kernel that CUDA chooses: the first that serves, of cuDNN's, flash, memory-efficient and plain products."""
+    heads, head = (q.shape[1], k.shape[1], v.shape[1]), q.shape[-1]
+    batches = {one.shape[0] for one in (q, k, v)}
+    if not all(one.dim() == 4 and one.stride(-1) == 1 for one in (q, k, v)) or len(batches) > 1:
+        return "math"
+    if not enable_gqa and len(set(heads)) > 1:
+        return "math"
+    half = q.dtype in _HALVES
+    cudnn = capability[0] in (9, 10) and half and (dropout_p * 16) % 1 == 0 and k.shape[2] != 1
+    cudnn = cudnn and (mask is None or (mask.dim() in (2, 4) and not mask.requires_grad))
+    cudnn = cudnn and all(size <= 128 and size % 8 == 0 for size in (head, v.shape[-1]))
+    if cudnn and (not dropout_p or q.shape[2] != 1):
+        return "cudnn"
     small = (8, 6) <= capability <= (8, 9) or capability[0] == 12  # less shared memory: no backward for some heads
-    return not small or head <= 192 or (head > 224 and not dropout_p)
-
-
-def _fits_efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, capability: tuple[int, int]) -> bool:
-    """Whether the memory-efficient kernel runs, CUDA's third choice."""
+    flash = mask is None and capability >= (8, 0) and half and head == k.shape[-1] == v.shape[-1] and head <= 256
+    flash = flash and (not small or head <= 192 or (head > 224 and not dropout_p))
+    if flash and (not is_causal or q.shape[-2] == k.shape[-2]):
+        return "flash"
     types = (torch.float32, *_HALVES) if capability >= (8, 0) else (torch.float32, torch.float16)
-    if capability < (5, 0) or q.dtype not in types:
-        return False
-    alignment = 8 if q.dtype in _HALVES and capability >= (7, 0) else 4 if capability >= (8, 0) else 1
-    head, last = q.shape[-1], v.shape[-1]
-    return head == k.shape[-1] and head % alignment == 0 and last % alignment == 0
+    alignment = 8 if half and capability >= (7, 0) else 4 if capability >= (8, 0) else 1
+    efficient = len(set(heads)) == 1 and capability >= (5, 0) and q.dtype in types and head == k.shape[-1]
+    return "efficient" if efficient and head % alignment == v.shape[-1] % alignment == 0 else "math"
 
 
 def _additive_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -224,9 +201,10 @@ def _plain(
 ) -> torch.Tensor:
     """Attention by matrix products, with CUDA's dropout of the scores."""
     kernel = aten._scaled_dot_product_attention_math.default
+    out: torch.Tensor
     out, scores = kernel(query, key, value, mask, 0.0, is_causal, None, scale=scale, enable_gqa=enable_gqa)
     if not 0 < dropout_p < 1:
-        return out  # type: ignore[no-any-return]
+        return out
     scores = torch.native_dropout(scores, dropout_p, True)[0]
     repeats = query.shape[-3] // value.shape[-3] if enable_gqa else 1
     return torch.matmul(scores, value.repeat_interleave(repeats, -3) if repeats > 1 else value)

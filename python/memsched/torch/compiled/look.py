@@ -117,7 +117,8 @@ def _after(prepare: Callable[[fx.GraphModule], None] | None, backend: Callable[.
     def prepared(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if prepare is not None:
             prepare(module)
-        return backend(module, inputs)  # type: ignore[no-any-return]
+        made: Callable[..., Any] = backend(module, inputs)
+        return made
 
     return prepared
 
