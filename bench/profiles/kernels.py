@@ -18,7 +18,7 @@ _FLOAT32 = {  # what CUDA's autocast computes in float32 and the CPU's does not,
 class CudaKernels(TorchFunctionMode):
     """Replaces the operations of the shipped networks that save other bytes on CUDA than on the CPU.
 
-    `memsched.torch.cuda_like` does the same, and much more, to captured programs; a recorded step is no such program.
+    `memsched.torch.substitutes` does the same, and more, to captured steps; a recorded step is no such step.
     Attention in float32 is the memory-efficient one, in bfloat16 flash attention, which takes grouped heads. Under the
     CPU's autocast, what CUDA's runs in float32 does so here. RMSNorm, which decomposes on the CPU, is a layer norm
     without bias.

@@ -57,8 +57,8 @@ def sources() -> dict[str, Source]:
 def register_causal_attention() -> None:
     """Let GPT-2 ask its attention for a causal mask instead of giving one.
 
-    transformers does so by itself, but while torch.export traces the model it makes the mask. A name that its table of
-    masks lacks keeps it from that.
+    transformers does so by itself, but while torch.compile captures the model it makes the mask. A name that its table
+    of masks lacks keeps it from that.
     """
     zoo.torchvision()  # transformers imports it, which needs care
     from transformers import AttentionInterface

@@ -44,7 +44,8 @@ def test_the_graph_is_never_slower_than_the_chain(link: float, share: float) -> 
     chain, graph = captured()
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)
     device = ms.Device(int(least + share * (peak - least)), link, duplex=True)
-    ideal = sum(chain.forward_time) + sum(chain.backward_time)
+    (ones,) = (op for op in graph.ops if op["kind"] == "ones_like")  # the loss's own gradient, which a chain is given
+    ideal = sum(chain.forward_time) + sum(chain.backward_time) + ones["choices"][0]["time"]
     assert ms.bounds(graph, device=device, time_limit=0.0).compute == pytest.approx(ideal)
     found = ms.selective(graph, device=device, moves=1000)
     assert ms.validate(found).peak_memory <= device.memory

@@ -1,4 +1,4 @@
-"""A model as a chain: bytes against the shipped profiles, and what is resident."""
+"""A model as a chain: against the shipped profiles, what is resident, and how long it takes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,17 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.utils._pytree import tree_map_only
+from torch.utils import _pytree as pytree
 
 import memsched as ms
 from memsched.errors import InvalidInputError
 from memsched.torch import weightless
+from memsched.torch.machines import MACHINES
 from memsched.torch.profile import profile, profile_spec
-from memsched.torch.stages import stage
+from memsched.torch.roofline import Roofline
 from pytorch import handmade
-from pytorch.models import CASES, Case
 
-NETWORKS = [
-    pytest.param(case, id=case.name, marks=() if case.family is None else pytest.mark.slow)
-    for case in CASES
-    if case.exportable
-]
-COLUMNS = ("activation", "saved", "gradient", "forward_overhead", "transient_overhead", "backward_overhead")
+V100 = MACHINES["v100"]
 
 
 class TwoHeads(nn.Module):
@@ -53,59 +48,43 @@ class TwoHeads(nn.Module):
     ],
 )
 def test_the_shipped_profiles(spec: str, input: str, name: str) -> None:
-    """Equal: what ships was made so, with seconds of six digits."""
+    """They were made by a profiler that cut at all of these activations, and at some more that no backward needs."""
     found, shipped = profile_spec(spec, input, device="v100:pcie3"), ms.profiles.load(name)
-    assert found.names == shipped.names
-    assert found.pieces == shipped.pieces
-    assert found.resident == shipped.resident
-    for column in COLUMNS:
-        assert getattr(found, column).tolist() == getattr(shipped, column).tolist(), column
+    cuts, left = iter(found.activation.tolist()), []
+    cut = next(cuts)
+    for size in shipped.activation.tolist():
+        if size == cut:
+            cut = next(cuts, None)
+        else:
+            left.append(size)
+    assert cut is None
+    assert len(left) == shipped.n - found.n == (4 if name.startswith("densenet") else 0)
+    assert found.saved.sum() == shipped.saved.sum() - sum(left)
+    if not left:
+        assert found.names == shipped.names
+        assert found.pieces == shipped.pieces
+        assert found.gradient.tolist() == shipped.gradient.tolist()
     for column in ("forward_time", "backward_time"):
-        assert getattr(found, column) == pytest.approx(getattr(shipped, column), rel=1e-5), column
+        assert getattr(found, column).sum() == pytest.approx(getattr(shipped, column).sum(), rel=2e-3), column
     assert found.provenance is not None
+    assert shipped.provenance is not None
+    repeated, before = (one.provenance["resident"]["repeated"] for one in (found, shipped))
+    assert found.resident - repeated == shipped.resident - before
     assert found.provenance["link_bandwidth"] == 12.2e9
     assert "not a measurement" in found.provenance["times"]
-
-
-@pytest.mark.parametrize("case", NETWORKS)
-def test_without_data_the_profile_is_the_same(case: Case) -> None:
-    if case.name == "lstm":
-        pytest.skip("whether its weights are flat, and so its kernel, depends on their addresses")
-    model, args = case.make()
-    real = profile(model, args, device="a100")
-    fake, here = FakeTensorMode(), torch.device("cpu")
-    weightless.make_fake(model, fake, here)
-    args = tree_map_only(torch.Tensor, lambda tensor: weightless.fake_like(tensor, fake, here), args)
-    assert profile(model, args, device="a100") == real
 
 
 @pytest.mark.parametrize("make", [handmade.dropout_mlp, handmade.two_outputs, handmade.shared_mask])
 def test_a_profile_can_be_planned(make: Callable[[], Any]) -> None:
     model, args = make()
-    chain = profile(model, args, repeat=1)
-    assert chain.n == len(chain.names) == len(stage(model, args).stages)
+    chain = profile(model, args)
+    assert chain.n == len(chain.names) > 3
     assert ms.Chain.from_json(chain.to_json()) == chain
     result = ms.greedy(chain, M=ms.peak_memory(chain), beta=1e9, chunk="storage")
     assert result.makespan == pytest.approx(sum(chain.forward_time) + sum(chain.backward_time))
     assert chain.provenance is not None
     assert chain.provenance["times"].startswith("measured on this CPU")
     assert chain.provenance["link_bandwidth"] > 0
-
-
-def test_every_byte_of_two_layers() -> None:
-    """A batch of 4, 8 numbers each, through Linear(8, 16), Tanh, Linear(16, 2): float32 throughout."""
-    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
-    chain = profile(model, (torch.randn(4, 8),), device="v100")
-    assert chain.activation.tolist() == [128, 256, 256, 32]
-    assert chain.gradient.tolist() == [0, 256, 256, 32]
-    assert chain.saved.tolist() == [256, 256, 32]
-    assert chain.pieces == [[], [], []]
-    assert chain.forward_overhead.tolist() == chain.transient_overhead.tolist() == [0, 0, 0]
-    weights = [4 * (8 * 16 + 16), 0, 4 * (16 * 2 + 2)]
-    assert chain.backward_overhead.tolist() == weights
-    assert chain.resident == 2 * sum(weights)
-    assert chain.provenance is not None
-    assert chain.provenance["resident"] == {"parameters": sum(weights), "gradients": sum(weights)}
 
 
 def test_what_is_resident_besides_the_parameters() -> None:
@@ -119,7 +98,7 @@ def test_what_is_resident_besides_the_parameters() -> None:
     model, args = handmade.shared_mask()
     assert parts(model, *args)["environment"] == 6 * 6 * 4
     assert parts(TwoHeads(), torch.randn(8, 16))["early_results"] == 2 * 8 * 2 * 4  # and its gradient
-    assert parts(nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True))["input_gradients"] == 4 * 8 * 4
+    assert parts(nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True))["gradients"] == 4 * (8 * 8 + 8 + 4 * 8)
     model, args = handmade.in_place_batch_norm()
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     assert parts(model, *args)["buffers"] == len(norms) * (2 * 8 * 4 + 8)
@@ -146,31 +125,94 @@ def test_autocast_is_that_of_the_call() -> None:
     assert "autocast to bfloat16" in half.provenance["source"]
 
 
-def test_the_machine_decides_what_dropout_and_attention_save() -> None:
-    model, args = handmade.dropout_mlp()
-    here, cuda = (sum(map(sum, profile(model, args, device=d, repeat=1).pieces or [])) for d in ("here", "v100"))
-    assert cuda < here  # a byte an element, not four
+def test_the_machine_decides_what_attention_saves() -> None:
+    """Here the mask is saved as it is; CUDA's kernel takes one whose rows are aligned, of the shape of all scores."""
+    model, args = handmade.position_bias()
+    here, cuda = (int(profile(model, args, device=device).saved.sum()) for device in ("here", "a100"))
+    assert cuda > here
 
 
-def test_the_model_is_left_as_it_was() -> None:
-    model, args = handmade.in_place_batch_norm()
-    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    profile(model, args, repeat=1)
+@pytest.mark.parametrize("make", [handmade.in_place_batch_norm, handmade.tied_weights, handmade.spectral_norm])
+@pytest.mark.parametrize("device", ["here", "v100"])
+def test_the_model_is_left_as_it_was(make: Callable[[], Any], device: str) -> None:
+    model, args = make()
+    for count, parameter in enumerate(model.parameters()):
+        if count % 2:
+            parameter.grad = torch.ones_like(parameter)
+    before, inputs, random = copy.deepcopy(model.state_dict()), copy.deepcopy(args), torch.get_rng_state()
+    profile(model, args, device=device)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    for count, parameter in enumerate(model.parameters()):
+        assert torch.equal(parameter.grad, torch.ones_like(parameter)) if count % 2 else parameter.grad is None
+    assert all(map(torch.equal, args, inputs))
     assert torch.equal(torch.get_rng_state(), random)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"device": "v101"}, "no machine is named 'v101'"),
-        ({"repeat": 0}, "repeat is 0"),
-    ],
-)
-def test_bad_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        profile(nn.Linear(2, 2), (torch.ones(2, 2),), **options)
+@pytest.mark.parametrize("device", ["here", "v100"])
+def test_a_backward_that_computes_nothing_takes_no_time(device: str) -> None:
+    model, args = handmade.frozen_prefix()
+    chain = profile(model, args, device=device)
+    assert chain.names[0] == "0..1"  # frozen
+    assert chain.backward_time[0] == 0
+    assert chain.gradient[1] == 0
+    assert min(*chain.backward_time[1:], *chain.forward_time) > 0
+
+
+def test_an_input_that_needs_a_gradient_gets_one_in_the_time_of_the_first_backward() -> None:
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Tanh())
+    times = [
+        profile(model, (torch.randn(64, 64, requires_grad=needs),), device="v100").backward_time[0]
+        for needs in (False, True)
+    ]
+    assert times[1] >= times[0] + 2 * 64**3 / (0.6 * V100.float32)
+
+
+def test_a_matrix_product_by_hand() -> None:
+    chain = profile(nn.Linear(2048, 2048, bias=False), (torch.randn(2048, 2048),), device="v100")
+    product = 2 * 2048**3 / (0.6 * 14e12) + V100.launch
+    assert chain.forward_time.tolist() == [pytest.approx(product)]
+    assert chain.backward_time.tolist() == [pytest.approx(product)]  # the input needs no gradient
+
+
+@pytest.mark.parametrize("make", [handmade.in_place_batch_norm, handmade.two_outputs, handmade.tied_weights])
+@pytest.mark.parametrize("machine", ["v100", "h100"])
+def test_the_stages_take_what_the_whole_takes(make: Callable[[], Any], machine: str) -> None:
+    """The model of all stages is that of a plain step: one forward, and the gradients of the parameters."""
+    model, args = make()
+    fake, here = FakeTensorMode(), torch.device("cpu")
+    weightless.make_fake(model, fake, here)
+    args = tuple(weightless.fake_like(one, fake, here) for one in args)
+    chain = profile(model, args, device=machine)
+    with fake, Roofline(MACHINES[machine]) as roofline:
+        out = [one for one in pytree.tree_leaves(model(*args)) if one.requires_grad]
+        forward = roofline.lap()
+        gradients = [torch.empty_like(one) for one in out]
+        roofline.lap()
+        torch.autograd.grad(out, list(model.parameters()), gradients, allow_unused=True)
+        backward = roofline.lap()
+    assert sum(chain.forward_time) == pytest.approx(forward, rel=1e-4)
+    assert sum(chain.backward_time) == pytest.approx(backward, rel=1e-4)
+
+
+def test_keyword_arguments_and_those_that_are_no_tensors() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: Any, scale: float, *, mask: Any) -> Any:
+            for layer in self.layers:
+                x = torch.tanh(layer(x)) * scale + mask
+            return x
+
+    chain = profile(Scaled(), (torch.randn(4, 8), 2.0), {"mask": torch.zeros(8)}, device="v100")
+    assert chain.n == 6
+    assert chain.activation[0] == 4 * 8 * 4 + 8 * 4
+
+
+def test_an_unknown_machine() -> None:
+    with pytest.raises(InvalidInputError, match="no machine is named 'v101'"):
+        profile(nn.Linear(2, 2), (torch.ones(2, 2),), device="v101")
 
 
 def test_a_model_that_cannot_be_profiled() -> None:
@@ -178,9 +220,7 @@ def test_a_model_that_cannot_be_profiled() -> None:
         profile(nn.Linear(2, 2).eval(), (torch.ones(2, 2),))
     with FakeTensorMode():
         model, args = nn.Linear(2, 2), (torch.ones(2, 2),)
-    with pytest.raises(InvalidInputError, match='device="v100"'):
-        profile(model, args)
-    assert profile(model, args, device="v100").n == 1
+    assert profile(model, args).n == profile(model, args, device="v100").n == 1  # times are those of made-up values
 
 
 def test_a_spec_with_autocast() -> None:

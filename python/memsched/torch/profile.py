@@ -6,25 +6,25 @@ import contextlib
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from memsched._core import Chain
-from memsched.errors import InvalidInputError, MemschedError
-from memsched.support import checks
+from memsched.errors import InvalidInputError
 from memsched.torch import zoo
-from memsched.torch.cuda_like import cuda_like
-from memsched.torch.leaves import has_no_data
+from memsched.torch.chain_of import Bytes, stages_of
+from memsched.torch.compiled.as_graph import Visit, held_by_caller
+from memsched.torch.compiled.look import Look, look
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.times import measured_seconds, modelled_seconds
+from memsched.torch.errors import CaptureError
 from memsched.torch.link import measure_link
 from memsched.torch.machines import Link, Machine, machine
 from memsched.torch.roofline import describe
-from memsched.torch.stage_bytes import ModelBytes, measure_bytes
-from memsched.torch.stage_times import StageTimes, measure_times, model_times
-from memsched.torch.stages import StagedModel, stage
+from memsched.torch.substitutes import substitute
 
 AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -35,17 +35,15 @@ def profile(
     kwargs: Mapping[str, Any] | None = None,
     *,
     device: str = "here",
-    repeat: int = 5,
     name: str | None = None,
 ) -> Chain:
     """Profile one training step of a model.
 
-    Bytes are exact for what PyTorch's operators allocate. Unless the device is "here" they are counted on tensors
-    without data, and nothing is allocated. Scratch inside a kernel (cuDNN's workspace), the loss, the state of the
-    optimiser and the rounding of the allocator are not counted. docs/profiles.md says what the columns hold. `resident`
-    is all that stays through the step: parameters, their gradients, buffers, values that pass beside the chain such as
-    masks, results that are ready before the last stage, gradients of inputs that need one, and what repeated runs need
-    for running statistics.
+    The step is captured by torch.compile on a copy of the model without data: nothing is computed, and it may be larger
+    than the device. Bytes are exact for what PyTorch's operators allocate in the captured step. Scratch inside a kernel
+    (cuDNN's workspace), a loss outside the model, the state of the optimiser and the rounding of the allocator are not
+    counted. docs/profiles.md says what the columns hold. `resident` is all that stays through the step: parameters,
+    their gradients, buffers, and what passes beside the chain, such as masks.
 
     Parameters
     ----------
@@ -54,11 +52,9 @@ def profile(
     args, kwargs
         Inputs of the shapes, dtypes and device to train with. Profile under the autocast to train with.
     device : str
-        "here": times are measured on the model's device, and bytes are those that its kernels save. A machine such as
-        "v100" or "v100:pcie3": bytes are those that CUDA's kernels save, and times are a roofline model, never a
-        measurement. Model and inputs may then be fake tensors, of any size.
-    repeat : int
-        How often each stage runs where times are measured; the median counts.
+        "here": each operation is timed on the model's device, and bytes are those that its kernels save. A machine such
+        as "v100" or "v100:pcie3": bytes are those that CUDA's kernels save, and times are a roofline model, never a
+        measurement. Model and inputs may be fake tensors, of any size.
     name : str, optional
         Of the chain. Default: the name of the model's class.
 
@@ -70,10 +66,9 @@ def profile(
     Raises
     ------
     CaptureError
-        torch.export cannot capture the model.
+        torch.compile does not capture the model in one graph.
     InvalidInputError
-        An unknown machine, a model in eval mode or spread over devices, or times to be measured of tensors without
-        data.
+        An unknown machine, or a model in eval mode.
 
     Examples
     --------
@@ -82,32 +77,31 @@ def profile(
     >>> model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256))
     >>> chain = profile(model, (torch.ones(64, 256),), device="v100:pcie3")
     >>> chain.n, chain.activation.tolist(), chain.resident
-    (3, [65536, 65536, 65536, 65536], 1052672)
+    (2, [65536, 65536, 65536], 1052672)
     >>> print(chain.provenance["times"].split(":")[0])
     roofline model of v100, not a measurement
     """
-    repeat = checks.count("repeat", repeat, 1, 10**6)
     chip, link = (None, None) if device == "here" else machine(device)
-    if chip is None:
-        _check_data(model, args, kwargs)
-    staged = stage(model, args, kwargs, rewrite=_rewrite(chip))
-    found = measure_bytes(staged, model, args, kwargs, on_device=chip is None)
-    if chip is not None:
-        times = model_times(staged, model, args, kwargs, machine=chip)
-    else:
-        times = measure_times(staged, model, args, kwargs, repeat=repeat)
-        link = measure_link(staged.device)
-    assert link is not None
-    resident = _resident(found)
+    if not model.training:
+        raise InvalidInputError("the model is in eval mode; call model.train(): profiles are of training steps")
+    prepare = functools.partial(substitute, capability=chip.capability if chip else None)
+    options = Options(budget="100%", device=device)
+    seen = look(model, tuple(args), dict(kwargs or {}), options, prepare=prepare)
+    visit = _only_graph(seen, model)
+    joint, sizes = visit.joint, visit.sizes
+    seconds = modelled_seconds(joint, sizes, chip) if chip else measured_seconds(joint, sizes)
+    link = link or measure_link(joint.device)
+    found = Bytes(joint, sizes, stages_of(joint))
+    resident = _resident(found, seen, model, modelled=chip is not None)
     provenance = {
-        "source": _source(model, staged, chip),
-        "times": describe(chip) if chip else f"measured on {_here(staged.device)}, the median of {repeat} runs a stage",
-        "machine": chip.name if chip else _here(staged.device),
+        "source": _source(model, joint.device, chip),
+        "times": describe(chip) if chip else f"measured on {_here(joint.device)}, operation by operation",
+        "machine": chip.name if chip else _here(joint.device),
         "link": _describe_link(link),
         "link_bandwidth": link.bandwidth,
         "resident": resident,
     }
-    return _chain(staged, found, times, sum(resident.values()), name or type(model).__name__, provenance)
+    return found.chain(seen.resident.inputs, seconds, resident, name or type(model).__name__, provenance)
 
 
 def profile_spec(
@@ -123,7 +117,7 @@ def profile_spec(
     Parameters
     ----------
     model, input, seed
-        As `zoo.build` takes them. Unless the device is "here" the model is built without memory for its weights.
+        As `zoo.build` takes them. The model is built without memory for its weights.
     device : str
         As in `profile`. "here" is the GPU where there is one.
     autocast : str, optional
@@ -133,8 +127,6 @@ def profile_spec(
     ------
     InvalidInputError, CaptureError
         As `zoo.build` and `profile` do.
-    MemschedError
-        There is not enough memory here to measure.
 
     Examples
     --------
@@ -144,92 +136,67 @@ def profile_spec(
     if autocast is not None and autocast not in AUTOCASTS:
         raise InvalidInputError(f"autocast is {autocast!r}; it must be {' or '.join(AUTOCASTS)}")
     where = "cuda" if device == "here" and torch.cuda.is_available() else "cpu"
-    fake = None
     if device != "here":
         machine(device)  # complains before the work
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
     casting = torch.autocast(where, dtype=AUTOCASTS[autocast]) if autocast else contextlib.nullcontext()
-    try:
-        built = zoo.build(model, input, seed=seed, device=where, fake=fake)
-        shapes = ["x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor)]
-        with casting:
-            return profile(built.model, built.args, device=device, name="-".join([built.name, *shapes]))
-    except RuntimeError as error:
-        if fake is None and "memory" in str(error):
-            raise MemschedError(
-                f"a stage of {model} does not fit the memory of this {where.upper()}; make the batch smaller, or name "
-                'a machine to model, such as device="v100"'
-            ) from error
-        raise
+    built = zoo.build(model, input, seed=seed, device=where, fake=FakeTensorMode(allow_non_fake_inputs=True))
+    shapes = ["x".join(map(str, arg.shape)) for arg in built.args if isinstance(arg, torch.Tensor)]
+    with casting:
+        return profile(built.model, built.args, device=device, name="-".join([built.name, *shapes]))
 
 
-def _check_data(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
-    if any(has_no_data(value) for value in (*model.parameters(), *model.buffers(), *leaves)):
-        raise InvalidInputError(
-            'device is "here", but the model or an input is a fake or meta tensor and cannot be timed; give tensors '
-            'with data, or name a machine to model, such as device="v100"'
-        )
+def _only_graph(seen: Look, model: torch.nn.Module) -> Visit:
+    """The one graph of a step.
+
+    Raises
+    ------
+    CaptureError
+        There are several, or a part of the step is in none.
+    """
+    if len(seen.visits) > 1 or seen.unplanned:
+        reasons = seen.unplanned or (f"torch.compile captures it in {len(seen.visits)} graphs",)
+        raise CaptureError(f"{type(model).__name__} is no chain: {reasons[0]}")
+    return seen.visits[0]
 
 
-def _rewrite(chip: Machine | None) -> Any:
-    """What makes a captured program save what CUDA's kernels save."""
-    return None if chip is None else functools.partial(cuda_like, capability=chip.capability)
-
-
-def _resident(found: ModelBytes) -> dict[str, int]:
+def _resident(found: Bytes, seen: Look, model: torch.nn.Module, *, modelled: bool) -> dict[str, int]:
     """Bytes that stay through the step, by what they are for."""
-    early = found.stages[:-1]
+    visit = seen.visits[0]
     parts = {
-        "parameters": found.parameters,
-        "gradients": found.gradients,
-        "buffers": found.buffers,
-        "environment": sum(one.exports for one in found.stages),
-        "early_results": sum(one.outputs + one.output_gradients for one in early),
-        "input_gradients": found.input_gradients,
-        "repeated": found.scratch,
-        "shared_gradients": found.shared_gradients,
+        "parameters": _bytes_of(model.parameters()),
+        "gradients": found.of(found.gradients),
+        "buffers": _bytes_of(model.buffers()) + held_by_caller(visit.joint, visit.sizes).parameters,
+        "environment": found.of(found.environment),
+        "early_results": found.of(found.early_results),
+        "repeated": seen.resident.updates + found.of(found.updates),
+        "random": 0 if modelled else seen.resident.random,
+        "shared_gradients": found.of(found.shared_gradients),
     }
     return {part: size for part, size in parts.items() if size}
 
 
-def _chain(
-    staged: StagedModel, found: ModelBytes, times: StageTimes, resident: int, name: str, provenance: dict[str, Any]
-) -> Chain:
-    """The columns. The results of the last stage stand at the end of the chain."""
-    stages, last = found.stages, found.stages[-1]
-    activation = [found.inputs, *(one.activation for one in stages[:-1]), last.outputs]
-    gradient = [0, *(one.gradient for one in stages[:-1]), last.output_gradients]
-    return Chain(
-        times.forward,
-        times.backward,
-        activation,
-        gradient,
-        saved=[size + sum(one.pieces) for size, one in zip(activation[1:], stages, strict=True)],
-        forward_overhead=[one.forward_overhead for one in stages],
-        transient_overhead=[one.transient_overhead for one in stages],
-        backward_overhead=[one.backward_overhead for one in stages],
-        pieces=[[size for size in one.pieces if size] for one in stages],
-        names=[one.name for one in staged.stages],
-        resident=resident,
-        name=name,
-        provenance=provenance,
-    )
+def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages under some tensors, each counted once."""
+    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
+    return sum(storages.values())
 
 
-def _source(model: torch.nn.Module, staged: StagedModel, chip: Machine | None) -> str:
+def _source(model: torch.nn.Module, device: torch.device, chip: Machine | None) -> str:
     """Which packages, and how the bytes were counted."""
     package = type(model).__module__.partition(".")[0]
     packages = [f"torch {torch.__version__}"]
     if package not in ("torch", "__main__"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages.insert(0, f"{package} {importlib.metadata.version(package)}")
+    casts = "no autocast"
+    if torch.is_autocast_enabled(device.type):
+        casts = f"autocast to {str(torch.get_autocast_dtype(device.type)).removeprefix('torch.')}"
     kernels = "as the kernels of this device save them"
     if chip is not None:
         major, minor = chip.capability
-        kernels = f"dropout and attention saved as by the CUDA kernels of compute capability {major}.{minor}"
+        kernels = f"attention saved as by the CUDA kernels of compute capability {major}.{minor}"
     return (
-        f"{' / '.join(packages)}, captured with torch.export, {staged.autocast}; bytes exact on tensors without data, "
+        f"{' / '.join(packages)}, captured with torch.compile, {casts}; bytes exact on tensors without data, "
         f"{kernels}; workspace inside kernels, loss and optimiser not included"
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
@@ -66,6 +67,7 @@ def look(
     *,
     loss: Loss | None = None,
     within: bool = False,
+    prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
@@ -78,6 +80,8 @@ def look(
         From the model's result to a scalar. Without, all results need their gradients.
     within : bool
         The loss is captured with the model.
+    prepare : callable, optional
+        Changes each graph that Dynamo captured, before AOTAutograd traces it.
 
     Raises
     ------
@@ -95,11 +99,16 @@ def look(
     mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     with unchanged(model):
-        return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within)
+        return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
 def _looked_at(
-    mode: FakeTensorMode, step_of: tuple[Any, Any, Any], options: Options, loss: Loss | None, within: bool
+    mode: FakeTensorMode,
+    step_of: tuple[Any, Any, Any],
+    options: Options,
+    loss: Loss | None,
+    within: bool,
+    prepare: Callable[[fx.GraphModule], None] | None,
 ) -> Look:
     model, args, kwargs = step_of
     group = Unplanned(options, aside=unset_fake_temporarily)
@@ -107,7 +116,8 @@ def _looked_at(
     needed = 0
     with mode, _quiet() as said, torch.enable_grad():
         try:
-            result = torch.compile(step, backend=backend_of(group), dynamic=False)(*args, **kwargs)
+            backend = _after(prepare, backend_of(group))
+            result = torch.compile(step, backend=backend, dynamic=False)(*args, **kwargs)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
             elif loss is not None:
@@ -128,6 +138,16 @@ def _looked_at(
     visits, returns, resident = group.seen()
     visits[-1] = replace(visits[-1], loss=needed)
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))
+
+
+def _after(prepare: Callable[[fx.GraphModule], None] | None, backend: Callable[..., Any]) -> Callable[..., Any]:
+    def prepared(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if prepare is not None:
+            prepare(module)
+        made: Callable[..., Any] = backend(module, inputs)
+        return made
+
+    return prepared
 
 
 def forward_of(model: torch.nn.Module) -> Callable[..., Any]:

@@ -1,18 +1,21 @@
-"""Saved bytes of programs changed to CUDA's operations: hand counts, and CUDA itself where there is one."""
+"""What a step saves with the kernels of CUDA in place of the CPU's: hand counts, and CUDA itself where there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import fx, nn
-from torch._subclasses import FakeTensorMode
+from torch import nn
 from torch.nn import functional
 
-from memsched.errors import InvalidInputError
-from memsched.torch.cuda_like import cuda_like
+from memsched.torch.compiled.as_graph import Sizes
+from memsched.torch.compiled.joint import Joint, tensors
+from memsched.torch.compiled.look import look
+from memsched.torch.compiled.options import Options
+from memsched.torch.substitutes import substitute
 
 HALF = torch.bfloat16
 VOLTA, AMPERE, ADA, HOPPER = (7, 0), (8, 0), (8, 9), (9, 0)
@@ -50,41 +53,37 @@ class Block(nn.Module):
         return x + self.drop(self.down(functional.gelu(self.up(self.norm2(x)))))
 
 
-def program(model: nn.Module, *args: torch.Tensor) -> fx.GraphModule:
-    return torch.export.export(model, args, strict=False).module(check_guards=False)
+def captured(model: nn.Module, *args: torch.Tensor, capability: tuple[int, int] | None = AMPERE) -> Joint:
+    """The joint graph, with the kernels of CUDA. Floating inputs need gradients."""
+    args = tuple(arg.detach().requires_grad_(arg.is_floating_point()) for arg in args)
+    prepare = partial(substitute, capability=capability)
+    seen = look(model.train(), args, {}, Options(budget="100%"), prepare=prepare, dynamic=False)
+    (visit,) = seen.visits
+    return visit.joint
 
 
-def saved(run: Callable[..., torch.Tensor], known: list[torch.Tensor], *args: torch.Tensor) -> list[tuple[Any, ...]]:
-    """Shape, type and bytes of the distinct storages that one forward and backward saves, but for those known."""
-    storages = {tensor.untyped_storage()._cdata for tensor in known}
-    found: dict[int, tuple[Any, ...]] = {}
-    kept = []  # so that no storage gets the name of a dead one
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in storages:
-            kept.append(tensor)
-            found[storage._cdata] = (tuple(tensor.shape), tensor.dtype, storage.nbytes())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = run(*args)
-    out.sum().backward()
-    return list(found.values())
+def saved(model: nn.Module, joint: Joint) -> list[tuple[Any, ...]]:
+    """Shape, type and bytes of the storages that the backward reads, but for parameters and given gradients."""
+    parameters = {(tuple(one.shape), one.dtype) for one in model.parameters()}
+    sizes = Sizes(joint, ())
+    made = {n for op in joint.operations if op.backward for n in op.writes}
+    made |= {n for node in joint.tangents for n in joint.storages_of(node)}
+    needed = dict.fromkeys(n for op in joint.operations if op.backward for n in op.reads if n not in made)
+    found = []
+    for n in needed:
+        storage = joint.storages[n]
+        examples = zip(joint.storages_of(storage.base), tensors(storage.base.meta["val"]), strict=True)
+        example = dict(examples)[n]
+        shape = tuple(example.shape)
+        if storage.writer is not None or (shape, example.dtype) not in parameters:
+            found.append((shape, example.dtype, sizes.bytes_of(n)))
+    return found
 
 
 def saved_like_cuda(
-    model: nn.Module, *args: torch.Tensor, capability: tuple[int, int] = AMPERE, replaced: int | None = None
+    model: nn.Module, *args: torch.Tensor, capability: tuple[int, int] = AMPERE
 ) -> list[tuple[Any, ...]]:
-    """What the changed program saves on fake CPU tensors. The inputs need gradients, and count where they are saved."""
-    graph = program(model, *args)
-    count = cuda_like(graph, capability=capability)
-    assert replaced is None or count == replaced
-    fake = FakeTensorMode()
-    inputs = [fake.from_tensor(arg).requires_grad_(arg.is_floating_point()) for arg in args]
-    state = {name: fake.from_tensor(x) for name, x in [*graph.named_parameters(), *graph.named_buffers()]}
-    with fake:
-        return saved(lambda *xs: torch.func.functional_call(graph, state, xs), list(state.values()), *inputs)
+    return saved(model, captured(model, *args, capability=capability))
 
 
 def total(parts: list[tuple[Any, ...]]) -> int:
@@ -94,7 +93,7 @@ def total(parts: list[tuple[Any, ...]]) -> int:
 
 def test_a_block_saves_what_a_hand_count_says() -> None:
     batch, length, width, heads = 2, 48, 32, 4
-    parts = saved_like_cuda(Block(width, heads, 0.1), torch.empty(batch, length, width), replaced=3)
+    parts = saved_like_cuda(Block(width, heads, 0.1), torch.empty(batch, length, width))
     one = batch * length * width
     numbers = {
         "the input, its norm and the mean and deviation of each row": 2 * one + 2 * batch * length,
@@ -109,25 +108,11 @@ def test_a_block_saves_what_a_hand_count_says() -> None:
     assert len(parts) == 17  # two of them are the seeds of attention's dropout
 
 
-def test_dropout_keeps_one_byte_an_element() -> None:
-    x = torch.ones(5, 7)
-    assert saved_like_cuda(nn.Dropout(0.3), x, replaced=1) == [((5, 7), torch.bool, 35)]
-    assert saved_like_cuda(nn.Dropout(0.0), x, replaced=0) == []
-    assert saved_like_cuda(Run(lambda x: functional.dropout(x * 2, 0.3, training=False)), x, replaced=0) == []
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda x: functional.dropout(x * 2, 0.3, inplace=True),
-        lambda x: functional.dropout(x * 2, 1.0),
-        lambda x: functional.alpha_dropout(x * 2, 0.3, training=True),
-        lambda x: functional.dropout2d(x * 2, 0.3),
-        lambda x: functional.feature_alpha_dropout(x * 2, 0.3, training=True),
-    ],
-)
-def test_dropouts_that_cuda_does_not_fuse_stay(run: Callable[..., torch.Tensor]) -> None:
-    saved_like_cuda(Run(run), torch.ones(2, 3, 4, 4), replaced=0)
+@pytest.mark.parametrize("capability", [None, VOLTA])
+def test_dropout_keeps_one_byte_an_element(capability: tuple[int, int] | None) -> None:
+    """Here, too: AOTAutograd traces it so."""
+    model = nn.Dropout(0.3)
+    assert saved(model, captured(model, torch.ones(5, 7), capability=capability)) == [((5, 7), torch.bool, 35)]
 
 
 def attention(
@@ -140,7 +125,7 @@ def attention(
     mask: torch.Tensor | None = None,
     **options: Any,
 ) -> str:
-    """The kernel that takes the place of scaled_dot_product_attention, whose backward is run, too."""
+    """The kernel that takes the place of scaled_dot_product_attention, whose backward is captured, too."""
     q, k, v = (
         torch.empty(2, h, r, size, dtype=dtype)
         for h, r in zip((heads[0], *heads[1:] * 2), (rows[0], *rows[1:] * 2), strict=True)
@@ -148,17 +133,12 @@ def attention(
     args = (q, k, v) if mask is None else (q, k, v, mask)
     options = {"enable_gqa": heads[0] != heads[1], **options}
     model = Run(lambda *xs: functional.scaled_dot_product_attention(*xs, **options))
-    graph = program(model, *args)
-    assert cuda_like(graph, capability=capability) == 1
-    names = [node.target.__name__ for node in graph.graph.nodes if "scaled_dot" in str(node.target)]
-    saved_like_cuda(model, *args, capability=capability)
-    (name,) = names
-    return (
-        name.removeprefix("_scaled_dot_product_")
-        .removesuffix("_attention.default")
-        .removeprefix("attention_")
-        .removesuffix(".default")
-    )
+    return kernel_of(captured(model, *args, capability=capability))
+
+
+def kernel_of(joint: Joint) -> str:
+    names = [str(op.node.target) for op in joint.operations if not op.backward and "scaled_dot" in str(op.node.target)]
+    return names[0].split("_product_")[1].split("_attention")[0] if names else "math"
 
 
 MASK = torch.ones(24, 24, dtype=torch.bool)
@@ -221,82 +201,46 @@ def test_a_mask_becomes_numbers_in_aligned_rows(length: int, aligned: int) -> No
 def test_a_learned_bias_is_not_for_cudnn() -> None:
     q, k, v = (torch.empty(2, 4, 24, 16, dtype=HALF) for _ in range(3))
     model = Run(lambda q, k, v, b: functional.scaled_dot_product_attention(q, k, v, b[None] * 2), 4, 24, 24, dtype=HALF)
-    graph = program(model, q, k, v)
-    assert cuda_like(graph, capability=HOPPER) == 1
-    assert "efficient" in graph.code
-    assert saved_like_cuda(model, q, k, v, capability=HOPPER)
+    assert kernel_of(captured(model, q, k, v, capability=HOPPER)) == "efficient"
 
 
 def test_autocast_decides_the_type_of_attention() -> None:
     q, k, v = (torch.empty(2, 4, 24, 16) for _ in range(3))
     model = Run(lambda *x: functional.scaled_dot_product_attention(*x))
     with torch.autocast("cpu", dtype=HALF):
-        graph = program(model, q, k, v)
-    assert cuda_like(graph) == 1
-    fake = FakeTensorMode()
-    with fake, torch.autocast("cpu", dtype=HALF):
-        inputs = [torch.empty(2, 4, 24, 16, requires_grad=True) for _ in range(3)]
-        parts = saved(graph, [], *inputs)
+        parts = saved_like_cuda(model, q, k, v)
     assert total(parts) == 4 * q.nbytes // 2 + 4 * 2 * 4 * 24
-
-
-def test_a_batch_that_may_vary() -> None:
-    model, x = Block(32, 4, 0.1), torch.empty(4, 48, 32)
-    batch = {"x": {0: torch.export.Dim.DYNAMIC}}
-    graph = torch.export.export(model, (x,), dynamic_shapes=batch, strict=False).module(check_guards=False)
-    assert cuda_like(graph) == 3
-    fake = FakeTensorMode()
-    state = {name: fake.from_tensor(tensor) for name, tensor in graph.named_parameters()}
-    sizes = []
-    for images in (2, 4):
-        with fake:
-            inputs = torch.empty(images, 48, 32, requires_grad=True)
-            sizes.append(
-                total(saved(lambda y: torch.func.functional_call(graph, state, (y,)), [*state.values()], inputs))
-            )
-    assert sizes[1] == 2 * sizes[0]
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 def test_a_norm_by_squares_keeps_its_input() -> None:
     x = torch.empty(6, 10, 8)
-    assert total(saved_like_cuda(nn.RMSNorm(8), x, replaced=1)) == x.nbytes + 2 * 4 * 60  # CUDA: 1 * 4 * 60
+    assert total(saved_like_cuda(nn.RMSNorm(8), x)) == x.nbytes + 2 * 4 * 60  # CUDA: 1 * 4 * 60
     mixed = Run(lambda x, w: functional.rms_norm(x, (8,), w), 8)  # CUDA decomposes it as the CPU does
-    saved_like_cuda(mixed, torch.empty(6, 10, 8, dtype=HALF), replaced=0)
+    targets = {op.node.target for op in captured(mixed, torch.empty(6, 10, 8, dtype=HALF)).operations}
+    assert torch.ops.aten.native_layer_norm.default not in targets
 
 
 def test_log_sigmoid_keeps_its_input_alone() -> None:
-    assert saved_like_cuda(nn.LogSigmoid(), torch.empty(5, 7), replaced=1) == [((5, 7), torch.float32, 140)]
+    assert saved_like_cuda(nn.LogSigmoid(), torch.empty(5, 7)) == [((5, 7), torch.float32, 140)]
 
 
-def test_graphs_inside_graphs_are_changed_too() -> None:
-    class Partly(nn.Module):
+def test_a_block_that_is_computed_again_is_changed_too() -> None:
+    """A checkpoint is a graph inside the graph."""
+
+    class Again(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with torch.no_grad():
-                y = functional.dropout(x, 0.5)
-            return functional.dropout(x * y, 0.5)
+            return torch.utils.checkpoint.checkpoint(functional.logsigmoid, x * 2, use_reentrant=False) * 2
 
-    saved_like_cuda(Partly(), torch.ones(3, 3), replaced=2)
-
-
-def test_new_nodes_know_their_values_and_their_origin() -> None:
-    graph = program(Block(32, 4, 0.1), torch.empty(2, 48, 32))
-    cuda_like(graph)
-    graph.graph.lint()
-    for node in graph.graph.nodes:
-        if node.op == "call_function":
-            assert "val" in node.meta
-            assert "nn_module_stack" in node.meta
+    targets = [op.node.target for op in captured(Again(), torch.empty(5, 7)).operations]
+    assert torch.ops.aten.softplus.default in targets
+    assert torch.ops.aten.log_sigmoid_forward.default not in targets
 
 
-def test_what_cannot_be_changed_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="the module is a Linear; give torch"):
-        cuda_like(nn.Linear(2, 2))  # type: ignore[arg-type]
-    graph = program(nn.Dropout(0.5), torch.ones(3))
-    for node in graph.graph.nodes:
-        node.meta.pop("val", None)
-    with pytest.raises(InvalidInputError, match="node 'dropout' has no meta 'val'"):
-        cuda_like(graph)
+def test_here_the_kernels_stay() -> None:
+    model = Run(lambda *x: functional.scaled_dot_product_attention(*x))
+    q, k, v = (torch.empty(2, 4, 24, 16) for _ in range(3))
+    assert "cpu" in str([op.node.target for op in captured(model, q, k, v, capability=None).operations])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA to compare with")
@@ -305,8 +249,8 @@ def test_cuda_saves_the_same(dtype: torch.dtype) -> None:
     model = nn.Sequential(Block(64, 4, 0.1), nn.LogSigmoid(), Block(64, 4, 0.0)).to(dtype)
     x = torch.randn(2, 48, 64, dtype=dtype)
     here = total(saved_like_cuda(model, x, capability=torch.cuda.get_device_capability()))
-    model, x = model.cuda(), x.detach().cuda().requires_grad_()
-    there = total(saved(model, list(model.parameters()), x))
+    model = model.cuda()
+    there = total(saved(model, captured(model, x.cuda(), capability=None)))
     # CUDA keeps the mean and the deviation of each row in float32; four norms have 2 * 48 rows each.
     statistics = 4 * (2 * 48) * 2 * (4 - dtype.itemsize)
     assert there == here + statistics
