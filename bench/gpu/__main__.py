@@ -80,7 +80,7 @@ def main() -> None:
         "--compile", default=None, metavar="F,F", help="activation_memory_budget; default 0.3,0.6 on a GPU"
     )
     parser.add_argument(
-        "--reserve", type=int, default=None, help="bytes for plan(reserve=...); default: as plan measures"
+        "--reserve", type=int, default=None, help="bytes of each budget for workspaces and the allocator"
     )
     given = parser.parse_args()
     if not given.small and given.minutes > 0:

@@ -55,7 +55,7 @@ SMALL = [
 
 def captured(model: nn.Module, args: Sequence[Any]) -> tuple[Look, Visit]:
     """The one graph of a step, as a profile captures it."""
-    seen = look(model, args, {}, Options(budget="100%", device="v100"), prepare=substitute, dynamic=False)
+    seen = look(model, args, {}, Options(budget="100%", device="v100"), prepare=substitute)
     (visit,) = seen.visits
     return seen, visit
 
@@ -163,7 +163,7 @@ def peaks(model: nn.Module, args: Sequence[Any]) -> tuple[ms.Chain, int, Look]:
     A chain holds the gradients that a step returns from the start: here the graph does, too.
     """
     chain = profile(model, args, device="v100")
-    seen = look(model, args, {}, Options(budget="100%"), prepare=partial(substitute, capability=(7, 0)), dynamic=False)
+    seen = look(model, args, {}, Options(budget="100%"), prepare=partial(substitute, capability=(7, 0)))
     (visit,) = seen.visits
     document = step_graph([visit], [0], [[0.0] * len(visit.joint.operations)], resident=0).to_json()
     for tensor in document["tensors"]:

@@ -57,7 +57,7 @@ def captured(model: nn.Module, *args: torch.Tensor, capability: tuple[int, int] 
     """The joint graph, with the kernels of CUDA. Floating inputs need gradients."""
     args = tuple(arg.detach().requires_grad_(arg.is_floating_point()) for arg in args)
     prepare = partial(substitute, capability=capability)
-    seen = look(model.train(), args, {}, Options(budget="100%"), prepare=prepare, dynamic=False)
+    seen = look(model.train(), args, {}, Options(budget="100%"), prepare=prepare)
     (visit,) = seen.visits
     return visit.joint
 

@@ -275,7 +275,7 @@ class Group:
         others = 0
         if device.type == "cuda":
             known = sum(size for size, _ in given.values()) + sum(gradients.values())
-            others = max(0, torch.cuda.memory_allocated(device) - known)
+            others = max(0, torch.cuda.memory_allocated(device) - known) + _context_bytes(device)
         return Resident(
             parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
             inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
@@ -336,6 +336,12 @@ class Unplanned(Group):
 def _gradient(value: Any) -> torch.Tensor | None:
     """The gradient that a parameter has."""
     return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
+
+
+def _context_bytes(device: torch.device) -> int:
+    """What is occupied beside PyTorch's own memory: the driver's context, and other processes."""
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, total - free - torch.cuda.memory_reserved(device))
 
 
 class _Identities:
