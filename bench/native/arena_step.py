@@ -128,7 +128,7 @@ class _Watched(fx.Interpreter):
         value = super().run_node(n)
         if n.op.startswith("call_"):
             self._watch(n, {**self.env, n: value}, before)
-        return value if n.users or n.op == "output" else None  # what nobody reads is gone
+        return value
 
     def boxed_run(self, args_list: list[Any]) -> Any:
         try:
@@ -232,8 +232,6 @@ class ArenaStep:
 
     def places(self, node: fx.Node, value: Any) -> Iterator[tuple[str, torch.UntypedStorage]]:
         """The tensors of the graph in which the value of a node lies, and where they are."""
-        if value is None:  # nobody reads it
-            return
         for example, one in zip(tensors(node.meta["val"]), tensors(value), strict=True):
             name = self._names[address(example)]
             if name in self._bytes:

@@ -25,7 +25,7 @@ def _step(network: str, batch: int) -> Any:
 
 def _placed(graph: ms.Graph, alignment: int, limit: float) -> ms.Schedule:
     """Our order with planned addresses, whose budget is what they need."""
-    found = ms.olla(graph, 2**62, alignment=alignment, time_limit=limit)
+    found = ms.olla(graph, 2**50, alignment=alignment, time_limit=limit)
     assert found.placement is not None
     return ms.Schedule.from_json({**found.schedule.to_json(), "budget": graph.resident + found.placement.height})
 
