@@ -134,7 +134,7 @@ class _Watched(fx.Interpreter):
         try:
             return super().boxed_run(args_list)
         finally:
-            self.env = {}
+            self.env.clear()
 
 
 def _key(node: fx.Node) -> int:
