@@ -1,9 +1,10 @@
-"""A planned training step whose tensors lie in one block of memory, at the addresses of its schedule; on the CPU.
+"""A training step whose tensors lie in one block of memory, at the addresses of a plan; on the CPU.
 
-OLLA serves the k-th request of a step at the k-th planned address (section 3.5 of the paper). Here the step is
-rehearsed once to learn what its k-th request is for: a tensor of the graph, a result that stays when the step ends, or
-memory that a kernel takes for itself. The last kind lies in the workspace that the schedule places. Results are no part
-of a plan, so PyTorch's own allocator serves them. What libraries take from the system themselves nobody sees.
+OLLA serves the k-th request of a step at the k-th planned address (section 3.5 of the paper). Here the captured step is
+rehearsed once to learn what each request of an operation is for: a tensor of the graph, a result that the caller holds,
+or memory that a kernel takes for itself. The last kind lies in the workspace that the schedule places. Results are no
+part of a plan, so PyTorch's own allocator serves them, as it does what autograd and the caller ask for between forward
+and backward. What libraries take from the system themselves nobody sees.
 
 On CUDA a pluggable allocator with a pool of its own would do the same; that is not built here.
 """
@@ -11,150 +12,77 @@ On CUDA a pluggable allocator with a pool of its own would do the same; that is 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from bench.native import arena
-from torch.utils import _pytree as pytree
+from torch import fx
 
 import memsched as ms
-from memsched.torch.graph_step.as_graph import as_graph, op_names, tensor_names
-from memsched.torch.graph_step.captured import CapturedStep
-from memsched.torch.graph_step.inputs import own_inputs, replaced
-from memsched.torch.graph_step.interpret import Pass
-from memsched.torch.graph_step.program import Program
-from memsched.torch.graph_step.resolve import key_of, resolve
-from memsched.torch.graph_step.runner import StepRunner
-from memsched.torch.lanes import EmulatedLanes
-from memsched.torch.script import Action
+from memsched.torch.compiled.as_graph import Step, name_of, step_graph, steps_of
+from memsched.torch.compiled.backend import backend_of
+from memsched.torch.compiled.calls import cheapen
+from memsched.torch.compiled.group import Unplanned
+from memsched.torch.compiled.joint import address, tensors
+from memsched.torch.compiled.look import Loss, forward_of, then
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.private import Boxed, python_code
+from memsched.torch.compiled.rewrite import rewrite
+from memsched.torch.compiled.unit import Unit
+from memsched.torch.errors import CaptureError
+from memsched.torch.trial import untouched
 
 ALIGNMENT = 64
 """Of PyTorch's own allocator on the CPU: addresses are to be multiples of it."""
 
+Watch = Callable[[fx.Node, Mapping[fx.Node, Any], int], None]
+"""Told of each call that has run, of the values that are there, and how many events the arena had before."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request of an operation.
+    """One request of a call.
 
     Attributes
     ----------
     bytes : int
-    kind : str
-        A tensor of the graph, a result that stays when the step ends, or memory inside the operation.
+    name : str or None
+        Of a tensor of the graph; empty for memory inside an operation, None for a result that the caller holds.
     place : int
-        The block of a tensor; the offset in the workspace of what is inside.
+        The offset in the workspace of what is inside.
     """
 
     bytes: int
-    kind: Literal["tensor", "result", "inside"]
-    place: int = -1
+    name: str | None = None
+    place: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
-    """What each operation asks for, in order, and the bytes of workspace that its own memory takes."""
-
-    requests: tuple[tuple[Request, ...], ...]
-    workspaces: tuple[int, ...]
-
-
-def rehearse(captured: CapturedStep, args: Sequence[Any]) -> Rehearsal:
-    """Run a step twice, the first time to let libraries make what they keep. The model is left as it was."""
-    program, model = captured.program, captured.model
-    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
-        for _ in range(2):
-            tensors = [leaf for leaf in pytree.tree_leaves(tuple(args)) if isinstance(leaf, torch.Tensor)]
-            listener = _Listener(program)
-            one = Pass(
-                program,
-                resolve(program, captured.graph, _plain(captured.graph)),
-                [*model.parameters(), *model.buffers()],
-                own_inputs(list(dict.fromkeys(tensors))),
-                gradients=listener,
-                lanes=EmulatedLanes(poison=False),
-                host=torch.empty(0, dtype=torch.uint8),
-                observer=listener,
-            )
-            listener.slots = one._transfers.slots
-            with arena.watched(recorded=True):
-                one.run()
-                log = arena.events()
-    found = [_requests(log[begin:end], tensors) for begin, end, tensors in listener.found]
-    return Rehearsal(requests=tuple(requests for requests, _ in found), workspaces=tuple(most for _, most in found))
-
-
-def _plain(graph: ms.Graph) -> ms.Schedule:
-    """All operations as they are listed, and nothing is given back."""
-    most = max(int(op["choices"][0]["workspace"]) for op in graph.ops)
-    return ms.Schedule.from_json(
-        {
-            "format": "memsched-plan/1",
-            "graph": graph.name,
-            "chunk": None,
-            "rounds": [[graph.batch, 1]],
-            "budget": graph.resident + most + sum(int(tensor["size"]) for tensor in graph.tensors),
-            "memory": "fluid",
-            "planner": {"name": "plain"},
-            "steps": [{"run": op["name"]} for op in graph.ops],
-        }
-    )
-
-
-class _Listener:
-    """An observer that keeps all gradients, and writes down which events are whose and where the tensors lie."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.slots: Any = None
-        self.gradients: list[torch.Tensor] = []
-        self.begin = 0
-        self.found: list[tuple[int, int, dict[int, int]]] = []
-
-    def add(self, name: str, gradient: torch.Tensor) -> None:
-        self.gradients.append(gradient)
-
-    def before(self, step: int, action: Action) -> None:
-        self.begin = arena.number_of_events()
-
-    def after(self, step: int, action: Action, event: Any) -> None:
-        end = arena.number_of_events()
-        makes = [number for number in self.program.operations[action.stage].makes if key_of(number) in self.slots]
-        blocks = {number: self.slots[key_of(number)].storage for number in makes}
-        self.found.append((self.begin, end, {s.data_ptr(): n for n, s in blocks.items() if s.nbytes()}))
-
-
-def _requests(log: Sequence[tuple[int, int]], tensors: dict[int, int]) -> tuple[tuple[Request, ...], int]:
-    """The requests of one operation, given where its tensors lie, and the bytes that all inside take together.
-
-    What is inside lies as low in the workspace as it fits.
-    """
+def _requests(log: Sequence[tuple[int, int]], tensors_at: Mapping[int, str]) -> tuple[Request, ...]:
+    """The requests of a call, given where its tensors lie; what is inside lies as low in the workspace as it fits."""
     requests: list[Request] = []
     alive: dict[int, int] = {}  # address -> the request whose memory it is
-    ends: dict[int, int] = {}  # of requests that are given back before the operation ends
-    for moment, (address, nbytes) in enumerate(log):
-        if nbytes:
-            alive[address] = len(requests)
-            requests.append(Request(bytes=nbytes, kind="result"))
-        elif address in alive:
-            ends[alive.pop(address)] = moment
-    for address, number in alive.items():
-        if address in tensors:
-            requests[number] = Request(bytes=requests[number].bytes, kind="tensor", place=tensors[address])
+    ends: dict[int, int] = {}  # of requests that are given back before the call ends
     starts = [moment for moment, (_, nbytes) in enumerate(log) if nbytes]
+    for moment, (where, nbytes) in enumerate(log):
+        if nbytes:
+            alive[where] = len(requests)
+            requests.append(Request(bytes=nbytes))
+        elif where in alive:
+            ends[alive.pop(where)] = moment
+    for where, number in alive.items():
+        requests[number] = replace(requests[number], name=tensors_at.get(where))
     held: dict[int, tuple[int, int]] = {}
-    most = 0
-    for number, request in enumerate(requests):
-        if number not in ends:
-            continue
+    for number in sorted(ends):
         held = {other: place for other, place in held.items() if ends[other] > starts[number]}
-        at = first_fit(sorted(held.values()), request.bytes)
-        held[number] = (at, at + request.bytes)
-        most = max(most, at + request.bytes)
-        requests[number] = Request(bytes=request.bytes, kind="inside", place=at)
-    return tuple(requests), most
+        nbytes = requests[number].bytes
+        at = first_fit(sorted(held.values()), nbytes)
+        held[number] = (at, at + nbytes)
+        requests[number] = Request(bytes=nbytes, name="", place=at)
+    return tuple(requests)
 
 
 def first_fit(held: Sequence[tuple[int, int]], nbytes: int, alignment: int = ALIGNMENT) -> int:
@@ -167,79 +95,219 @@ def first_fit(held: Sequence[tuple[int, int]], nbytes: int, alignment: int = ALI
     return at
 
 
+class _Switched(Unplanned):
+    """A group whose graph keeps everything, until it is told what to run."""
+
+    def __init__(self) -> None:
+        super().__init__(Options(budget="100%"))
+        self.forward: Boxed | None = None
+        self.backward: Boxed | None = None
+
+    def _alone(self, unit: Unit, call: Any, key: Any) -> int:
+        plain = unit.versions[unit.as_traced()]
+
+        def forward(args: list[Any]) -> Sequence[Any]:
+            return (self.forward or plain.forward)(args)
+
+        def backward(args: list[Any]) -> Sequence[Any]:
+            return (self.backward or plain.backward)(args)
+
+        unit.versions.append(replace(plain, forward=forward, backward=backward))
+        return len(unit.versions) - 1
+
+
+class _Watched(fx.Interpreter):
+    """Runs a graph as its generated code does, call by call."""
+
+    def __init__(self, module: fx.GraphModule, watch: Watch) -> None:
+        super().__init__(module)
+        self._watch = watch
+
+    def run_node(self, n: fx.Node) -> Any:
+        before = arena.number_of_events()
+        value = super().run_node(n)
+        if n.op.startswith("call_"):
+            self._watch(n, {**self.env, n: value}, before)
+        return value
+
+    def boxed_run(self, args_list: list[Any]) -> Any:
+        try:
+            return super().boxed_run(args_list)
+        finally:
+            self.env.clear()
+
+
+def _key(node: fx.Node) -> int:
+    """Of a call, the same in every graph that it is written to: all share its example."""
+    return id(node.meta.get("val"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Half:
+    """The forward or the backward of a step in the order of a schedule.
+
+    Attributes
+    ----------
+    module : GraphModule
+    code : callable
+    asked : dict
+        For each call of the graph bytes and address of what it asks for; the address is PASS for results.
+    requests : Requests
+        The same in one list.
+    """
+
+    module: fx.GraphModule
+    code: Boxed
+    asked: Mapping[fx.Node, Sequence[tuple[int, int]]]
+    requests: arena.Requests
+
+    def runs(self, *, in_arena: bool = True, watch: Watch | None = None) -> Boxed:
+        """What runs it: its code, or the same call by call if it is watched."""
+        code = self.code if watch is None else _Watched(self.module, watch).boxed_run
+
+        def run(args: list[Any]) -> Sequence[Any]:
+            arena.expect(self.requests if in_arena else None)
+            try:
+                return code(args)
+            finally:
+                arena.expect(None)
+
+        return run
+
+
 class ArenaStep:
     """The step of a model, and its graph with the memory that operations take for themselves as their workspace.
 
     Parameters
     ----------
-    captured : CapturedStep
-        On the CPU, without rounds.
+    model : Module
+        On the CPU, in train mode. It is left as it was.
     args : sequence
-        Inputs like those of the capture.
+        Its inputs.
+    loss : callable
+        From the model's result to a scalar.
 
     Attributes
     ----------
+    model, args
+    plain : Graph
+        The step as planners see it elsewhere.
     graph : Graph
         To be planned, with addresses that are multiples of ALIGNMENT.
+    requests : dict
+        What each call asks for, in order.
+
+    Raises
+    ------
+    CaptureError
+        The step is not captured as one graph, or takes other memory than was traced.
     """
 
-    def __init__(self, captured: CapturedStep, args: Sequence[Any]) -> None:
-        self.captured = captured
-        self.rehearsal = rehearse(captured, args)
-        beside = [int(op["choices"][0]["workspace"]) for op in captured.graph.ops]
-        inside = [max(0, most - least) for most, least in zip(self.rehearsal.workspaces, beside, strict=True)]
-        self.graph = as_graph(captured.program, name=captured.graph.name, workspaces=inside)
+    def __init__(self, model: torch.nn.Module, args: Sequence[Any], loss: Loss) -> None:
+        self.model, self.args = model, tuple(args)
+        self._group = _Switched()
+        self._call = torch.compile(then(forward_of(model), loss), backend=backend_of(self._group), dynamic=False)
+        self._try()  # libraries make what they keep
+        visits, returns, resident = self._group.seen()
+        if len(visits) != 1:
+            raise CaptureError(f"the step is captured as {len(visits)} graphs, and only one can lie in an arena")
+        self._visit, joint = visits[0], visits[0].joint
+        self.plain = step_graph(visits, returns, [[1.0] * len(joint.operations)], resident=resident.total)
+        self._bytes = {tensor["name"]: tensor["size"] for tensor in self.plain.tensors if tensor["size"]}
+        self._names = {
+            address(one): name_of(joint, number)
+            for base in (storage.base for storage in joint.storages)
+            for one, number in zip(tensors(base.meta["val"]), joint.storages_of(base), strict=True)
+        }
+        self.requests = self._rehearse()
+        inside = {
+            op.node.name: [one.place + one.bytes for one in self.requests[_key(op.node)] if one.name == ""]
+            for op in joint.operations
+        }
+        document = self.plain.to_json()
+        for op in document["ops"]:
+            for choice in op["choices"]:
+                choice["workspace"] = max(choice["workspace"], *inside.get(op["name"], ()), 0)
+        self.graph = ms.Graph.from_json(document)
 
-    def runner(self, schedule: ms.Schedule, *, poison: bool = False) -> StepRunner:
-        """Runs a schedule of the graph; in the arena if `expect` was called with its requests before each step."""
-        device = ms.Device(schedule.budget, 0.0)
-        return StepRunner(self.captured, self.graph, schedule, device, EmulatedLanes(poison=poison))
+    def places(self, node: fx.Node, value: Any) -> Iterator[tuple[str, torch.UntypedStorage]]:
+        """The tensors of the graph in which the value of a node lies, and where they are."""
+        for example, one in zip(tensors(node.meta["val"]), tensors(value), strict=True):
+            name = self._names[address(example)]
+            if name in self._bytes:
+                yield name, one.untyped_storage()
 
-    def inputs(self) -> list[tuple[int, int]]:
-        """Bytes and address of each input: they lie at the start, one after the other."""
-        pairs, at = [], 0
-        for source in self.captured.program.inputs:
-            nbytes = self.captured.program.blocks[source.block].bytes
-            pairs.append((nbytes, at))
-            at += nbytes
-        return pairs
+    def halves(self, schedule: ms.Schedule) -> tuple[Half, Half]:
+        """Forward and backward in the order of a schedule of the graph.
 
-    def runs(self, schedule: ms.Schedule) -> list[list[tuple[int, int]]]:
-        """For each run bytes and address of what it will ask for; the address is PASS for results.
-
-        The schedule must run every operation once and have addresses, and nothing may travel.
+        It must run every operation once and have addresses, and nothing may travel.
         """
-        program = self.captured.program
-        ops = op_names(program)
-        names, places = tensor_names(program, ops), {name: k for k, name in enumerate(ops)}
-        found = []
-        for step in schedule.to_json()["steps"]:
-            if "run" not in step:
-                assert "free" in step, "a step in an arena keeps all its tensors on the device"
-                continue
-            at = step.get("at", {})
-            pairs = []
-            for request in self.rehearsal.requests[places[step["run"]]]:
-                address = arena.PASS
-                if request.kind == "tensor":
-                    address = at[names[request.place]]
-                elif request.kind == "inside":
-                    address = at[""] + request.place
-                pairs.append((request.bytes, address))
-            found.append(pairs)
-        assert len(found) == len(ops), "a step in an arena runs every operation once"
+        steps = schedule.steps
+        at = {step["run"]: step.get("at", {}) for step in steps if "run" in step}
+        assert all("run" in step or "free" in step for step in steps), "a step in an arena keeps all its tensors there"
+        assert len(at) == len(self.graph.ops) == sum("run" in step for step in steps), "it runs every operation once"
+        places = {_key(op.node): at[op.node.name] for op in self._visit.joint.operations}
+
+        def half(module: fx.GraphModule) -> Half:
+            code = python_code(module)
+            asked: dict[fx.Node, list[tuple[int, int]]] = {}
+            for node in module.graph.nodes:
+                if node.op.startswith("call_"):
+                    asked[node] = [
+                        (one.bytes, arena.PASS if one.name is None else places[_key(node)][one.name] + one.place)
+                        for one in self.requests[_key(node)]
+                    ]
+            return Half(module=module, code=code, asked=asked, requests=arena.Requests([*chain(*asked.values())]))
+
+        forward, backward = self._written(steps)
+        return half(forward), half(backward)
+
+    def take(self, halves: tuple[Half, Half], *, in_arena: bool = True, watch: Watch | None = None) -> torch.Tensor:
+        """One step, and its loss. The gradients lie in the arena; drop them before the next step.
+
+        Parameters
+        ----------
+        halves
+            In the order of a schedule.
+        in_arena : bool
+            Requests are served as planned; else by PyTorch's own allocator.
+        watch : callable, optional
+            Told of each call.
+        """
+        self._group.forward, self._group.backward = (half.runs(in_arena=in_arena, watch=watch) for half in halves)
+        value = self._call(*self.args)
+        value.backward()
+        return value.detach()
+
+    def _try(self) -> None:
+        with untouched(self.model, torch.device("cpu"), self.args):
+            self._call(*self.args).backward()
+
+    def _written(self, steps: Sequence[Step]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        made = rewrite(self._visit.joint, *steps_of(steps, 0, 1), self._visit.sizes)
+        return made.forward, made.backward
+
+    def _rehearse(self) -> dict[int, tuple[Request, ...]]:
+        """Run the step as it was traced, and tell what is asked for."""
+        noted: list[tuple[int, int, int, dict[int, str]]] = []
+
+        def watch(node: fx.Node, values: Mapping[fx.Node, Any], before: int) -> None:
+            lie = {storage.data_ptr(): name for name, storage in self.places(node, values[node])}
+            noted.append((_key(node), before, arena.number_of_events(), lie))
+
+        modules = self._written([{"run": op["name"]} for op in self.plain.ops])
+        for module in modules:
+            cheapen(module.graph)  # as in generated code
+        self._group.forward, self._group.backward = (_Watched(module, watch).boxed_run for module in modules)
+        with arena.watched(recorded=True):
+            self._try()
+        log = arena.events()
+        found = {key: _requests(log[before:after], lie) for key, before, after, lie in noted}
+        given = {one.name: one.bytes for asked in found.values() for one in asked if one.name}
+        if given != self._bytes:
+            name = min(name for name in {*given, *self._bytes} if given.get(name) != self._bytes.get(name))
+            raise CaptureError(f"{name} takes {given.get(name)} bytes, and was traced with {self._bytes.get(name)}")
         return found
-
-    def load(self, args: Sequence[Any], requests: arena.Requests | None) -> tuple[Any, ...]:
-        """Copies of the inputs; in the arena with the requests of `inputs`."""
-        arena.expect(requests)
-
-        def moved(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-            return [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x) for x in tensors]
-
-        loaded: tuple[Any, ...] = replaced(tuple(args), moved)
-        arena.expect(None)
-        return loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +334,7 @@ class AllocatorTimes:
     arena_bytes: int
 
 
-def allocator_times(step: ArenaStep, schedule: ms.Schedule, args: Sequence[Any], *, repeat: int = 20) -> AllocatorTimes:
+def allocator_times(step: ArenaStep, schedule: ms.Schedule, *, repeat: int = 20) -> AllocatorTimes:
     """Measure both, by turns. Gradients and buffers of the model change.
 
     Parameters
@@ -274,29 +342,22 @@ def allocator_times(step: ArenaStep, schedule: ms.Schedule, args: Sequence[Any],
     step : ArenaStep
     schedule : Schedule
         Of step.graph, with addresses.
-    args : sequence
-        Inputs of the step.
     repeat : int
         Timed steps of each kind, after one that is not.
     """
-    runner, model = step.runner(schedule), step.captured.model
+    halves, model = step.halves(schedule), step.model
     height = schedule.budget - step.graph.resident
-    inputs = arena.Requests(step.inputs())
-    requests = arena.Requests([pair for run in step.runs(schedule) for pair in run])
     arena.make(height)
 
     def one(in_arena: bool, timed: bool) -> tuple[float, arena.Counts]:
         model.zero_grad(set_to_none=True)
         with arena.watched(timed=timed):
-            given = list(step.load(args, inputs if in_arena else None))
-            arena.expect(requests if in_arena else None)
-            before, start = arena.counts(), time.perf_counter()
-            runner.take(given)
-            seconds, after = time.perf_counter() - start, arena.counts()
-        spent = after.allocating + after.giving_back - before.allocating - before.giving_back
-        calls = after.calls - before.calls + after.given_back - before.given_back
-        assert after.strange == (0, 0), "the step asks for other memory than when it was rehearsed"
-        return (spent - calls * clock if timed else seconds), after
+            start = time.perf_counter()
+            step.take(halves, in_arena=in_arena)
+            seconds, found = time.perf_counter() - start, arena.counts()
+        spent = found.allocating + found.giving_back - (found.calls + found.given_back) * clock
+        assert found.strange == (0, 0), "the step asks for other memory than when it was rehearsed"
+        return (spent if timed else seconds), found
 
     clock = arena.clock_seconds()
     found: dict[tuple[bool, bool], list[float]] = {}

@@ -9,105 +9,245 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import random
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import fx, nn
+from torch.nn import functional as F  # noqa: N812
 
 import memsched as ms
-from memsched.torch.graph_step.as_graph import op_names, tensor_names
-from memsched.torch.graph_step.resolve import key_of
-from memsched.torch.graph_step.runner import StepRunner
-from memsched.torch.script import Action
-from pytorch.graph_step_models import QUICK, Captured, captured, fresh, plain_step
-from pytorch.orders import ordered, placed, random_order
-from pytorch.steps import differences
+from memsched.torch.random_state import random_state
+from memsched.torch.trial import Step, first_difference, untouched
+from pytorch.handmade import Made
+from pytorch.models import CASES, Case
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.native import arena
-from bench.native.arena_step import ALIGNMENT, ArenaStep, allocator_times
+from bench.native.arena_step import ALIGNMENT, ArenaStep, Half, allocator_times, first_fit
 
 pytestmark = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "c++")) is None, reason="the allocator needs a C++ compiler"
 )
 
+CPU = torch.device("cpu")
 
-SLOW = ("dropout_mlp", "tied_weights", "unet", "two_towers", "spectral_norm", "resnet18")
+
+class Residual(nn.Module):
+    """Two convolutions and a skip, one of them strided; activations are overwritten where they stand."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(out), nn.BatchNorm2d(out)
+        self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.skip = nn.Conv2d(channels, out, 1, stride=stride) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        y = F.relu(self.norm1(self.first(x)), inplace=True)
+        y = self.norm2(self.second(y))
+        y += self.skip(x)
+        return F.relu(y, inplace=True)
+
+
+def residual() -> Made:
+    blocks = (Residual(8, 8, 1), Residual(8, 16, 2), Residual(16, 16, 1))
+    stem = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+    model = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+    return model, (torch.randn(6, 3, 16, 16),)
+
+
+class Block(nn.Module):
+    """Attention and two layers, with dropout in both."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.query(self.norm1(x)).chunk(3, dim=-1)
+        weight = F.dropout(torch.softmax(q @ k.transpose(-1, -2) / 4, dim=-1), 0.1, self.training)
+        x = x + self.drop(self.out(weight @ v))
+        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
+
+
+def transformer() -> Made:
+    return nn.Sequential(Block(16), Block(16), nn.Linear(16, 7)), (torch.randn(4, 6, 16),)
+
+
+class TwoTowers(nn.Module):
+    """Several inputs, one of them whole numbers; a frozen layer, and one that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.frozen, self.idle = nn.Linear(8, 8).requires_grad_(False), nn.Linear(3, 3)
+        self.shift = nn.Parameter(torch.randn(4, 5, 8))
+
+    def forward(self, ids: Any, x: Any, scale: float) -> Any:
+        both = self.left(self.words(ids)) * scale + torch.tanh(self.frozen(self.right(x)))
+        return both + self.shift
+
+
+def two_towers() -> Made:
+    return TwoTowers(), (torch.randint(0, 20, (4, 5)), torch.randn(4, 5, 8), 0.5)
+
+
+OWN = {"residual": residual, "transformer": transformer, "two_towers": two_towers}
+OTHERS = ("dropout_mlp", "tied_weights", "unet", "spectral_norm", "torchvision-resnet18")
+CASES_BY_NAME = {case.name: case for case in CASES} | {name: Case(name=name, build=OWN[name]) for name in OWN}
+COPIES = {"spectral_norm": 4}  # vectors of 64 bytes that the backward reads as they were before the step
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("two_towers", *OTHERS)]
+
+
+def loss(out: Any) -> Any:
+    """A mean over the batch in which all values count."""
+    return (out.square() + out).mean()
 
 
 @functools.cache
-def prepared(name: str) -> tuple[Captured, ArenaStep]:
-    c = captured(name)
-    return c, ArenaStep(c.step, c.args)
+def prepared(name: str) -> ArenaStep:
+    """The step of one of the models. Tests share it: they leave the model as they found it."""
+    return ArenaStep(*CASES_BY_NAME[name].make(), loss)
+
+
+def outcome(step: ArenaStep, take: Callable[[], Any]) -> Step:
+    """What a step leaves behind. The model is as before afterwards."""
+    with untouched(step.model, CPU, step.args):
+        torch.manual_seed(0)
+        value = take()
+        gradients = {name: one.grad for name, one in step.model.named_parameters()}
+        return Step(
+            outputs=[value],
+            gradients={name: one if one is None else one.clone() for name, one in gradients.items()},
+            buffers={name: one.clone() for name, one in step.model.named_buffers()},
+            random=random_state(CPU),
+            form=[None if one is None else strides(one) for one in gradients.values()],
+        )
+
+
+def strides(tensor: Any) -> list[int]:
+    """Those that matter: a dimension of one element may have any."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
+
+@functools.cache
+def plain(name: str) -> Step:
+    """The same in plain PyTorch."""
+    step = prepared(name)
+
+    def take() -> Any:
+        value = loss(step.model(*step.args))
+        value.backward()
+        return value.detach()
+
+    return outcome(step, take)
+
+
+def random_order(graph: ms.Graph, seed: int) -> list[str]:
+    """The names of the operations in a random topological order."""
+    numbers = random.Random(seed)
+    writer = {tensor: op["name"] for op in graph.ops for tensor in op["writes"]}
+    waits = {op["name"]: {writer[tensor] for tensor in op["reads"]} for op in graph.ops}
+    order: list[str] = []
+    while waits:
+        ready = [name for name, before in waits.items() if before.isdisjoint(waits)]
+        order.append(numbers.choice(ready))
+        del waits[order[-1]]
+    return order
+
+
+def placed(graph: ms.Graph, order: Sequence[str]) -> ms.Schedule:
+    """A schedule in this order: each range begins at the lowest multiple of ALIGNMENT where it fits."""
+    size = {tensor["name"]: tensor["size"] for tensor in graph.tensors}
+    ops = {op["name"]: op for op in graph.ops}
+    last = {tensor: name for name in order for tensor in (*ops[name]["writes"], *ops[name]["reads"])}
+    held: dict[str, tuple[int, int]] = {}
+    height, steps = 0, []
+    for name in order:
+        (choice,) = ops[name]["choices"]
+        wanted = {**{tensor: size[tensor] for tensor in ops[name]["writes"]}, "": choice["workspace"]}
+        at = {}
+        for tensor, nbytes in wanted.items():
+            if nbytes:
+                at[tensor] = first_fit(sorted(held.values()), nbytes)
+                held[tensor] = (at[tensor], at[tensor] + nbytes)
+                height = max(height, at[tensor] + nbytes)
+        over = [tensor for tensor in (*ops[name]["writes"], *ops[name]["reads"]) if last[tensor] == name]
+        for tensor in ("", *over):
+            held.pop(tensor, None)
+        steps += [{"run": name, "at": at}, *({"free": tensor} for tensor in over)]
+    budget = graph.resident + height
+    made = ms.Schedule(steps, budget=budget, graph=graph.name, memory="contiguous", planner={"name": "test"})
+    ms.simulate(graph, made, ms.Device(budget, 0.0))
+    return made
 
 
 class Places:
-    """An observer that compares where every tensor lies with where the schedule puts it."""
+    """Compares where every tensor lies with where the schedule puts it, after each call."""
 
-    def __init__(self, step: ArenaStep, runner: StepRunner, schedule: ms.Schedule, base: int) -> None:
-        self.runner, self.schedule, self.base = runner, schedule, base
-        program = step.captured.program
-        self.names = {key_of(block): name for block, name in tensor_names(program, op_names(program)).items()}
-        self.expected = accumulate(len(run) for run in step.runs(schedule))
-        self.at = {self.names[key_of(s.block)]: at for s, (_, at) in zip(program.inputs, step.inputs(), strict=True)}
-        self.seen = 0
+    def __init__(self, step: ArenaStep, halves: Sequence[Half], schedule: ms.Schedule, base: int) -> None:
+        self.step, self.base, self.seen = step, base, 0
+        self.at = {name: at for one in schedule.steps for name, at in one.get("at", {}).items() if name}
+        self.expected: dict[fx.Node, int] = {}
+        for half in halves:
+            self.expected |= zip(half.asked, accumulate(len(asked) for asked in half.asked.values()), strict=True)
 
-    def before(self, step: int, action: Action) -> None: ...
-
-    def after(self, step: int, action: Action, event: Any) -> None:
-        what = self.schedule.steps[step]
-        if "run" in what:
-            self.at |= what.get("at", {})
-            assert arena.position() == next(self.expected), what
-        one = self.runner.passed
-        assert one is not None
-        for key, slot in one._transfers.slots.items():
-            if slot.storage is not None and slot.storage.nbytes():
-                assert slot.storage.data_ptr() - self.base == self.at[self.names[key]], (what, self.names[key])
+    def __call__(self, node: fx.Node, values: Mapping[fx.Node, Any], before: int) -> None:
+        assert arena.position() == self.expected[node], node
+        for other, value in values.items():
+            for name, storage in self.step.places(other, value):
+                assert storage.data_ptr() - self.base == self.at[name], (node, name)
                 self.seen += 1
 
 
-def run_in_arena(c: Captured, step: ArenaStep, schedule: ms.Schedule) -> Any:
+def run_in_arena(name: str, schedule: ms.Schedule, *, call_by_call: bool) -> Step:
     """One step that is watched; what it leaves behind."""
+    step = prepared(name)
     height = schedule.budget - step.graph.resident
     base = arena.make(height)
-    runner = step.runner(schedule)
-    places = Places(step, runner, schedule, base)
-    runner.observe = lambda: places
-    inputs, requests = arena.Requests(step.inputs()), arena.Requests([r for run in step.runs(schedule) for r in run])
+    halves = step.halves(schedule)
+    places = Places(step, halves, schedule, base)
 
-    def one() -> Any:
+    def take() -> Any:
         with arena.watched(checked=True):
-            given = list(step.load(c.args, inputs))
-            arena.expect(requests)
-            return runner.take(given)
+            return step.take(halves, watch=places if call_by_call else None)
 
-    found = fresh(one, c.model)
+    found = outcome(step, take)
     counts = arena.counts()
-    program = c.step.program
-    results = [block.bytes for block in program.blocks if block.role == "result"]
-    assert counts.let_pass == (len(results), sum(results))
-    assert counts.planned[0] == len(step.inputs()) + requests.count - len(results)
-    assert counts.strange == counts.other == (0, 0)
+    size = [tensor["size"] for tensor in step.graph.tensors if tensor["size"]]
+    inside = [one for requests in step.requests.values() for one in requests if one.name == ""]
+    assert counts.planned == (len(size) + len(inside), sum(size) + sum(one.bytes for one in inside))
+    copies = COPIES.get(name, 0)
+    assert counts.let_pass == (1 + copies, 4 + 64 * copies)  # the loss, and the copies
+    assert counts.other == (2, 16 + 4)  # the marker by which the backward is found, and the gradient of the loss
+    assert counts.strange == (0, 0)
     assert counts.overlaps == 0
     assert arena.is_sound()
     assert ctypes.string_at(base, height) == b"\xff" * height  # all has been given back
-    assert places.seen > len(c.graph.ops)
+    assert not call_by_call or places.seen > len(step.graph.ops)
     return found
 
 
 def check(name: str, seeds: int) -> None:
-    c, step = prepared(name)
-    want = plain_step(c)
+    step = prepared(name)
     for seed in range(seeds):
         schedule = placed(step.graph, random_order(step.graph, seed))
-        assert differences(want, run_in_arena(c, step, schedule)) == [], seed
+        for call_by_call in (True, False):
+            found = run_in_arena(name, schedule, call_by_call=call_by_call)
+            assert first_difference(plain(name), found) is None, (seed, call_by_call)
 
 
 @pytest.mark.parametrize("name", ["residual", "transformer", "dropout_mlp"])
@@ -116,59 +256,55 @@ def test_a_step_in_one_block(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, "resnet18"])
+@pytest.mark.parametrize("name", [*OWN, *OTHERS])
 def test_many_steps_in_one_block(name: str) -> None:
     check(name, 10)
 
 
-@pytest.mark.parametrize("name", ["residual", "transformer", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.mark.parametrize("name", ["residual", "transformer", *SLOW])
 def test_plans_of_olla_in_one_block(name: str) -> None:
-    c, step = prepared(name)
+    step = prepared(name)
     result = ms.olla(step.graph, 2**40, alignment=ALIGNMENT, time_limit=1.0)
     least = step.graph.resident + result.placement.height
     schedule = ms.Schedule.from_json({**result.schedule.to_json(), "budget": least})
     assert least <= placed(step.graph, [op["name"] for op in step.graph.ops]).budget
-    assert differences(plain_step(c), run_in_arena(c, step, schedule)) == []
+    found = run_in_arena(name, schedule, call_by_call=True)
+    assert first_difference(plain(name), found) is None
 
 
 def test_memory_inside_operations_is_workspace() -> None:
     """What kernels take shows in the graph, so that a plan has room for it."""
-    c, step = prepared("residual")
-    plain, seen = ({op["name"]: op["choices"][0]["workspace"] for op in graph.ops} for graph in (c.graph, step.graph))
-    assert all(seen[name] >= plain[name] for name in plain)
-    assert any(seen[name] > plain[name] for name in plain if "convolution" in name)
-    kinds = {request.kind for requests in step.rehearsal.requests for request in requests}
-    assert kinds == {"tensor", "inside", "result"}
+    step = prepared("residual")
+    least, seen = ({op["name"]: op["choices"][0]["workspace"] for op in one.ops} for one in (step.plain, step.graph))
+    assert all(seen[name] >= least[name] for name in least)
+    assert any(seen[name] > least[name] for name in least if "convolution" in name)
 
 
 def test_a_request_that_no_list_names_is_counted() -> None:
     """A step of another order asks for other memory than the list says."""
-    c, step = prepared("dropout_mlp")
+    step = prepared("dropout_mlp")
     one, other = (placed(step.graph, random_order(step.graph, seed)) for seed in (0, 1))
-    arena.make(one.budget - step.graph.resident)
-    requests = arena.Requests([request for run in step.runs(one) for request in run])
-    runner = step.runner(ordered(step.graph, [s["run"] for s in other.steps if "run" in s]))
+    arena.make(max(one.budget, other.budget) - step.graph.resident)
+    pairs = zip(step.halves(one), step.halves(other), strict=True)
+    first, second = (replace(half, requests=wrong.requests) for half, wrong in pairs)
 
-    def wrong() -> Any:
+    def take() -> Any:
         with arena.watched():
-            arena.expect(requests)
-            return runner.step(*c.args)
+            return step.take((first, second))
 
-    fresh(wrong, c.model)
+    outcome(step, take)
     assert arena.counts().strange[0] > 0
 
 
 def test_times_of_both_allocators() -> None:
-    c, step = prepared("dropout_mlp")
+    step = prepared("dropout_mlp")
     schedule = placed(step.graph, random_order(step.graph, 0))
-    state = {name: buffer.clone() for name, buffer in c.model.named_buffers()}
-    found = allocator_times(step, schedule, c.args, repeat=2)
+    with untouched(step.model, CPU, step.args):
+        found = allocator_times(step, schedule, repeat=2)
     assert found.arena_bytes == schedule.budget - step.graph.resident
     assert found.default_step > 0 < found.arena_step
-    requests = sum(len(run) for run in step.runs(schedule)) + len(step.inputs())
-    assert found.calls == requests > found.planned > 0
-    for name, buffer in c.model.named_buffers():
-        buffer.copy_(state[name])
+    requests = sum(len(asked) for half in step.halves(schedule) for asked in half.asked.values())
+    assert found.calls == requests + 2 > found.planned + 2 > 2
 
 
 # The allocator itself.
