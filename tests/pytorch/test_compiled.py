@@ -19,6 +19,7 @@ from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import Lanes
+from memsched.torch.meter import Meter
 from memsched.torch.trial import first_difference, trial_step
 
 
@@ -271,3 +272,18 @@ def test_nothing_is_held_once_a_model_is_gone() -> None:
     torch._dynamo.reset()
     gc.collect()
     assert [one() for one in parts if one() is not None] == []
+
+
+def test_gradients_that_autograd_lays_out_anew_are_counted() -> None:
+    """The gradient of a convolution of channels-last images lies otherwise than its weight: autograd copies it."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(64, 256, 2, 2).train()
+    x = torch.randn(2, 64, 4, 4).to(memory_format=torch.channels_last)
+    compiled = torch.compile(model, backend="memsched", options={"budget": "100%"})
+    loss = compiled(x).square().sum()
+    with Meter() as meter:
+        loss.backward()
+    weight = model.weight.untyped_storage().nbytes()
+    assert meter.peak >= 2 * weight
+    plan = plans()[-1]
+    assert plan.result.peak_memory - plan.resident.total >= 2 * weight

@@ -162,6 +162,20 @@ class Visit:
         return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, _losses(self.joint)))
 
     @property
+    def laid_out_anew(self) -> int:
+        """Bytes of the largest gradient that autograd copies, as it lies otherwise than its parameter."""
+        pairs = zip(self.joint.primals, self.joint.gradients, strict=False)
+        others = [gradient for primal, gradient in pairs if self._lies_otherwise(gradient, primal)]
+        return max((self.sizes.bytes_of(n) for n in _storages(self.joint, others)), default=0)
+
+    def _lies_otherwise(self, gradient: Any, primal: fx.Node) -> bool:
+        if not isinstance(gradient, fx.Node):
+            return False
+        one, other = gradient.meta["val"], primal.meta["val"]
+        steps = zip(one.shape, one.stride(), other.stride(), strict=True)
+        return any(self.sizes.number(a) != self.sizes.number(b) for n, a, b in steps if self.sizes.number(n) > 1)
+
+    @property
     def gradient_bytes(self) -> int:
         """Of the gradients that the backward returns."""
         return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, self.joint.gradients))
@@ -299,7 +313,7 @@ class _Part:
         }
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
-        outside = self._visit.loss if name == LEAVE else 0
+        outside = {LEAVE: self._visit.loss, END: self._visit.laid_out_anew}.get(name, 0)
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",
