@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +56,7 @@ def gradients_aside(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
+_CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)  # of these alone it is known what reading does
 _MOST = 10_000  # elements of a container that is noted: more are data
 
 
@@ -71,7 +72,7 @@ class _Held:
             self._note(vars(module))
         for names in {id(names): names for names in map(_globals_of, model.modules())}.values():
             for value in list(names.values()):
-                if isinstance(value, dict | list | set | deque) and len(value) <= _MOST:
+                if type(value) in _CONTAINERS and len(value) <= _MOST:
                     self._note(value)
 
     def _note(self, value: Any) -> None:
@@ -80,7 +81,7 @@ class _Held:
         elif isinstance(value, torch.Tensor):
             if id(value) not in self._own and id(value) not in self._tensors and not isinstance(value, FakeTensor):
                 self._tensors[id(value)] = value, value._version, value.detach().clone()
-        elif isinstance(value, dict | list | set | deque | tuple) and id(value) not in self._containers:
+        elif type(value) in (*_CONTAINERS, tuple) and id(value) not in self._containers:
             if not isinstance(value, tuple):
                 self._containers[id(value)] = value, dict(value) if isinstance(value, dict) else list(value)
             for inner in list(value.values() if isinstance(value, dict) else value):
@@ -88,7 +89,7 @@ class _Held:
 
     def put_back(self) -> None:
         for container, content in self._containers.values():
-            if _same(container, content):  # some cannot be written to, and were not
+            if _same(container, content):
                 continue
             container.clear()
             (container.extend if isinstance(container, list | deque) else container.update)(content)
