@@ -34,12 +34,16 @@ SMALL = [
     if case.family is None
 ]
 STOCK_DIFFERS: dict[torch.dtype | None, set[str]] = {
-    None: set(),
-    BFLOAT16: {"dropout_mlp", "position_bias", "tied_weights"},
+    None: {"timm-coat_tiny"},
+    BFLOAT16: {
+        *("dropout_mlp", "position_bias", "tied_weights", "timm-coat_tiny", "torchvision-googlenet"),
+        *(f"transformers-{name}" for name in ("bert", "distilbert", "gpt2", "llama", "mistral", "opt", "qwen2", "t5")),
+        "transformers-xlm-roberta",
+    },
 }
 """AOTAutograd adds gradients up in another order than autograd, and its dropout rounds otherwise in bfloat16: there its
 own steps without a plan are the referee."""
-SEVERAL_GRAPHS: set[str] = set()
+SEVERAL_GRAPHS = {"transformers-opt", "transformers-qwen2"}
 """Dynamo captures these in several graphs; the first step may need more than the budget."""
 
 
