@@ -9,8 +9,9 @@ from torch import fx
 
 from memsched.torch.capture import CaptureError
 from memsched.torch.compiled.group import group_of
+from memsched.torch.compiled.joint import check_casts
 from memsched.torch.compiled.options import read_options
-from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code
+from memsched.torch.compiled.private import Boxed, DynamoSignal, compile_joint, python_code, under_autocast
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
 
@@ -38,6 +39,7 @@ def memsched(
     """
     asked = read_options(options)
     group = group_of(asked)
+    casts = under_autocast(module)
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
@@ -48,6 +50,8 @@ def memsched(
         prepare, inference, decompositions = inductor.prepare, inductor.inference_code, inductor.decompositions()
 
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if casts:
+            check_casts(joint)
         if prepare is not None:
             prepare(joint)
         unit = Unit(joint, results, static, group)

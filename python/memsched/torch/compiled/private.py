@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
@@ -13,7 +14,16 @@ from torch.fx.graph import _BoxedCodeGen
 
 from memsched.torch.compiled.calls import cheapen
 
-__all__ = ["Boxed", "DynamoSignal", "Partition", "boxed", "compile_joint", "graph_inputs", "python_code"]
+__all__ = [
+    "Boxed",
+    "DynamoSignal",
+    "Partition",
+    "boxed",
+    "compile_joint",
+    "graph_inputs",
+    "python_code",
+    "under_autocast",
+]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""
@@ -89,6 +99,13 @@ def python_code(module: fx.GraphModule) -> Boxed:
     if real_recompile is not None:
         real_recompile()
     return type(module).forward.__get__(module)
+
+
+def under_autocast(module: fx.GraphModule) -> bool:
+    """Whether some of what Dynamo captured runs under autocast: around it, or within."""
+    return torch._C._is_any_autocast_enabled() or any(
+        node.target is torch.amp.autocast_mode._enter_autocast for node in module.graph.nodes
+    )
 
 
 def graph_inputs(module: fx.GraphModule) -> list[Any]:
