@@ -17,7 +17,7 @@ from memsched.torch.compiled import copies
 from memsched.torch.compiled.plan import _Problem
 from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import CASES
-from pytorch.test_compiled_models import assert_same, assert_within, trained
+from pytorch.test_compiled_models import assert_same, trained
 
 CPU = torch.device("cpu")
 MODELS = ("normalised", "cached", "tied", "random_many", "several_results", "unet", "attention_with_dropout")
@@ -150,7 +150,8 @@ def test_plans_of_every_planner(name: str, planner: str) -> None:
         except InfeasibleError:
             continue
         assert_same(wanted.records, found.records)
-        assert_within(found)
+        (plan,) = found.plans  # which may free later than the code does
+        assert plan.process_bytes(found.peaks[0]) <= plan.result.peak_memory <= plan.result.schedule.budget
         return
     raise AssertionError("the plain step does not fit its own peak")
 
