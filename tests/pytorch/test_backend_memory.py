@@ -114,7 +114,7 @@ def test_a_damaged_plan_in_the_cache_is_good_or_none(monkeypatch: pytest.MonkeyP
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
 
-    @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         file.write_bytes(mutate("torch", whole, whole, seed))

@@ -25,8 +25,7 @@ CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
 BUDGETS = ("20%", "50%", "80%", "100%")
 NAMED = {case.name: case for case in CASES}
 QUICK = (
-    *("torchvision-alexnet", "torchvision-small_densenet", "torchvision-mobilenet_v3_large"),
-    *("transformers-bert", "transformers-t5"),
+    *("torchvision-alexnet", "torchvision-small_densenet", "transformers-bert", "transformers-t5"),
 )
 SMALL = [
     pytest.param(case.name, marks=() if case.name in ("dict_output", "in_place_batch_norm") else pytest.mark.slow)
