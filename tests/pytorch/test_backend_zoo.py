@@ -24,9 +24,7 @@ from pytorch.test_compiled_models import Trained, assert_same, assert_within, ma
 CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
 BUDGETS = ("20%", "50%", "80%", "100%")
 NAMED = {case.name: case for case in CASES}
-QUICK = (
-    *("torchvision-alexnet", "torchvision-small_densenet", "transformers-bert", "transformers-t5"),
-)
+QUICK = (*("torchvision-alexnet", "torchvision-small_densenet", "transformers-bert", "transformers-t5"),)
 SMALL = [
     pytest.param(case.name, marks=() if case.name in ("dict_output", "in_place_batch_norm") else pytest.mark.slow)
     for case in CASES
