@@ -37,10 +37,7 @@ IN_VAIN = {"type_of_number"}
 """A change that computes the same."""
 STOCK = {"dropout_true"}
 """Dropout of everything divides by zero in the backward of AOTAutograd."""
-QUICK = {
-    *("dropout", "number", "submodule", "forward_hook", "frozen", "tied", "loaded", "constant_in_place"),
-    *("whole_model_in_eval", "backward_hook"),
-}
+QUICK = {"dropout", "submodule", "forward_hook", "frozen", "loaded", "constant_in_place"}
 
 
 @pytest.fixture(autouse=True)

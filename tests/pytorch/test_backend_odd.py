@@ -27,9 +27,9 @@ CPU = torch.device("cpu")
 Steps = list[Any]
 BUDGETS = ("20%", "50%", "80%", "100%")
 QUICK = {
-    *("straight_through_alias", "reversal", "function_under_reentrant", "hook_on_activation", "full_backward_hook"),
-    *("sets_attribute", "python_random", "vmapped", "checkpointed_twice", "running_buffer", "tied", "takes_normed"),
-    *("loose_tensor", "in_place_view", "data_write", "multihead", "autocast_part", "checkpointed_buffer"),
+    *("straight_through_alias", "function_under_reentrant", "hook_on_activation", "sets_attribute", "python_random"),
+    *("vmapped", "checkpointed_twice", "running_buffer", "loose_tensor", "in_place_view", "data_write"),
+    *("autocast_part", "checkpointed_buffer"),
 }
 UNPLANNED = {"momentum_encoder": "set_ on a graph input", "sparse_gradient": "sparse_coo"}
 ONCE = {"checkpointed_statistics", "checkpointed_buffer", "checkpointed_drawing"}

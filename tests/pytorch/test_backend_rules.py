@@ -131,6 +131,7 @@ def test_hooks_of_parameters_fire_once(accumulating: bool) -> None:
     compared(scenario, Tied)
 
 
+@pytest.mark.slow
 def test_a_hook_may_change_the_gradient() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         next(model.parameters()).register_hook(lambda g: g * 2)
@@ -152,6 +153,7 @@ def test_gradients_of_some_parameters_and_of_inputs() -> None:
     compared(scenario, WithStatistics)
 
 
+@pytest.mark.slow
 def test_a_second_backward_without_a_kept_graph_is_an_error_of_pytorch() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         loss = run(x()).square().mean()
@@ -281,6 +283,7 @@ def test_changes_of_what_the_backward_reads_are_errors_as_in_autograd(what: str)
     compared(scenario, lambda: layers(4))
 
 
+@pytest.mark.slow
 def test_a_result_that_no_backward_reads_may_change() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         result = run(x())

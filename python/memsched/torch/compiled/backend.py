@@ -10,8 +10,16 @@ from torch import fx
 
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.group import Group, group_of
+from memsched.torch.compiled.joint import check_casts
 from memsched.torch.compiled.options import Options, read_options
-from memsched.torch.compiled.private import Boxed, DynamoSignal, check_release, compile_joint, python_code
+from memsched.torch.compiled.private import (
+    Boxed,
+    DynamoSignal,
+    check_release,
+    compile_joint,
+    python_code,
+    under_autocast,
+)
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
 from memsched.torch.errors import CaptureError
@@ -52,6 +60,7 @@ def backend_of(group: Group) -> Callable[[fx.GraphModule, Sequence[Any]], Callab
 
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Callable[..., Any]:
     check_release()
+    casts = under_autocast(module)
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code
@@ -62,6 +71,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         prepare, inference, decompositions = inductor.prepare, inductor.inference_code, inductor.decompositions()
 
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if casts:
+            check_casts(joint)
         if prepare is not None:
             prepare(joint)
         unit = Unit(joint, results, static, group)

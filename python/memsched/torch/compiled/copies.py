@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from memsched.errors import MemschedError
 from memsched.torch.choose_lanes import lanes_on
 from memsched.torch.lanes import Lanes
 
@@ -51,15 +52,15 @@ class Traffic:
     def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
         """Let the computation wait until the copy to the host has ended; what the caller may hold keeps its content."""
         self.lanes.begin()
-        self.lanes.wait(self._events[host.untyped_storage()._cdata])
+        self.lanes.wait(self._events[self._key(host)])
         if owned:
             self.lanes.give_back(value.untyped_storage())
 
     def prefetch(self, host: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor back to the device, with the layout that it had there."""
         self.lanes.begin()
+        key = self._key(host)
         storage = self.lanes.allocate(host.numel())
-        key = host.untyped_storage()._cdata
         event = self.lanes.copy("in", storage, host, [self.lanes.now(), self._events[key]])
         self._events[storage._cdata] = self._reads[key] = event
         weakref.finalize(storage, self._given_up, storage._cdata).atexit = False
@@ -81,6 +82,15 @@ class Traffic:
         """A step that failed drops what is on its way: others may get the memory, but not before the copy has ended."""
         if event is not None:
             self.lanes.wait(event)
+
+    def _key(self, host: torch.Tensor) -> int:
+        key = host.untyped_storage()._cdata
+        if key not in self._layouts:
+            raise MemschedError(
+                "a tensor that was offloaded is not the one that comes back: hooks around the call, such as "
+                "saved_tensors_hooks, must keep tensors as they are; do without them, or plan with bandwidth=0"
+            )
+        return key
 
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
         self._end(self._reads.pop(key, None))

@@ -198,6 +198,21 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
     return joint
 
 
+_CAST_WITHIN = (torch.ops.aten.affine_grid_generator.default, torch.ops.aten._trilinear.default)
+
+
+def check_casts(module: fx.GraphModule) -> None:
+    """Refuse operations whose kernels multiply matrices: autocast casts these in training, and not in a captured step.
+
+    Raises
+    ------
+    CaptureError
+    """
+    for node in module.graph.nodes:
+        if node.target in _CAST_WITHIN:
+            raise CaptureError(f"under autocast {node.target} computes otherwise when it is run by itself")
+
+
 def _main_device(joint: Joint) -> torch.device:
     bytes_on: dict[torch.device, int] = {}
     for storage in joint.storages:

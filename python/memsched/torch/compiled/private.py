@@ -26,6 +26,7 @@ __all__ = [
     "compile_joint",
     "graph_inputs",
     "python_code",
+    "under_autocast",
     "unset_fake_temporarily",
 ]
 
@@ -137,6 +138,13 @@ def python_code(module: fx.GraphModule) -> Boxed:
     if real_recompile is not None:
         real_recompile()
     return type(module).forward.__get__(module)
+
+
+def under_autocast(module: fx.GraphModule) -> bool:
+    """Whether some of what Dynamo captured runs under autocast: around it, or within."""
+    return torch._C._is_any_autocast_enabled() or any(
+        node.target is torch.amp.autocast_mode._enter_autocast for node in module.graph.nodes
+    )
 
 
 def graph_inputs(module: fx.GraphModule) -> list[Any]:

@@ -1,0 +1,340 @@
+"""What surrounds the call of a compiled model, and what PyTorch does within operations."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from memsched.errors import MemschedError
+from memsched.torch.compiled import copies
+from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.lanes import EmulatedLanes
+from pytorch.compiled_models import layers
+from pytorch.test_compiled_models import Residual, compared, gradients
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    torch._dynamo.reset()
+    copies.use(CPU, EmulatedLanes())
+    yield
+    torch._dynamo.reset()
+    copies.use(CPU, EmulatedLanes(poison=False))
+
+
+def x(rows: int = 64, width: int = 32) -> torch.Tensor:
+    return torch.randn(rows, width)
+
+
+# Around the call
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda run, given: torch.vmap(run)(torch.stack([given, given])),
+        lambda run, given: torch.func.grad(lambda one: run(one).sum())(given),
+        lambda run, given: torch.func.jvp(run, (given,), (given,))[1],
+    ],
+    ids=["vmap", "grad", "jvp"],
+)
+def test_transforms_of_functions(transform: Any) -> None:
+    """PyTorch runs a compiled model under them plainly, or refuses it; the steps after are planned."""
+
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        given = x()
+        try:
+            found = transform(run, given)
+        except RuntimeError:
+            found = transform(model, given)
+        run(given).square().sum().backward()
+        return [found.detach(), *gradients(model)]
+
+    compared(scenario, lambda: layers(4))
+
+
+class Counted(torch.autograd.Function):
+    """So that hooks for saved tensors have something to keep outside the model."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Any) -> Any:
+        ctx.save_for_backward(given)
+        return given.exp()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * ctx.saved_tensors[0].exp()
+
+
+@pytest.mark.parametrize("around", ["save_on_cpu", "keep"])
+def test_hooks_of_the_caller_for_saved_tensors(around: str) -> None:
+    kept: list[torch.Size] = []
+
+    def pack(value: torch.Tensor) -> torch.Tensor:
+        kept.append(value.shape)
+        return value
+
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        with save_on_cpu() if around == "save_on_cpu" else saved_tensors_hooks(pack, lambda value: value):
+            loss = Counted.apply(run(x()) * 0.1).square().sum()
+        loss.backward()
+        return gradients(model)
+
+    compared(scenario, Residual)
+    assert bool(kept) == (around == "keep")
+
+
+def test_hooks_that_keep_copies_of_saved_tensors_are_refused_where_tensors_travel() -> None:
+    torch.manual_seed(0)
+    plain, given = layers(6), x(256)
+    for options, refused in (({"budget": "80%"}, False), ({"budget": "30%", "bandwidth": "1GB/s"}, True)):
+        torch._dynamo.reset()
+        plain.zero_grad()
+        planned = copy.deepcopy(plain)
+        run = torch.compile(planned, backend="memsched", options=options)
+        with saved_tensors_hooks(torch.Tensor.clone, lambda value: value):
+            loss = run(given).square().sum()
+        if refused:
+            with pytest.raises(MemschedError, match="saved_tensors_hooks"):
+                loss.backward()
+            del loss
+            run(given).square().sum().backward()
+        else:
+            loss.backward()
+        plain(given).square().sum().backward()
+        assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), planned.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("reentrant", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_checkpoint_around_the_model(reentrant: bool) -> None:
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        given = x().requires_grad_()
+        checkpoint(run, given, use_reentrant=reentrant).square().sum().backward()
+        return [given.grad, *gradients(model), torch.get_rng_state()]
+
+    compared(scenario, Residual)
+
+
+class Doubled(TorchFunctionMode):
+    """Linear layers give twice what they gave."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        value = function(*args, **(kwargs or {}))
+        return value * 2 if function is torch.nn.functional.linear else value
+
+
+@pytest.mark.slow
+def test_a_mode_that_changes_functions_counts() -> None:
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        given = x()
+        run(given).sum().backward()
+        with Doubled():
+            run(given).sum().backward()
+        run(given).sum().backward()
+        return gradients(model)
+
+    compared(scenario, lambda: layers(4))
+
+
+@pytest.mark.slow
+def test_autocast_and_other_states_that_come_and_go() -> None:
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        found = []
+        for enabled, dtype in ((True, torch.bfloat16), (False, torch.bfloat16), (True, torch.float16)):
+            with torch.autocast("cpu", dtype=dtype, enabled=enabled):
+                result = run(x())
+            result.float().square().mean().backward()
+            found.append(result.detach())
+        return [*found, *gradients(model)]
+
+    compared(scenario, lambda: layers(4))
+
+
+# Within operations
+
+
+class Warp(nn.Module):
+    """The kernel of `affine_grid` multiplies matrices, which autocast casts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.randn(1, 2, 3))
+        self.layer = nn.Conv2d(3, 3, 1)
+
+    def forward(self, given: Any) -> Any:
+        grid = functional.affine_grid(self.theta.expand(2, 2, 3), list(given.shape), align_corners=False)
+        return self.layer(functional.grid_sample(given, grid, align_corners=False))
+
+
+class Pseudoinverse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.layers = nn.Parameter(torch.randn(6, 4)), layers(3)
+
+    def forward(self, given: Any) -> Any:
+        return self.layers(given * torch.linalg.pinv(self.weight).sum())
+
+
+class Softplus(nn.Module):
+    """Its backward lays its result out in another way than PyTorch says of tensors without data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(16, 4), nn.Parameter(torch.randn(2, 4, 8))
+
+    def forward(self, given: Any) -> Any:
+        return functional.softplus(self.layer(given)).transpose(-1, -2) * self.scale
+
+
+class Conjugated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(8, dtype=torch.complex64))
+
+    def forward(self, given: Any) -> Any:
+        return (given * self.scale.conj()).conj()
+
+
+class Bins(nn.Module):
+    """Takes numbers from 0 to 1; of others no bin exists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bins, self.layers = nn.Embedding(10, 32), layers(3)
+
+    def forward(self, given: Any) -> Any:
+        return self.layers(self.bins((given * 9).long()))
+
+
+@functools.cache
+def table(length: int) -> torch.Tensor:
+    return torch.arange(length).float()
+
+
+class Cached(nn.Module):
+    """What its first call computes serves all others."""
+
+    known: ClassVar[dict[int, torch.Tensor]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers(3)
+
+    def forward(self, given: Any) -> Any:
+        length = given.shape[-1]
+        if length not in self.known:
+            self.known[length] = torch.ones(length)
+        return self.layers(given) + table(length) * self.known[length]
+
+
+class CastTwice(nn.Module):
+    """A part runs with autocast, a part of it without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = layers(1), nn.Linear(32, 32), layers(2)
+
+    def forward(self, given: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            given = self.first(given)
+            with torch.autocast("cpu", enabled=False):
+                given = self.second(given.float()) @ self.second.weight
+            return self.third(given).float()
+
+
+WITHIN: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "warp": (Warp, lambda: torch.randn(2, 3, 8, 8)),
+    "pseudoinverse": (Pseudoinverse, x),
+    "softplus": (Softplus, lambda: torch.randn(2, 8, 16)),
+    "conjugated": (Conjugated, lambda: torch.randn(4, 8)),
+    "bins": (Bins, lambda: torch.rand(16, 4)),
+    "cached": (Cached, x),
+    "cast_twice": (CastTwice, x),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(32), layers(3)), x),
+    "transformer": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), lambda: torch.randn(4, 8, 32)),
+    "instance_norm": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.InstanceNorm2d(4, True, True), nn.Dropout2d(0.3)),
+        lambda: torch.randn(3, 3, 7, 7),
+    ),
+    "bilinear": (lambda: nn.Sequential(layers(3), Paired()), x),
+}
+
+
+class Paired(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Bilinear(32, 32, 4)
+
+    def forward(self, given: Any) -> Any:
+        return self.layer(given, given)
+
+
+def two_steps(given: Callable[[], torch.Tensor]) -> Callable[[nn.Module, Any], list[Any]]:
+    def scenario(model: nn.Module, run: Any) -> list[Any]:
+        Cached.known.clear()
+        found = []
+        for step in range(2):
+            torch.manual_seed(step)  # what a first call draws for lazy parameters, Dynamo takes back
+            result = run(given())
+            result.abs().square().sum().backward()
+            found.append(result.detach())
+        assert all(type(one) is torch.Tensor for one in Cached.known.values())
+        return [*found, *gradients(model), *model.buffers(), torch.get_rng_state()]
+
+    return scenario
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("softplus", "conjugated", "cast_twice") else pytest.param(n, marks=pytest.mark.slow) for n in WITHIN],
+)
+def test_what_operations_do_within(name: str) -> None:
+    build, given = WITHIN[name]
+    compared(two_steps(given), build)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_kernel_that_autocast_changes_within_runs_plainly_and_a_warning_says_so(within: bool) -> None:
+    class Casting(Warp):
+        def forward(self, given: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=within or torch.is_autocast_enabled("cpu")):
+                return super().forward(given)
+
+    torch.manual_seed(0)
+    plain, given = Casting(), torch.randn(2, 3, 8, 8)
+    planned = copy.deepcopy(plain)
+    run = torch.compile(planned, backend="memsched", options={"budget": "100%"})
+    results = []
+    for call in (plain, run):
+        around = pytest.warns(UnplannedWarning, match="under autocast") if call is run else contextlib.nullcontext()
+        with around, torch.autocast("cpu", dtype=torch.bfloat16, enabled=not within):
+            results.append(call(given))
+        results[-1].float().square().sum().backward()
+    assert torch.equal(*results)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), planned.parameters(), strict=True))
+
+
+def test_an_index_that_is_out_of_range_is_an_error() -> None:
+    model = Bins()
+    run = torch.compile(model, backend="memsched", options={"budget": "100%"})
+    for _ in range(2):
+        run(torch.rand(16, 4)).sum().backward()
+        with pytest.raises((IndexError, RuntimeError), match="out of range"):
+            run(torch.rand(16, 4) + 5)
