@@ -380,4 +380,22 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
     return SelectiveSolution{best().steps(), best().makespan(), evaluations};
 }
 
+SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
+                           std::int64_t moves, std::uint64_t seed, const Progress& progress) {
+    Simulator simulator(graph, device, budget);
+    const bool linked = device.d2h > 0 && device.h2d > 0;
+    Annealing annealing(graph, simulator, std::min(budget, device.memory) - graph.resident(), linked);
+    StepList best = plan;
+    Seconds makespan = simulator.makespan(plan);
+    bool over = false;
+    for (std::int64_t part = first_part; moves > 0 && !over; part *= 2) {
+        part = std::min(part, moves);
+        annealing.run(best, makespan, part, seed++, [&] { return over = progress.tick(0); });
+        best = annealing.steps();
+        makespan = annealing.makespan();
+        moves -= part;
+    }
+    return {best, makespan, annealing.evaluations()};
+}
+
 } // namespace memsched
