@@ -76,3 +76,9 @@ def test_planners_describe_every_parameter(name: str) -> None:
     listed = plan.__doc__.partition("Parameters\n----------\n")[2].partition("\n\n")[0]
     heads = [head.split(" :")[0] for head in re.findall(r"^\S.*$", listed, re.MULTILINE)]
     assert heads == list(inspect.signature(plan).parameters)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_marks_of_a_merge(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if re.match(r"(<{7}|={7}|>{7})( |$)", line)] == []

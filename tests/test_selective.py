@@ -89,6 +89,29 @@ def test_more_moves_of_a_small_graph_are_never_worse() -> None:
     assert found[0] < 0.563  # without annealing lists of runs: 0.5665, and this only with 5000
 
 
+def test_more_moves_are_never_worse_where_one_order_is_tried() -> None:
+    """The last part of the annealing was cooled in fewer moves, and 1000 moves ended elsewhere than those of 2000."""
+    chain = ms.profiles.load("densenet169-1000-b8")
+    least, peak = ms.min_memory(chain, "pofo"), ms.peak_memory(chain)
+    memory = least + (peak - least) // 9
+    found = [ms.selective(chain, memory, 12.2e9, moves=moves).makespan for moves in (1000, 1300, 2000)]
+    assert found == sorted(found, reverse=True)
+
+
+def test_another_walk_begins_only_far_from_the_bound() -> None:
+    chain = ms.profiles.load("resnet50-224-b128")
+    least, peak = ms.min_memory(chain, "pofo"), ms.peak_memory(chain)
+    memory = least + (peak - least) // 9
+    one, some, same = (ms.selective(chain, memory, 12.2e9, walks=walks) for walks in (1, 3, 3))
+    assert one.gap > 0.05
+    assert some.gap < one.gap
+    assert some.params["evaluations"] > 2 * one.params["evaluations"]
+    assert some.schedule == same.schedule
+    near = [ms.selective(chain, (least + peak) // 2, 12.2e9, walks=walks) for walks in (1, 3)]
+    assert near[0].gap < 0.02
+    assert near[0].params["evaluations"] == near[1].params["evaluations"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("link", "gap"), [(0, 0.25), (12e9, 0.157)])
 def test_where_the_bound_is_far_the_list_of_runs_is_annealed(link: float, gap: float) -> None:

@@ -114,6 +114,20 @@ void bind_searches(py::module_& module) {
         "graph"_a, "device"_a, "moves"_a, "seed"_a, "reorder"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
         "progress"_a = py::none(), "The schedule, or None, and the number of plans built.");
     module.def(
+        "annealed",
+        [](const Graph& graph, const Device& device, const Schedule& plan, std::int64_t moves, std::uint64_t seed,
+           std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
+           const py::object& progress) {
+            const std::string text = dump_json(planner, "planner");
+            const Chunk cut = to_chunk(chunk);
+            const PythonProgress ticker(time_limit, progress);
+            const SelectiveSolution found =
+                annealed(graph, device, device.memory, resolve(graph, plan), moves, seed, ticker.progress());
+            return std::pair(name_schedule(graph, device.memory, found.steps, text, cut), found.evaluations);
+        },
+        "graph"_a, "device"_a, "plan"_a, "moves"_a, "seed"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
+        "progress"_a = py::none(), "The schedule, and the number of plans built.");
+    module.def(
         "superneurons",
         [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner,
            std::optional<double> time_limit) {

@@ -45,7 +45,7 @@ Graph random_graph(Dice& dice, int count) {
 
 TEST_CASE("a list of runs fits and can run after any changes") {
     Dice dice(7);
-    int shorter = 0;
+    int shorter = 0, exchanged = 0;
     for (int round = 0; round < 300; ++round) {
         const Graph graph = random_graph(dice, 8);
         Device device;
@@ -79,7 +79,14 @@ TEST_CASE("a list of runs fits and can run after any changes") {
             for (int change = 0; change < 20; ++change) {
                 runs.change(k % 2 ? 1.0 : 1e-3, random);
             }
+            const RunList kept = runs;
+            if (runs.exchange(random)) {
+                ++exchanged;
+            } else {
+                runs = kept;
+            }
         }
     }
     CHECK(shorter > 0);
+    CHECK(exchanged > 0);
 }

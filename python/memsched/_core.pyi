@@ -28,6 +28,7 @@ __all__: list[str] = [
     "Schedule",
     "Timeline",
     "Unrolled",
+    "annealed",
     "class_schedule",
     "cut_bound",
     "cut_flows",
@@ -812,6 +813,21 @@ class Unrolled:
         """
         By tensor of the unrolled graph: the tensor of the original.
         """
+
+def annealed(
+    graph: Graph,
+    device: Device,
+    plan: Schedule,
+    moves: int,
+    seed: int,
+    time_limit: float | None,
+    planner: _Document | None,
+    chunk: _Number | str | None = None,
+    progress: typing.Callable[[float], object] | None = None,
+) -> tuple[Schedule, int]:
+    """
+    The schedule, and the number of plans built.
+    """
 
 def class_schedule(
     graph: Graph,

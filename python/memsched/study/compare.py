@@ -27,11 +27,12 @@ from memsched.support.memo import once_per_object
 MOVES = 300_000  # limit on the moves of auto's searches around plans of a chain, times stages; about 0.1 s
 MOST_MOVES = 8192  # the same, of long ..
 MOVES_PER_STAGE = 512  # .. and of short chains
+WALKS = 4  # of selective on a chain
 SHORT = 24  # stages, or half the ops: up to here auto tries all rungs, or gives them half of its time limit
 SEARCHES = ("offload", "selective", "pooch")  # these use all the time they get, and so come last, in this order
 BEST = "selective"  # of the planners of graphs
 LEAST_SHARE = 0.01  # seconds for a planner; 0 would mean no limit
-AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}}
+AUTO: dict[str, dict[str, object]] = {"modnn": {"rounds": "search"}, "pofo": {"anneal": True}}
 
 
 @documented
@@ -325,7 +326,7 @@ def _search_limits(problem: Problem) -> dict[str, object]:
     """Limits of the searches in moves, so that a rung's plan depends neither on the machine nor on time_limit."""
     if not isinstance(problem, Chain):
         return {}
-    return {"moves": max(1, min(MOST_MOVES, MOVES // problem.n, MOVES_PER_STAGE * problem.n))}
+    return {"moves": max(1, min(MOST_MOVES, MOVES // problem.n, MOVES_PER_STAGE * problem.n)), "walks": WALKS}
 
 
 def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[str, object]:
@@ -335,6 +336,7 @@ def _auto(name: str, options: dict[str, object], *, timed: bool = True) -> dict[
         own.pop("time_limit", None)
     if own.get("time_limit") is not None:
         own.pop("moves", None)
+        own.pop("walks", None)
     elif "moves" in own and moves is not None and moves.default is not None:
         own["moves"] = max(own["moves"], moves.default)
     return own

@@ -15,7 +15,8 @@ constexpr double heat = 1;                   // in mean times of an op, without 
 constexpr double linked_heat = 0.1;          // and with one
 constexpr std::uint64_t most_changes = 1000; // per move, or one for each op of a smaller graph
 constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simulated per move, and
-constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes
+constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes,
+constexpr std::size_t few_ops = 500;         // or, up to here, an exchange as often
 
 } // namespace
 
@@ -42,7 +43,7 @@ Seconds Annealing::judge(const RunList& runs) {
     return found;
 }
 
-void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, std::uint64_t seed,
+void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, std::int64_t most, std::uint64_t seed,
                     const std::function<bool()>& stopped) {
     if (makespan < best_) {
         best_ = makespan;
@@ -50,21 +51,33 @@ void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, 
     }
     std::mt19937_64 random(seed);
     const Seconds hot = (linked_ ? linked_heat : heat) * mean_;
-    const std::int64_t count = (linked_ ? linked_lists : 1) * moves / cycles;
+    const std::int64_t count = (linked_ ? linked_lists * moves : most) / cycles;
+    std::int64_t left = linked_ ? linked_lists * most : most;
     const auto changes = std::min<std::uint64_t>(graph_.ops().size(), most_changes);
+    RunList before; // its memory serves again
     for (int cycle = 0; cycle < cycles; ++cycle) {
         RunList runs(graph_, steps_, capacity_, linked_);
         LateAcceptance late(64);
         late.restart(best_);
-        for (std::int64_t k = 0; k < count && !stopped(); ++k) {
+        for (std::int64_t k = 0; k < count && left > 0 && !stopped(); ++k, --left) {
             const Seconds temperature = hot * std::pow(coldest, static_cast<double>(k) / static_cast<double>(count));
-            const RunList before = linked_ ? runs : RunList{};
-            const auto few = std::uint64_t{1} << (random() % (most_doublings + 1));
-            for (std::uint64_t left = linked_ ? few : changes; left > 0; --left) {
-                runs.change(temperature, random);
+            if (!linked_) {
+                for (std::uint64_t more = changes; more > 0; --more) {
+                    runs.change(temperature, random);
+                }
+                continue;
             }
-            if (linked_ && !late.accept(judge(runs))) {
-                runs = before;
+            before = runs;
+            bool fits = true;
+            if (graph_.ops().size() <= few_ops && random() % 2 == 0) {
+                fits = runs.exchange(random);
+            } else {
+                for (auto more = std::uint64_t{1} << (random() % (most_doublings + 1)); more > 0; --more) {
+                    runs.change(temperature, random);
+                }
+            }
+            if (!fits || !late.accept(judge(runs))) {
+                std::swap(runs, before);
             }
         }
         judge(runs);

@@ -18,8 +18,9 @@ class Annealing {
     Annealing(const Graph& graph, Simulator& simulator, Bytes capacity, bool linked);
 
     // Goes on from this plan if it is better than the best so far. moves: up to 1,000 changes each, or, with a link,
-    // two lists that are simulated. Ends early if `stopped`, which is asked after each.
-    void run(const StepList& plan, Seconds makespan, std::int64_t moves, std::uint64_t seed,
+    // two lists that are simulated. Of these only the first `most` are tried: with a link they are those of a longer
+    // run. Ends early if `stopped`, which is asked after each.
+    void run(const StepList& plan, Seconds makespan, std::int64_t moves, std::int64_t most, std::uint64_t seed,
              const std::function<bool()>& stopped);
 
     Seconds makespan() const { return best_; }

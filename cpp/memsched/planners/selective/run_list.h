@@ -25,6 +25,9 @@ class RunList {
     // Removes, adds or moves an item, or does nothing. A run is added the more likely, the less time it takes beside
     // `temperature`.
     void change(Seconds temperature, std::mt19937_64& random);
+    // Removes an item; where the list then holds more than the capacity, some tensor leaves and comes back, and so on.
+    // False if that does not end: then the list holds too much.
+    bool exchange(std::mt19937_64& random);
     std::vector<PlanEvent> events() const;
 
   private:
@@ -56,7 +59,14 @@ class RunList {
     void add_touches(ItemId id);
     void remove_touches(ItemId id);
 
+    ItemId any_repeated(std::mt19937_64& random) const; // or `end`, if none was found
+    bool sent_before(TensorId tensor, ItemId id) const;
+    PlanEvent run_for(TensorId tensor) const;
+    ItemId fullest() const;
+    bool give_way(ItemId over, std::mt19937_64& random);
+
     void remove(ItemId id);
+    bool insert(const PlanEvent& event, ItemId previous);
     bool add(const PlanEvent& event, ItemId previous);
     void move(ItemId id, std::mt19937_64& random);
     void bring(ItemId id, TensorId tensor, Seconds temperature, std::mt19937_64& random);

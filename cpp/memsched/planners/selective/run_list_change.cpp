@@ -6,8 +6,9 @@
 namespace memsched {
 namespace {
 
-constexpr int tries = 20; // to find an item of some kind
-constexpr int near = 8;   // the farthest of the short ways to move an item
+constexpr int tries = 20;       // to find an item of some kind
+constexpr int most_to_give = 8; // tensors that give way after an item is removed
+constexpr int near = 8;         // the farthest of the short ways to move an item
 
 double share(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
@@ -23,42 +24,93 @@ void RunList::remove(ItemId id) {
     }
 }
 
-bool RunList::add(const PlanEvent& event, ItemId previous) {
+// Whatever the list holds then; false if nobody has written what the item reads.
+bool RunList::insert(const PlanEvent& event, ItemId previous) {
     const ItemId id = link(previous, event);
-    const auto unwritten = [&](TensorId t) { return place(t, id) == 0; };
-    fullest_ = 0;
-    if (std::ranges::none_of(reads(id), unwritten)) {
-        add_touches(id);
-        if (fullest_ <= capacity_) {
-            return true;
-        }
-        remove_touches(id);
+    if (std::ranges::any_of(reads(id), [&](TensorId t) { return place(t, id) == 0; })) {
+        unlink(id);
+        return false;
     }
+    add_touches(id);
+    return true;
+}
+
+bool RunList::add(const PlanEvent& event, ItemId previous) {
+    fullest_ = 0;
+    if (!insert(event, previous)) {
+        return false;
+    }
+    if (fullest_ <= capacity_) {
+        return true;
+    }
+    const ItemId id = items_[at(previous)].next;
+    remove_touches(id);
     unlink(id);
     return false;
 }
 
+bool RunList::sent_before(TensorId tensor, ItemId id) const {
+    const auto first = touches_[at(tensor)].begin();
+    return std::any_of(first, first + static_cast<std::ptrdiff_t>(place(tensor, id)),
+                       [&](ItemId one) { return items_[at(one)].event.what == PlanEvent::offload; });
+}
+
+PlanEvent RunList::run_for(TensorId tensor) const {
+    const Op& op = graph_->op(graph_->writer(tensor));
+    const bool taped = std::ranges::find(op.tape, tensor) != op.tape.end();
+    return {PlanEvent::run, graph_->writer(tensor), !taped && !op.tape.empty()};
+}
+
 // The tensor comes back right before this item, which reads it, and need not stay since the touch before.
 void RunList::bring(ItemId id, TensorId tensor, Seconds temperature, std::mt19937_64& random) {
-    const std::vector<ItemId>& touches = touches_[at(tensor)];
-    const std::size_t k = place(tensor, id);
-    const ItemId before = touches[k - 1];
+    const ItemId before = touches_[at(tensor)][place(tensor, id) - 1];
     if (before == items_[at(id)].previous) {
         return;
     }
     if (linked_ && (!repeatable(tensor) || random() % 2 != 0)) {
-        const bool sent = std::any_of(touches.begin(), touches.begin() + static_cast<std::ptrdiff_t>(k),
-                                      [&](ItemId one) { return items_[at(one)].event.what == PlanEvent::offload; });
-        if (sent || add({PlanEvent::offload, tensor}, before)) {
+        if (sent_before(tensor, id) || add({PlanEvent::offload, tensor}, before)) {
             add({PlanEvent::fetch, tensor}, items_[at(id)].previous);
         }
     } else if (repeatable(tensor)) {
-        const Op& op = graph_->op(graph_->writer(tensor));
-        const bool taped = std::ranges::find(op.tape, tensor) != op.tape.end();
-        if (share(random) < std::exp(-op.choices[0].time / temperature)) {
-            add({PlanEvent::run, graph_->writer(tensor), !taped && !op.tape.empty()}, items_[at(id)].previous);
+        const Seconds time = graph_->op(graph_->writer(tensor)).choices[0].time;
+        if (share(random) < std::exp(-time / temperature)) {
+            add(run_for(tensor), items_[at(id)].previous);
         }
     }
+}
+
+RunList::ItemId RunList::fullest() const {
+    ItemId found = items_[begin].next;
+    for (ItemId id = found; id != end; id = items_[at(id)].next) {
+        found = items_[at(id)].usage > items_[at(found)].usage ? id : found;
+    }
+    return found;
+}
+
+// Some large tensor that is held here and not touched comes back right before it is read.
+bool RunList::give_way(ItemId over, std::mt19937_64& random) {
+    TensorId tensor = -1;
+    ItemId reader = end;
+    std::uint64_t seen = 0;
+    for (const TensorId t : large_) {
+        const std::vector<ItemId>& touches = touches_[at(t)];
+        const std::size_t k = place(t, over);
+        const bool passes = k > 0 && k < touches.size() && touches[k] != over && touches[k] != end && held(t, k - 1);
+        if (passes && random() % ++seen == 0) { // each with the same chance
+            tensor = t;
+            reader = touches[k];
+        }
+    }
+    if (tensor < 0) {
+        return false;
+    }
+    const ItemId previous = items_[at(reader)].previous;
+    if (repeatable(tensor) && (!linked_ || random() % 2 == 0)) {
+        return insert(run_for(tensor), previous);
+    }
+    const ItemId before = touches_[at(tensor)][place(tensor, reader) - 1];
+    return (sent_before(tensor, reader) || insert({PlanEvent::offload, tensor}, before)) &&
+           insert({PlanEvent::fetch, tensor}, items_[at(reader)].previous);
 }
 
 // Between the items that write what it reads and those that read what it writes.
@@ -116,6 +168,33 @@ void RunList::move(ItemId id, std::mt19937_64& random) {
         remove_touches(id);
         relink(id, from);
         add_touches(id);
+    }
+}
+
+RunList::ItemId RunList::any_repeated(std::mt19937_64& random) const {
+    for (int k = 0; k < tries; ++k) {
+        if (const ItemId id = items_in_[random() % items_in_.size()]; repeated(id)) {
+            return id;
+        }
+    }
+    return end;
+}
+
+bool RunList::exchange(std::mt19937_64& random) {
+    const ItemId id = any_repeated(random);
+    if (id == end) {
+        return false;
+    }
+    remove_touches(id);
+    unlink(id);
+    for (int left = most_to_give;; --left) {
+        const ItemId over = fullest();
+        if (items_[at(over)].usage <= capacity_) {
+            return true;
+        }
+        if (left == 0 || !give_way(over, random)) {
+            return false;
+        }
     }
 }
 

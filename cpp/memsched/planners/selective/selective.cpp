@@ -78,7 +78,7 @@ class Search {
     void from_cuts();
     void begin_walk(std::uint64_t seed);
     void walk(std::int64_t moves); // goes on
-    void anneal(std::int64_t moves, std::uint64_t seed);
+    void anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed);
 
     Seconds makespan() const { return std::min(best_, annealing_.makespan()); }
     StepList steps() const { // of the original graph
@@ -305,8 +305,8 @@ void Search::walk(std::int64_t moves) {
     }
 }
 
-void Search::anneal(std::int64_t moves, std::uint64_t seed) {
-    annealing_.run(steps_, best_, moves, seed, [&] { return stopped(); });
+void Search::anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
+    annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
 }
 
 } // namespace
@@ -358,12 +358,12 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         // Walk and annealing in turn, so that a time limit leaves both some.
         std::int64_t left = moves - first * static_cast<std::int64_t>(finalists);
         for (std::int64_t part = first_part; left > 0 && !last.stopped(); part *= 2) {
-            part = std::min(part, left);
-            last.walk(part);
+            const std::int64_t most = std::min(part, left);
+            last.walk(most);
             if (reorder && last.has_plan() && last.gap() > far) {
-                last.anneal(part, ++seed);
+                last.anneal(part, most, ++seed);
             }
-            left -= part;
+            left -= most;
         }
     } catch (const Stopped&) {
         if (searches.empty() || !best().has_plan()) {
@@ -378,6 +378,24 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         evaluations += search->evaluations();
     }
     return SelectiveSolution{best().steps(), best().makespan(), evaluations};
+}
+
+SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
+                           std::int64_t moves, std::uint64_t seed, const Progress& progress) {
+    Simulator simulator(graph, device, budget);
+    const bool linked = device.d2h > 0 && device.h2d > 0;
+    Annealing annealing(graph, simulator, std::min(budget, device.memory) - graph.resident(), linked);
+    StepList best = plan;
+    Seconds makespan = simulator.makespan(plan);
+    bool over = false;
+    for (std::int64_t part = first_part; moves > 0 && !over; part *= 2) {
+        const std::int64_t most = std::min(part, moves);
+        annealing.run(best, makespan, part, most, seed++, [&] { return over = progress.tick(0); });
+        best = annealing.steps();
+        makespan = annealing.makespan();
+        moves -= most;
+    }
+    return {best, makespan, annealing.evaluations()};
 }
 
 } // namespace memsched

@@ -23,4 +23,9 @@ struct SelectiveSolution {
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
                                            std::uint64_t seed, bool reorder, const Progress& progress);
 
+// A legal plan of a graph, one choice for each op, after its list of runs is annealed; itself if nothing is better.
+// Stops early when told to.
+SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
+                           std::int64_t moves, std::uint64_t seed, const Progress& progress);
+
 } // namespace memsched

@@ -13,12 +13,14 @@ from memsched.planners import minimum
 from memsched.planners.call import LEAST_TIME, begin, over_at, seconds_left
 from memsched.planners.entry import Planner
 from memsched.problems.bounds import recompute_bound
-from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of
+from memsched.problems.problem import ChunkLike, Problem, graph_of, least_of, peak_of, simulate
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Progress
 
 MOVES = 1000
+STRIDE = 100  # between the seeds of two walks, each of which uses some that follow
+DISTANT = 0.02  # from the bound: another walk may find more
 QUICK_OPS = 20_000  # of a graph that is planned in the least time; a larger one has more, so that it has a plan
 
 
@@ -37,6 +39,7 @@ def selective(
     chunk: ChunkLike = None,
     moves: int = MOVES,
     seed: int = 0,
+    walks: int = 1,
     reorder: bool = True,
     time_limit: float | None = None,
     progress: Progress = None,
@@ -57,6 +60,9 @@ def selective(
         Changes that the search tries; with a time_limit, as many as it allows, and none if that is 0.
     seed : int
         Seed of these changes.
+    walks : int
+        Searches, each with so many moves and another seed, while the plan is more than 2 % above the bound; the best
+        plan counts. A time_limit allows one.
     reorder : bool
         Ops may run in another order than the listed one, where their tensors allow it.
     time_limit : float, optional
@@ -94,9 +100,17 @@ def selective(
     call = replace(begin(selective, problem, M, beta, device), graph=graph)
     moves = checks.count("moves", moves, 0, 2**62)
     seed = checks.count("seed", seed, 0, 2**63 - 1)
+    walks = checks.count("walks", walks, 1, 2**31)
     checks.flag("reorder", reorder)
     time_limit = checks.time_limit(time_limit)
-    params = {"chunk": chunk, "moves": moves, "seed": seed, "reorder": reorder, "time_limit": time_limit}
+    params = {
+        "chunk": chunk,
+        "moves": moves,
+        "seed": seed,
+        "walks": walks,
+        "reorder": reorder,
+        "time_limit": time_limit,
+    }
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
@@ -105,19 +119,29 @@ def selective(
         told = {"name": "selective", **params}
         plain = _core.offload_set_schedule(call.graph, call.device.memory, none, told, chunk)
         return call.result({**params, "evaluations": 1}, plain)
-    recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
+    bound = recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
     left = seconds_left(over_at(call.started, time_limit))
-    schedule, evaluations = _core.selective(
-        call.graph,
-        call.device,
-        moves if time_limit is None else 0 if time_limit == 0 else 2**62,
-        seed,
-        reorder,
-        None if left is None else max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS)),
-        {"name": "selective", **params},
-        chunk,
-        progress,
-    )
+    schedule, least_time, evaluations = None, math.inf, 0
+    for walk in range(walks if time_limit is None else 1):
+        found, built = _core.selective(
+            call.graph,
+            call.device,
+            moves if time_limit is None else 0 if time_limit == 0 else 2**62,
+            (seed + walk * STRIDE) % 2**63,
+            reorder,
+            None if left is None else max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS)),
+            {"name": "selective", **params},
+            chunk,
+            progress,
+        )
+        evaluations += built
+        if found is None:
+            break
+        makespan = simulate(call.graph, found, call.device).makespan
+        if makespan < least_time:
+            schedule, least_time = found, makespan
+        if least_time <= (1 + DISTANT) * bound:
+            break
     if schedule is None:
         proven = math.isinf(recompute_bound(call.graph, call.device))
         reason = "no plan exists: what must be held does not fit" if proven else "no mixture that was tried fits"

@@ -54,13 +54,15 @@ def _finished(
     seed: int,
     params: dict[str, Any],
     progress: Progress = None,
+    *,
+    anneal: bool = False,
 ) -> Result:
-    """The Result, after the search for better transfers, with the value in the continuous model if there is one."""
+    """The Result, after the searches around the plan, with the value in the continuous model if there is one."""
     planner = {"name": "pofo", "labels": best.labels, "slots": best.slots, "beam": beam}
     states = best.plan.states if best.plan else 0
     params = {**params, "labels_used": best.labels, "slots_used": best.slots, "states": states}
     if (time_limit > 0 or moves) and best.run.travels.any():
-        schedule, params["evaluations"] = best.run.searched(planner, time_limit, moves, seed, progress)
+        schedule, params["evaluations"] = best.run.searched(planner, time_limit, moves, seed, progress, anneal=anneal)
     else:
         schedule = best.run.schedule(planner)
         schedule = _in_phases(schedule) if params["labels"] == "exact" else schedule
@@ -195,6 +197,7 @@ def pofo(
     chunk: ChunkLike = None,
     time_limit: float = 0.0,
     moves: int | None = None,
+    anneal: bool = False,
     seed: int = 0,
     threads: int = 0,
     progress: Progress = None,
@@ -230,6 +233,9 @@ def pofo(
         used to search for better transfers on the simulator, with the same runs. 0: no limit, and no search.
     moves : int, optional
         Most moves of that search, instead of its time limit; then the plan does not depend on the machine.
+    anneal : bool
+        After that search the list of runs is annealed, too, for as many moves or half of the time, where the plan is
+        more than 1 % above the bound. `plan` with "auto" asks for it.
 
     Returns
     -------
@@ -278,6 +284,7 @@ def pofo(
     time_limit = checks.non_negative("time_limit", time_limit, "seconds")
     if moves is not None:
         moves = checks.count("moves", moves, 0, 2**63 - 1)
+    checks.flag("anneal", anneal)
     call = begin_chain(pofo, chain, M, beta, device, chunk)
     if labels == "exact" and chain.n >= MOST_LAYERS:
         raise LimitError(
@@ -287,4 +294,5 @@ def pofo(
     best = pofo_attempt(call, labels=labels, slots=slots, beam=beam, tables=tables)
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params: dict[str, Any] = {"slots": slots, "labels": labels, "beam": beam, "chunk": chunk, **limit}
-    return _finished(best, beam, time_limit, moves, seed, params, progress)
+    params["anneal"] = anneal
+    return _finished(best, beam, time_limit, moves, seed, params, progress, anneal=anneal)

@@ -14,8 +14,8 @@ from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
 from memsched.errors import LimitError
 from memsched.planners.call import LEAST_TIME
 from memsched.planners.sets import ChainCall
-from memsched.problems.bounds import graph_bound
-from memsched.problems.problem import graph_of, peak_of
+from memsched.problems.bounds import graph_bound, recompute_bound
+from memsched.problems.problem import graph_of, peak_of, simulate
 from memsched.support.memo import once_per_object
 from memsched.support.types import Flags, Progress
 
@@ -23,6 +23,7 @@ TABLE_CELLS = 60_000_000  # floats of one table, 240 MB: the limit for everythin
 MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; neighbours of longer chains are planned as one
 FIRST_LAYERS = 64  # layers of the first, quick plan if time is limited
 LEAST_RUNS = 8  # runs per op that a plan may have however little time is left
+FAR = 0.01  # from the bound on all plans: a search changes the runs, too
 SPARE = 16  # a table has one extra slot per this many, for plans of slightly more memory than there is
 
 
@@ -139,13 +140,22 @@ class UnrolledRuns:
         return self.unrolled.rolled(self.call.graph, made, left(self.until))
 
     def searched(
-        self, planner: dict[str, Any], time_limit: float, moves: int | None, seed: int, progress: Progress
+        self,
+        planner: dict[str, Any],
+        time_limit: float,
+        moves: int | None,
+        seed: int,
+        progress: Progress,
+        *,
+        anneal: bool,
     ) -> tuple[Schedule, int]:
         """The schedule after a search for better transfers with the same runs, and how many moves were tried.
 
-        It ends after some seconds since the start of the call or, if given, after some moves.
+        It ends after some seconds since the start of the call or, if given, after some moves. With `anneal`, the list
+        of runs is then changed, too, if the plan is more than FAR above the bound.
         """
-        device = self.call.device
+        call, device = self.call, self.call.device
+        over = call.started + time_limit
         bound = graph_bound(self.unrolled.graph, device)
         made, evaluations = _core.offload_search(
             self.unrolled.graph,
@@ -156,12 +166,29 @@ class UnrolledRuns:
             0.0,
             seed,
             moves,
-            max(0.0, time_limit - (time.perf_counter() - self.call.started)) if moves is None else None,
+            max(0.0, over - time.perf_counter()) / (2 if anneal else 1) if moves is None else None,
             planner,
-            self.call.chunk,
+            call.chunk,
             progress,
         )
-        return self.unrolled.rolled(self.call.graph, made, left(self.until)), evaluations
+        schedule = self.unrolled.rolled(call.graph, made, left(self.until))
+        if not anneal:
+            return schedule, evaluations
+        bound = recompute_bound(call.graph, device)
+        if simulate(call.graph, schedule, device).makespan <= (1 + FAR) * bound:
+            return schedule, evaluations
+        schedule, more = _core.annealed(
+            call.graph,
+            device,
+            schedule,
+            2**62 if moves is None else moves,
+            seed,
+            max(0.0, over - time.perf_counter()) if moves is None else None,
+            planner,
+            call.chunk,
+            progress,
+        )
+        return schedule, evaluations + more
 
 
 def unroll(call: ChainCall, plan: RematPlan | None, until: float | None = None) -> UnrolledRuns:
