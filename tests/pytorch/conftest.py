@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="memsched.torch needs torch, which is not installed")
@@ -14,7 +17,20 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["rotor", "greedy"])
-def planner(request: pytest.FixtureRequest) -> str:
-    """One that recomputes and one that offloads."""
-    return str(request.param)
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No plan and no compiled code from before; what copies read or leave without content is filled with NaN."""
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    _begin_anew()
+    yield
+    _begin_anew()
+
+
+def _begin_anew() -> None:
+    if "torch._dynamo" in sys.modules:  # it takes seconds to import
+        torch._dynamo.reset()
+    if "memsched.torch.compiled.copies" in sys.modules:
+        from memsched.torch.compiled import copies
+        from memsched.torch.lanes import EmulatedLanes
+
+        copies.use(torch.device("cpu"), EmulatedLanes())

@@ -46,13 +46,8 @@ class Net(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
+def _late(_fresh: None) -> None:
     copies.use(CPU, EmulatedLanes(early=lambda: False))
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 @pytest.fixture(params=["recomputes", pytest.param("offloads", marks=pytest.mark.slow)])

@@ -12,9 +12,7 @@ import torch
 from torch import nn
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
-from memsched.torch.lanes import EmulatedLanes
 from pytorch.changing_models import ERRORS, HONOURED, STRICT, Changing, restored
 from pytorch.odd_models import Case, inputs
 from pytorch.test_backend_odd import built, same, some_slow, train
@@ -41,14 +39,9 @@ QUICK = {"dropout", "submodule", "forward_hook", "frozen", "loaded", "constant_i
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
+def _restored() -> Iterator[None]:
     with restored():
         yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 def changed(change: Callable[[Any], object], backend: str | None) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from fuzzing.mutate import mutate
 
 CPU, BFLOAT16 = torch.device("cpu"), torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def residual(norm: Callable[[int], nn.Module], width: int = 64) -> nn.Sequential:

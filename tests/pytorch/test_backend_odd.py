@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
-from memsched.torch.lanes import EmulatedLanes
 from pytorch import odd_models
 from pytorch.odd_models import CASES, Case, Holder
 from pytorch.test_compiled_models import made_since
@@ -41,16 +39,6 @@ LINK = [pytest.param({}, id="alone"), pytest.param({"bandwidth": "1GB/s"}, id="w
 def some_slow(names: Iterable[str], quick: Iterable[str]) -> list[Any]:
     """All of them as parameters; those that are not quick are slow."""
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 def seeded(seed: int) -> None:

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
-from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import Tied, UNet, layers
 from pytorch.test_compiled_models import WithStatistics, compared, gradients, made_since
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 def x() -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,15 +21,6 @@ from pytorch.test_compiled_models import assert_same, trained
 CPU = torch.device("cpu")
 MODELS = ("normalised", "cached", "tied", "random_many", "several_results", "unet", "attention_with_dropout")
 PLANNERS = ("auto", "pooch", "swap_opt", "swap_all", "superneurons", "vdnn_sync", "autoswap", "tflms", "vdnn_plus")
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 class RandomSteps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -17,23 +17,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
-from memsched.torch.compiled import copies
 from memsched.torch.compiled.unplanned import UnplannedWarning
-from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import layers
 from pytorch.test_compiled_models import Residual, compared, gradients
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 def x(rows: int = 64, width: int = 32) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,10 @@ import torch
 from torch import nn
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled import copies
-from memsched.torch.lanes import EmulatedLanes
 from pytorch.odd_models import Odd, inputs, lin
 from pytorch.test_compiled_models import WithStatistics, compared, gradients
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 def x(rows: int = 64, width: int = 32) -> torch.Tensor:

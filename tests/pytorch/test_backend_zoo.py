@@ -6,17 +6,14 @@ The whole grid is for before a release: it takes the better part of an hour on t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from memsched.errors import InfeasibleError
-from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.unit import counted
-from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import squares
 from pytorch.models import CASES, Case
 from pytorch.test_compiled_models import Trained, assert_same, assert_within, made_since, record
@@ -42,17 +39,6 @@ STOCK_DIFFERS: dict[torch.dtype | None, set[str]] = {
 own steps without a plan are the referee."""
 SEVERAL_GRAPHS = {"transformers-opt", "transformers-qwen2"}
 """Dynamo captures these in several graphs; the first step may need more than the budget."""
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No plan and no code from before; freed memory is filled with NaN."""
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 def trained(case: Case, dtype: torch.dtype | None, backend: str | None = None, steps: int = 2, **more: Any) -> Trained:

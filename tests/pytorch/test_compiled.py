@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Any]]]] = 
     "transformer": (Transformer, lambda: (torch.randint(0, 50, (4, 16)), torch.randint(0, 50, (4, 16)))),
     "convolutions": (conv_net, lambda: (torch.randn(8, 3, 16, 16),)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,16 +29,6 @@ BUDGETS = ("20%", "50%", "80%", "100%")
 UNPLANNED = {"sparse_gradient": "sparse_coo"}
 COPIED = {"strange_strides": "no plan counts the copy"}
 Record = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    """No compiled code from before; freed memory is filled with NaN."""
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes())
-    yield
-    torch._dynamo.reset()
-    copies.use(CPU, EmulatedLanes(poison=False))
 
 
 @dataclass

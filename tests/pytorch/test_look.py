@@ -27,9 +27,7 @@ Middle = Callable[[Any, torch.Tensor], Any]
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
+def _empty() -> None:
     TABLES.clear()
     CALLS.clear()
 

@@ -33,12 +33,6 @@ def blocks(number: int = 8, width: int = 32) -> nn.Sequential:
     return nn.Sequential(*layers).train()
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-
-
 @pytest.fixture
 def model() -> nn.Sequential:
     return blocks()

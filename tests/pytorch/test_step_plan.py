@@ -18,12 +18,6 @@ from memsched.torch import CaptureError, StepPlan
 V100 = "v100:pcie3"
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMSCHED_CACHE", "")
-    torch._dynamo.reset()
-
-
 def loss(out: torch.Tensor) -> torch.Tensor:
     return out.float().logsumexp(1).mean()
 

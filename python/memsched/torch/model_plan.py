@@ -22,11 +22,10 @@ from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.look import Look, Loss, check_model, device_of, forward_of, look
+from memsched.torch.compiled.look import Look, Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step, plan_again, plan_and_document
 from memsched.torch.compiled.unplanned import UnplannedWarning
-from memsched.torch.optimizer_state import optimizer_bytes
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
 
@@ -336,23 +335,21 @@ def plan(
     >>> plan.remove()
     """
     check_model(model)
-    where = device_of(model)
-    options = read_options(
-        {
-            "budget": budget,
-            "device": device,
-            "planner": planner,
-            "bandwidth": bandwidth,
-            "host_memory": host_memory,
-            "reserve": reserve,
-            "time_limit": time_limit,
-            "optimizer": optimizer_bytes(optimizer, where),
-        }
+    options = options_of(
+        model,
+        budget=budget,
+        device=device,
+        planner=planner,
+        bandwidth=bandwidth,
+        host_memory=host_memory,
+        reserve=reserve,
+        time_limit=time_limit,
+        optimizer=optimizer,
     )
     seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
-    return planned(seen, options, where)
+    return planned(seen, options, device_of(model))
 
 
 def planned(seen: Look, options: Options, device: torch.device) -> TorchPlan:

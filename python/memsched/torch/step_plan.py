@@ -19,8 +19,8 @@ from memsched.study.compare import plan as plan_problem
 from memsched.support.documents import Document
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.look import Look, Loss, check_call, device_of, forward_of, look, then
-from memsched.torch.compiled.options import Options, read_options
+from memsched.torch.compiled.look import Look, Loss, check_call, device_of, forward_of, look, options_of, then
+from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import (
     CompiledPlan,
     Timed,
@@ -32,7 +32,6 @@ from memsched.torch.compiled.plan import (
     timed,
 )
 from memsched.torch.errors import CaptureError
-from memsched.torch.optimizer_state import optimizer_bytes
 from memsched.torch.random_state import random_state
 from memsched.torch.trial import Step, untouched
 from memsched.torch.verify import Verified, verified
@@ -235,18 +234,16 @@ def plan_step(
     check_call(model, args)
     if not isinstance(rounds, bool):
         raise InvalidInputError(f"rounds is {rounds!r}; give True or False: the planner decides how many there are")
-    where = device_of(model)
-    options = read_options(
-        {
-            "budget": budget,
-            "device": device,
-            "planner": planner,
-            "bandwidth": bandwidth,
-            "host_memory": host_memory,
-            "reserve": reserve,
-            "time_limit": time_limit,
-            "optimizer": optimizer_bytes(optimizer, where),
-        }
+    options = options_of(
+        model,
+        budget=budget,
+        device=device,
+        planner=planner,
+        bandwidth=bandwidth,
+        host_memory=host_memory,
+        reserve=reserve,
+        time_limit=time_limit,
+        optimizer=optimizer,
     )
     steps = _Steps(model, tuple(args), loss, options, rounds=rounds)
     return steps.planned_in_rounds() if rounds else steps.planned()

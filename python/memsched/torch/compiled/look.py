@@ -21,14 +21,14 @@ from memsched.errors import InvalidInputError
 from memsched.torch.compiled.as_graph import Resident, Visit
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Unplanned
-from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import unchanged
 from memsched.torch.nests import tensors_of
-from memsched.torch.optimizer_state import distinct_bytes
+from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
@@ -288,3 +288,14 @@ def device_of(model: torch.nn.Module) -> torch.device:
     for one in model.parameters():
         sizes[one.device] = sizes.get(one.device, 0) + (0 if is_lazy(one) else one.numel())
     return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
+
+
+def options_of(model: torch.nn.Module, *, optimizer: Any, **given: Any) -> Options:
+    """Options for a model, checked; of an optimiser the bytes of its state count.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the option and its value.
+    """
+    return read_options({**given, "optimizer": optimizer_bytes(optimizer, device_of(model))})
