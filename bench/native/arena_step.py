@@ -26,12 +26,12 @@ import memsched as ms
 from memsched.torch.compiled.as_graph import Step, name_of, step_graph, steps_of
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.calls import cheapen
-from memsched.torch.compiled.group import Unplanned
 from memsched.torch.compiled.joint import address, tensors
 from memsched.torch.compiled.look import Loss, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import Boxed, python_code
 from memsched.torch.compiled.rewrite import rewrite
+from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.errors import CaptureError
 from memsched.torch.trial import untouched

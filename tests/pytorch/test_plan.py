@@ -17,6 +17,7 @@ from torch.nn import functional
 import memsched as ms
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import CaptureError, TorchPlan
+from memsched.torch.compiled.unit import counted
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.optimizer_state import optimizer_bytes
 from pytorch.compiled_models import CASES
@@ -395,3 +396,33 @@ def test_measured_on_this_machine(model: nn.Sequential, x: torch.Tensor) -> None
     assert "measured on this CPU" in plan.report()
     assert plan.result.makespan > 0
     plan.verify(model, (x,))
+
+
+class Broken(nn.Module):
+    """Is captured as two graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = blocks(4), blocks(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(y)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+def test_a_first_step_of_several_graphs_keeps_the_budget(x: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = Broken().train()
+    plan = make(model, x, "60%")
+    assert plan.plan.visits == 2
+    plan.apply(model)
+    for _ in range(2):
+        with counted(CPU) as meter:
+            model(x).sum().backward()
+        assert plan.plan.process_bytes(meter.peak) <= plan.result.schedule.budget
+        model.zero_grad()
+    assert {str(one.result.schedule.steps) for one in ms.torch.plans()} == {str(plan.result.schedule.steps)}
+    plan.remove()
+    assert plan.verify(model, (x,)).peak_memory <= plan.result.schedule.budget

@@ -24,7 +24,8 @@ from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Look, Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
-from memsched.torch.compiled.plan import CompiledPlan, key_of_step, plan_again, plan_and_document
+from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
+from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.trial import trial_step, untouched
 from memsched.torch.verify import Verified, verified
@@ -258,8 +259,7 @@ class TorchPlan:
         )
 
     def _group(self) -> Group:
-        key = key_of_step(self.graph, self.options, self.device)
-        return Group(self.options, loss=self.loss, known={key: self.document})
+        return Expecting(self.options, self.plan, self.document, self.device, loss=self.loss)
 
 
 def plan(

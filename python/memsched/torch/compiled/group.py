@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, held_by_cal
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
 from memsched.torch.compiled.unit import Unit, Version
-from memsched.torch.errors import CaptureError
 from memsched.torch.optimizer_state import optimizer_bytes
 
 Key = tuple[int, tuple[int, ...], int]
@@ -287,50 +285,6 @@ class Group:
             optimizer=optimizer_bytes(self.options.optimizer, device),
             reserve=parse_bytes(self.options.reserve, "reserve"),
         )
-
-
-class Unplanned(Group):
-    """A group whose graphs follow no plan: they keep everything. What runs in a step is noted.
-
-    Parameters
-    ----------
-    options : Options
-    aside : callable
-        Makes a context in which tensors have data.
-    """
-
-    def __init__(
-        self,
-        options: Options,
-        *,
-        aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-    ) -> None:
-        super().__init__(options)
-        self._aside = aside
-
-    def seen(self) -> tuple[list[Visit], list[int], Resident]:
-        """The graphs of the present step by their forwards, the order of their backwards, and what is resident.
-
-        Raises
-        ------
-        CaptureError
-            There are none.
-        """
-        units = [unit for call in self._calls if (unit := call.unit()) is not None]
-        if not units:
-            raise CaptureError("PyTorch captures nothing of the step")
-        visits = self._visits(units, self._calls)
-        return visits, self._order(), self._held(self._calls, visits)
-
-    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
-        return unit.as_traced()
-
-    def _end_step(self) -> None:
-        self._calls, self._path, self._returns = [], (), []
-
-    def _marker(self, version: int, serial: int) -> torch.Tensor:
-        with self._aside():
-            return super()._marker(version, serial)
 
 
 def _gradient(value: Any) -> torch.Tensor | None:

@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from memsched.errors import InvalidInputError
 from memsched.torch.compiled.as_graph import Resident, Visit
 from memsched.torch.compiled.backend import backend_of
-from memsched.torch.compiled.group import Unplanned
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import unset_fake_temporarily
+from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter

@@ -1,0 +1,108 @@
+"""Groups whose graphs follow no plan, or one that was made before their first step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memsched._core import Graph
+from memsched.support.documents import Document
+from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
+from memsched.torch.compiled.group import Group, Key, Path, _Call
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan, key_of_step
+from memsched.torch.compiled.unit import Unit
+from memsched.torch.errors import CaptureError
+
+
+class Unplanned(Group):
+    """A group whose graphs follow no plan: they keep everything. What runs in a step is noted.
+
+    Parameters
+    ----------
+    options : Options
+    aside : callable
+        Makes a context in which tensors have data.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        aside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        super().__init__(options)
+        self._aside = aside
+
+    def seen(self) -> tuple[list[Visit], list[int], Resident]:
+        """The graphs of the present step by their forwards, the order of their backwards, and what is resident.
+
+        Raises
+        ------
+        CaptureError
+            There are none.
+        """
+        units = [unit for call in self._calls if (unit := call.unit()) is not None]
+        if not units:
+            raise CaptureError("PyTorch captures nothing of the step")
+        visits = self._visits(units, self._calls)
+        return visits, self._order(), self._held(self._calls, visits)
+
+    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+        return unit.as_traced()
+
+    def _end_step(self) -> None:
+        self._calls, self._path, self._returns = [], (), []
+
+    def _marker(self, version: int, serial: int) -> torch.Tensor:
+        with self._aside():
+            return super()._marker(version, serial)
+
+
+class Expecting(Group):
+    """A group that expects the step for which a plan was made: also a first step of several graphs follows it.
+
+    Other steps are planned as in any group.
+
+    Parameters
+    ----------
+    options : Options
+    plan : CompiledPlan
+    document : dict
+        How the plan is kept.
+    device : torch.device
+        That the step runs on.
+    loss : int
+        As `Group` takes it.
+    """
+
+    def __init__(
+        self, options: Options, plan: CompiledPlan, document: Document, device: torch.device, *, loss: int = 0
+    ) -> None:
+        super().__init__(options, loss=loss, known={key_of_step(plan.result.graph, options, device): document})
+        self._expected = plan
+        self._followed: set[Path] = {()}
+
+    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+        k, visits = len(self._calls), self._expected.visits
+        if k < visits > 1 and not key[2] and self._path[:-1] in self._followed:
+            (visit,) = self._visits([unit], [call])
+            within = self._held([*self._calls, call], [visit]).total <= self._expected.resident.total
+            if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):
+                self._followed.add(self._path)
+                return unit.add(self._expected, k, visits, visit.sizes)
+        return super()._alone(unit, call, key)
+
+
+def _tensors_of(visit: Visit) -> list[tuple[str, int]]:
+    untimed = [0.0] * len(visit.joint.operations)
+    return _tensors_in(step_graph([visit], [0], [untimed], resident=0), "")
+
+
+def _tensors_in(graph: Graph, own: str) -> list[tuple[str, int]]:
+    """Name and bytes of the tensors of one visit, whose names begin with `own`."""
+    named = ((str(one["name"]), int(one["size"])) for one in graph.tensors)
+    return [(name[len(own) :], size) for name, size in named if name.startswith(own)]
