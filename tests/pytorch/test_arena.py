@@ -117,6 +117,11 @@ def loss(out: Any) -> Any:
     return (out.square() + out).mean()
 
 
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    """A step that was compiled once serves many tests."""
+
+
 @functools.cache
 def prepared(name: str) -> ArenaStep:
     """The step of one of the models. Tests share it: they leave the model as they found it."""

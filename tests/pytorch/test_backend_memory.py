@@ -68,7 +68,7 @@ def test_a_step_holds_no_more_than_the_budget(name: str, budget: str) -> None:
     model.zero_grad()
     allocated, seen = (plan.process_bytes(peak) for peak in (allocator_peak(step), meter.peak))
     assert seen <= plan.result.schedule.budget
-    assert allocated >= seen - plan.held.results
+    assert allocated >= seen - plan.resident.results
     if name in EXACT:  # blocks for gradients of scalars, and the marker of the backward, are no tensors of the plan
         assert allocated == pytest.approx(seen, rel=0.01, abs=4096)
 
@@ -82,7 +82,7 @@ def test_statistics_in_half_precision_are_counted_as_wide_as_they_are() -> None:
         result = run(*args)
         result.backward(result.detach())
     plan = plans()[-1]
-    small = plan.held.results + plan.held.updates
+    small = plan.resident.results + plan.resident.updates
     assert plan.result.peak_memory - small <= plan.process_bytes(meter.peak) <= plan.result.peak_memory
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memsched import Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled import copies
-from memsched.torch.compiled.plan import _Problem
+from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.lanes import EmulatedLanes
 from pytorch.compiled_models import CASES
 from pytorch.test_compiled_models import assert_same, trained
@@ -80,9 +80,9 @@ class RandomSteps:
 def randomly(seed: int) -> Any:
     """In place of planning: a random schedule, as a plan of the cache."""
 
-    def solved(problem: Any, memory: int, **rest: Any) -> dict[str, Any]:
+    def solved(problem: Any, memory: int, **rest: Any) -> tuple[CompiledPlan, dict[str, Any]]:
         graph = problem.graph(problem.untimed)
-        return {
+        document = {
             "format": "memsched-compiled/1",
             "seconds": problem.untimed,
             "strides_differ": [True],
@@ -92,6 +92,7 @@ def randomly(seed: int) -> Any:
             "params": {},
             "steps": RandomSteps(graph, seed).steps,
         }
+        return problem.adopted(document, memory), document
 
     return solved
 
