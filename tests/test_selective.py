@@ -163,6 +163,16 @@ def test_an_impossible_memory_is_told_from_one_without_a_plan() -> None:
     assert ms.selective(graph, least + 13 * (peak - least) // 100, 0.0, moves=0).gap < 0.01
 
 
+def test_the_best_of_all_is_never_slower_than_the_default() -> None:
+    """More moves alone found less on this chain."""
+    chain = ms.profiles.load("resnet101-224-b32")
+    least, peak = ms.min_memory(chain, "pofo"), ms.peak_memory(chain)
+    memory = least + 2 * (peak - least) // 9
+    alone = ms.selective(chain, memory, 12.2e9)
+    several = ms.selective(chain, memory, 12.2e9, moves=7894, walks=4)
+    assert several.makespan <= alone.makespan
+
+
 def test_ops_change_places_where_that_saves_memory() -> None:
     """Two branches, listed one beside the other: one after the other, nothing runs again."""
     sizes = {"in": 1, "y1": 10, "y2": 10, "g1": 1, "g2": 1}

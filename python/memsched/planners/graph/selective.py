@@ -62,7 +62,8 @@ def selective(
         Seed of these changes.
     walks : int
         Searches, each with so many moves and another seed, while the plan is more than 2 % above the bound; the best
-        plan counts. A time_limit allows one.
+        plan counts. Before several, one has the default moves: the plan is never worse than that. A time_limit allows
+        one.
     reorder : bool
         Ops may run in another order than the listed one, where their tensors allow it.
     time_limit : float, optional
@@ -122,12 +123,17 @@ def selective(
     bound = recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
     left = seconds_left(over_at(call.started, time_limit))
     schedule, least_time, evaluations = None, math.inf, 0
-    for walk in range(walks if time_limit is None else 1):
+    tries = [(moves, (seed + walk * STRIDE) % 2**63) for walk in range(walks)]
+    if time_limit is not None:
+        tries = [(0 if time_limit == 0 else 2**62, seed)]
+    elif walks > 1 and moves > MOVES:
+        tries.insert(0, (MOVES, seed))
+    for some, sown in tries:
         found, built = _core.selective(
             call.graph,
             call.device,
-            moves if time_limit is None else 0 if time_limit == 0 else 2**62,
-            (seed + walk * STRIDE) % 2**63,
+            some,
+            sown,
             reorder,
             None if left is None else max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS)),
             {"name": "selective", **params},
@@ -140,7 +146,7 @@ def selective(
         makespan = simulate(call.graph, found, call.device).makespan
         if makespan < least_time:
             schedule, least_time = found, makespan
-        if least_time <= (1 + DISTANT) * bound:
+        if least_time <= (1 + DISTANT) * bound and some == tries[-1][0]:
             break
     if schedule is None:
         proven = math.isinf(recompute_bound(call.graph, call.device))
