@@ -31,6 +31,11 @@ STAGES = {
     "torchvision-resnet50": 21,
     "torchvision-resnet101": 38,
     "torchvision-resnet152": 55,
+    "torchvision-densenet121": 73,
+    "torchvision-densenet201": 113,
+    "torchvision-googlenet": 20,
+    "torchvision-inception_v3": 24,
+    "torchvision-vit_b_16": 27,
     "torchvision-small_densenet": 15,
     "transformers-gpt2": 7,
     "transformers-llama": 8,
@@ -224,7 +229,10 @@ def eager_saved(model: nn.Module, args: Sequence[Any]) -> int:
     "name",
     [
         *("dict_output", "frozen_prefix", "in_place_batch_norm", "tied_weights", "two_outputs"),
-        *(pytest.param(f"torchvision-{name}", marks=pytest.mark.slow) for name in ("resnet18", "resnet50", "vgg16_bn")),
+        *(
+            pytest.param(f"torchvision-{name}", marks=pytest.mark.slow)
+            for name in ("resnet18", "resnet50", "resnext50_32x4d")
+        ),
     ],
 )
 def test_stages_save_what_plain_autograd_saves(name: str) -> None:

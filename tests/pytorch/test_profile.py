@@ -64,8 +64,10 @@ def test_the_shipped_profiles(spec: str, input: str, name: str) -> None:
         assert found.names == shipped.names
         assert found.pieces == shipped.pieces
         assert found.gradient.tolist() == shipped.gradient.tolist()
-    for column in ("forward_time", "backward_time"):
-        assert getattr(found, column).sum() == pytest.approx(getattr(shipped, column).sum(), rel=2e-3), column
+    # The gradient of a block's first concatenation, which is of one tensor, was a copy, and is a view.
+    copies = sum(2 * size / (0.75 * V100.memory_bandwidth) + V100.launch for size in left)
+    assert found.forward_time.sum() == pytest.approx(shipped.forward_time.sum(), rel=1e-4)
+    assert found.backward_time.sum() == pytest.approx(shipped.backward_time.sum() - copies, rel=1e-4)
     assert found.provenance is not None
     assert shipped.provenance is not None
     repeated, before = (one.provenance["resident"]["repeated"] for one in (found, shipped))
