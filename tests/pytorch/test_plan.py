@@ -165,9 +165,9 @@ def test_remove_gives_the_own_forward_back(model: nn.Sequential, x: torch.Tensor
     with pytest.raises(MemschedError, match="has a plan already"):
         make(blocks(), x).apply(model)
     plan.remove()
-    known = len(ms.torch.plans())
+    known = ms.torch.plans()
     losses(model, x, 1)
-    assert len(ms.torch.plans()) <= known
+    assert all(any(one is other for other in known) for one in ms.torch.plans())
     assert list(model.state_dict()) == list(blocks().state_dict())
 
 
@@ -417,12 +417,14 @@ def test_a_first_step_of_several_graphs_keeps_the_budget(x: torch.Tensor) -> Non
     model = Broken().train()
     plan = make(model, x, "60%")
     assert plan.plan.visits == 2
+    known = ms.torch.plans()
     plan.apply(model)
     for _ in range(2):
         with counted(CPU) as meter:
             model(x).sum().backward()
         assert plan.plan.process_bytes(meter.peak) <= plan.result.schedule.budget
         model.zero_grad()
-    assert {str(one.result.schedule.steps) for one in ms.torch.plans()} == {str(plan.result.schedule.steps)}
+    made = [one for one in ms.torch.plans() if all(one is not other for other in known)]
+    assert {str(one.result.schedule.steps) for one in made} == {str(plan.result.schedule.steps)}
     plan.remove()
     assert plan.verify(model, (x,)).peak_memory <= plan.result.schedule.budget
