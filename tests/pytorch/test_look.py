@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import memsched.torch as mt
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import CaptureError
+from memsched.torch.meter import Meter
+from memsched.torch.module_state import unchanged
 
 WIDTH = 32
 TABLES: dict[int, torch.Tensor] = {}
@@ -265,3 +267,24 @@ def test_a_failing_forward_is_the_users_own_error_and_leaves_no_trace() -> None:
     x = torch.randn(3)
     assert not isinstance(x + 1, FakeTensor)
     assert torch.is_grad_enabled()
+
+
+BIG: dict[str, torch.Tensor] = {}
+
+
+def beside_data(self: Any, x: Any) -> Any:
+    return self.net(x)
+
+
+def test_tensors_of_others_are_not_copied() -> None:
+    BIG["data"] = torch.zeros(1 << 20)
+    model = Odd(beside_data)
+    model.cache["own"] = torch.zeros(1 << 10)
+    peaks = []
+    for tensors in (True, False):
+        with Meter() as meter, unchanged(model, tensors=tensors):
+            pass
+        peaks.append(meter.peak)
+    del BIG["data"]
+    assert 1 << 12 <= peaks[0] < 1 << 13
+    assert peaks[1] == 0

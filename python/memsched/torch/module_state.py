@@ -24,13 +24,19 @@ def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def unchanged(model: nn.Module, *, tensors: bool = True) -> Iterator[None]:
     """Gives modules their attributes back: some keep tensors, tables or lists of weights that a forward replaces.
 
     What containers, generators and tensors among the attributes hold is put back, too; but not that of parameters and
     buffers. So are containers among the globals beside the forwards, where some keep their tables.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    tensors : bool
+        Tensors among the attributes may be written to; they are copied. Those among globals are taken not to be.
     """
-    held = _Held(model)
+    held = _Held(model, tensors)
     try:
         yield
     finally:
@@ -63,29 +69,30 @@ _MOST = 10_000  # elements of a container that is noted: more are data
 class _Held:
     """What the attributes of modules hold."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, tensors: bool) -> None:
         self._containers: dict[int, tuple[Any, Any]] = {}
         self._tensors: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
         self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
         self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         for module in model.modules():
-            self._note(vars(module))
+            self._note(vars(module), tensors)
         for names in {id(names): names for names in map(_globals_of, model.modules())}.values():
             for value in list(names.values()):
                 if type(value) in _CONTAINERS and len(value) <= _MOST:
-                    self._note(value)
+                    self._note(value, False)
 
-    def _note(self, value: Any) -> None:
+    def _note(self, value: Any, tensors: bool) -> None:
         if isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif isinstance(value, torch.Tensor):
-            if id(value) not in self._own and id(value) not in self._tensors and not isinstance(value, FakeTensor):
+            known = id(value) in self._own or id(value) in self._tensors
+            if tensors and not known and not isinstance(value, FakeTensor):
                 self._tensors[id(value)] = value, value._version, value.detach().clone()
         elif type(value) in (*_CONTAINERS, tuple) and id(value) not in self._containers:
             if not isinstance(value, tuple):
                 self._containers[id(value)] = value, dict(value) if isinstance(value, dict) else list(value)
             for inner in list(value.values() if isinstance(value, dict) else value):
-                self._note(inner)
+                self._note(inner, tensors)
 
     def put_back(self) -> None:
         for container, content in self._containers.values():

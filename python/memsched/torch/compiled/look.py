@@ -98,7 +98,7 @@ def look(
         raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
     mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    with unchanged(model):
+    with unchanged(model, tensors=False):
         return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
