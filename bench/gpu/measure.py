@@ -19,11 +19,12 @@ from bench.gpu.models import PRECISIONS, Task, make
 
 import memsched as ms
 import memsched.torch
-from memsched.errors import InfeasibleError
+from memsched.errors import InfeasibleError, LimitError
 from memsched.torch.compiled.unit import counted
 from memsched.torch.meter import Meter
 
 WARM_UP = 2
+HALVINGS = 6
 
 
 def measure(point: Row) -> Row:
@@ -93,7 +94,7 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
     return {
         "operations": len(graph.ops),
         "planning_seconds": seconds,
-        "min_memory": ms.min_memory(graph, "selective"),
+        "min_memory": _least(plan, point["search"]),
         "predicted_peak": ms.peak_memory(graph),
         "predicted_seconds": sum(op["choices"][0]["time"] for op in graph.ops),
         "link": plan.result.device.d2h,
@@ -101,6 +102,18 @@ def _profile(point: Row, task: Task, device: torch.device) -> Row:
         "resident": plan.resident.parts(),
         **({"context": context_bytes(device)} if device.type == "cuda" else {}),
     }
+
+
+def _least(plan: memsched.torch.TorchPlan, search: float) -> int:
+    """About the smallest budget for which there is a plan."""
+    least, enough = ms.min_memory(plan.graph), ms.peak_memory(plan.graph)
+    for _ in range(HALVINGS):
+        middle = (least + enough) // 2
+        try:
+            enough = plan.at(middle, time_limit=search).result.schedule.budget
+        except (InfeasibleError, LimitError):
+            least = middle
+    return enough
 
 
 def _verify(point: Row, task: Task, device: torch.device) -> Row:
