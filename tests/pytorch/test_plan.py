@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pytorch.compiled_models import CASES
 
 V100 = "v100:pcie3"  # times of a model: the plans are the same on any machine
 CPU = torch.device("cpu")
+LOOKED_AT = ("straight_through", "several_results", "unet")
 
 
 def blocks(number: int = 8, width: int = 32) -> nn.Sequential:
@@ -82,7 +84,7 @@ def test_every_planner_is_proven_on_the_model(model: nn.Sequential, x: torch.Ten
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("straight_through", "several_results", "unet") else pytest.mark.slow)
+        pytest.param(name, marks=() if name in LOOKED_AT else pytest.mark.slow)
         for name in CASES
     ],
 )
@@ -99,8 +101,10 @@ def test_a_look_sees_what_training_shows(name: str) -> None:
             plan = ms.torch.plan(model, args, kwargs, budget=budget, device=V100)
         except InfeasibleError:
             continue
-        except CaptureError as error:
-            pytest.skip(str(error))
+        except CaptureError as error:  # refused by name, and never where the quick cases run
+            assert re.search("looks at values|captures nothing|can be planned", str(error))
+            assert name not in LOOKED_AT
+            return
         break
     assert plan is not None
     verified = plan.verify(model, args, kwargs)
