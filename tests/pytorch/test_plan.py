@@ -83,10 +83,7 @@ def test_every_planner_is_proven_on_the_model(model: nn.Sequential, x: torch.Ten
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in LOOKED_AT else pytest.mark.slow)
-        for name in CASES
-    ],
+    [pytest.param(name, marks=() if name in LOOKED_AT else pytest.mark.slow) for name in CASES],
 )
 def test_a_look_sees_what_training_shows(name: str) -> None:
     """The plan that was looked at runs, gives the bits of plain PyTorch, and its peak is right."""
@@ -101,9 +98,9 @@ def test_a_look_sees_what_training_shows(name: str) -> None:
             plan = ms.torch.plan(model, args, kwargs, budget=budget, device=V100)
         except InfeasibleError:
             continue
-        except CaptureError as error:  # refused by name, and never where the quick cases run
-            assert re.search("looks at values|captures nothing|can be planned", str(error))
-            assert name not in LOOKED_AT
+        except CaptureError as error:  # by name, and never a quick case
+            if name in LOOKED_AT or not re.search("looks at values|captures nothing|can be planned", str(error)):
+                raise
             return
         break
     assert plan is not None
