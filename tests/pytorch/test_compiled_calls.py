@@ -149,3 +149,30 @@ def test_releases_of_pytorch_that_nobody_tried_are_refused_by_name() -> None:
     for unknown in ("2.11.0", "2.15.0", "2.2.0", "3.0.0a0"):
         with pytest.raises(MemschedError, match=f"here is {unknown}"):
             check_release(unknown)
+
+
+def detached_part(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    made = (x @ w).sin()
+    part = made[:, 1:3]
+    return part.detach(), part[0]
+
+
+def views_of_detached(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    made = (x @ w).sin()
+    part = made[:, 1:3].detach()
+    return part, part[0], part.t().t(), made[0]
+
+
+def detached_whole(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    made = (x @ w).sin()
+    whole = made.t().t().detach().view(4, 8)
+    return whole, whole[0], made
+
+
+@pytest.mark.parametrize("step", [detached_part, views_of_detached, detached_whole])
+def test_detached_results_stay_detached(step: Any) -> None:
+    x, w = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)
+    expected = [one.requires_grad for one in step(x, w)]
+    found = torch.compile(step, backend="memsched", options={"budget": "100%"})(x, w)
+    assert [one.requires_grad for one in found] == expected
+    found[0].mul_(0.9)  # as states that are carried on

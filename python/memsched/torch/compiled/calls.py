@@ -80,9 +80,11 @@ def bound(node: fx.Node) -> Callable[..., Any]:
 
 def cheapen(graph: fx.Graph) -> None:
     """Rewrite the calls of a graph that is about to become code."""
+    results = _results(graph)
     for node in list(graph.nodes):
         if node.op == "call_function":
-            same = _same(node)
+            # A view of what needs a gradient needs one, too: results stay detached.
+            same = None if node.target is _aten.detach.default and node in results else _same(node)
             if same is not None:
                 _replace(node, same)
             elif node.target is _aten.view.default and _is_inner_view(node.args[0]):
@@ -93,6 +95,25 @@ def cheapen(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op == "call_function":
             _bind(node)
+
+
+def _results(graph: fx.Graph) -> set[fx.Node]:
+    """What a graph returns, and what its results are views of."""
+    (output,) = graph.find_nodes(op="output")
+    found: set[fx.Node] = set()
+    open_ends = list(output.all_input_nodes)
+    while open_ends:
+        node = open_ends.pop()
+        if node not in found:
+            found.add(node)
+            open_ends += node.all_input_nodes if _may_be_view(node) else []
+    return found
+
+
+def _may_be_view(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    return any(value.alias_info is not None for value in node.target._schema.returns)
 
 
 def _same(node: fx.Node) -> fx.Node | None:
