@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -110,6 +111,42 @@ def test_what_fits_exactly_is_not_cut_off() -> None:
         for k, (reads, writes, scratch) in enumerate(reads_writes)
     ]
     assert recompute_ilp(turns_of(ms.Graph(tensors, ops), timed=True), 10**9).bound == pytest.approx(5)
+
+
+def one_op(name: str, reads: list[str], writes: list[str], *choices: tuple[float, int]) -> dict[str, Any]:
+    algorithms = [{"alg": f"a{k}", "time": time, "workspace": space} for k, (time, space) in enumerate(choices)]
+    return {"name": name, "phase": "fwd", "reads": reads, "writes": writes, "choices": algorithms}
+
+
+def tensor(name: str, size: int, role: str = "activation") -> dict[str, Any]:
+    return {"name": name, "size": size, "role": role}
+
+
+@pytest.mark.parametrize("large", [10**6, 10**8, 2_000_000_014, 2**34 + 2])
+def test_a_byte_beside_gigabytes_refuses_nothing(large: int) -> None:
+    """HiGHS once cut off all runs."""
+    ops = [one_op("A", [], ["p"], (1.0, 0)), one_op("B", ["p"], ["q"], (1.0, 0), (0.0, 1))]
+    ops += [one_op("C", [], [], (1.0, large // 2 + 7)), one_op("D", ["q"], [], (1.0, 0))]
+    graph = ms.Graph([tensor("p", 1), tensor("q", large)], ops)
+    result = ms.checkmate(graph, large + large // 2)
+    assert result.makespan == 3.0
+    assert result.params["class_optimal"]
+
+
+def test_a_workspace_of_a_few_bytes_beside_terabytes_proves_nothing_false() -> None:
+    tensors = [tensor("x", 43000000000, "input"), tensor("p", 87182514852), tensor("q", 348730059402)]
+    tensors += [tensor("r", 392321316827), tensor("s", 392321316825)]
+    ops = [one_op("A", ["x"], ["p", "q"], (1.0, 0)), one_op("B", [], ["r"], (1.0, 0))]
+    ops += [one_op("C", ["p", "r"], ["s"], (1.0, 0), (0.0, 7)), one_op("D", ["q"], [], (1.0, 0))]
+    assert ms.checkmate(ms.Graph(tensors, ops, resident=3), 1220555207908).makespan == 4.0
+
+
+@pytest.mark.parametrize("large", [7340034, 83 * 10**6 + 1, 2**40 + 1])
+def test_the_least_memory_is_exact_beside_megabytes(large: int) -> None:
+    tensors = [tensor("x", large, "input"), tensor("p", 2), tensor("q", 1), tensor("r", 2)]
+    ops = [one_op("A", ["x"], ["p"], (1.0, 0)), one_op("B", ["x"], ["q", "r"], (1.0, 1))]
+    ops += [one_op("C", ["p", "q"], [], (1.0, 10)), one_op("D", ["r"], [], (1.0, 0))]
+    assert ms.min_memory(ms.Graph(tensors, ops), "checkmate") == large + 5
 
 
 @pytest.mark.parametrize(("large", "small"), [(2**43 + 3, 1), (2**43 + 3, 3), (2**46 + 1, 9)])

@@ -147,6 +147,18 @@ def test_checkmate_keeps_its_limit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+def test_checkmate_refuses_a_large_graph_in_linear_time() -> None:
+    pytest.importorskip("highspy")
+    layers = 25_000
+    graph = ms.to_graph(ms.Chain([1.0] * layers, [1.0] * layers, [4] * (layers + 1), [4] * (layers + 1)))
+    began = time.process_time()
+    with pytest.raises(ms.LimitError, match="variables"):
+        ms.checkmate(graph, ms.peak_memory(graph) // 2, time_limit=0.05)
+    assert time.process_time() - began < 6.0  # to read it; 24 s in quadratic time
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 @pytest.mark.parametrize("limit", [0.3, 0.5, 1.0, 2.0])
 def test_checkmate_keeps_its_limit_where_rules_simplify_much(limit: float) -> None:
     """HiGHS compared rows for seconds and did not look at the clock: 2.3 seconds of 1.0."""

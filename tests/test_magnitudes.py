@@ -276,3 +276,11 @@ def test_a_sweep_keeps_a_plan_whose_gap_is_beyond_the_largest_double() -> None:
     assert row["makespan"] / row["lower_bound"] == inf
     assert row["gap"] == np.finfo(float).max
     assert not row["optimal"]
+
+
+def test_bounds_of_the_smallest_doubles_refuse_no_plan() -> None:
+    unit = 5e-324
+    forward, backward = ([times * unit for times in column] for column in ((4, 3, 0, 2), (3, 0, 1, 2)))
+    chain = ms.Chain(forward, backward, [5, 5, 5, 0, 4], [0, 6, 2, 4, 5])
+    result = ms.selective(chain, 23, 0, moves=0)
+    assert ms.validate(result).lower_bound <= result.makespan == 18 * unit

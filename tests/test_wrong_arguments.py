@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ RIGHT: dict[str, Any] = {
 WRONG: list[Any] = [
     *(RESULT, RESULT.timeline, CHAIN, BUFFERS[0], object(), float, lambda *given: 1),
     *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
-    *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2])),
+    *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2]), np.array(3)),
 ]
 
 
@@ -58,7 +59,7 @@ def functions() -> list[str]:
             except (TypeError, ValueError):
                 continue
             found.append(name)
-    return found
+    return [*found, *(f"profiles.{name}" for name in ms.profiles.__all__)]
 
 
 def arguments(call: Callable[..., Any], path: Path) -> dict[str, Any]:
@@ -66,6 +67,10 @@ def arguments(call: Callable[..., Any], path: Path) -> dict[str, Any]:
     parameters = inspect.signature(call).parameters
     needed = {name for name, one in parameters.items() if one.default is one.empty}
     useful = {"beta", "points", "time_limit", *(["M"] if "beta" in parameters else [])} & set(parameters)
+    if call in [getattr(ms.profiles, name) for name in ms.profiles.__all__]:
+        network = "alexnet" if call is ms.profiles.analytic else "resnet18-224-b32"
+        known = {"name": network, "network": network, "n": 3, "seed": 1, "batch": 2}
+        return {name: known[name] for name in needed}
     if call is ms.plan_again:
         ms.sweep(CHAIN, ["greedy"], memory=[30], beta=[8.0], store=path)
     own = {"path": path, "key": RIGHT["rows"][0]["key"], "memory": [30], "beta": [8.0], "planners": ["greedy"]}
@@ -77,7 +82,7 @@ def arguments(call: Callable[..., Any], path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", functions())
 def test_wrong_arguments_end_in_an_error_of_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # "x" is a path
-    call = getattr(ms, name)
+    call = attrgetter(name)(ms)
     right = arguments(call, tmp_path / "file")
     for parameter, one in inspect.signature(call).parameters.items():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):

@@ -85,7 +85,7 @@ def provenance(name: str) -> dict[str, Any]:
 
 
 def _check_name(name: str, known: tuple[str, ...]) -> None:
-    if name in known:
+    if checks.kind("name", name, str) in known:
         return
     if name in graph_names():
         raise InvalidInputError(f"{name!r} ships as a graph alone, without a chain; load_graph loads it")
@@ -94,7 +94,6 @@ def _check_name(name: str, known: tuple[str, ...]) -> None:
     raise InvalidInputError(f"no profile is named {name!r}{hint}")
 
 
-@lru_cache(maxsize=128)
 def load(name: str) -> Chain:
     """A shipped profile. Bytes are exact; times are a roofline model, see docs/profiles.md and `chain.provenance`.
 
@@ -109,10 +108,14 @@ def load(name: str) -> Chain:
     >>> ms.profiles.load("resnet18-224-b32").n
     13
     """
+    return _load(checks.kind("name", name, str))
+
+
+@lru_cache(maxsize=128)
+def _load(name: str) -> Chain:
     return Chain.from_json(document(name))
 
 
-@lru_cache(maxsize=8)
 def load_graph(name: str) -> Graph:
     """A shipped training step as a graph: forward, loss, backward and optimiser.
 
@@ -136,6 +139,11 @@ def load_graph(name: str) -> Graph:
     >>> len(graph.ops), graph.ops[-2]["kind"], graph.resident
     (152, 'optimizer', 93554656)
     """
+    return _load_graph(checks.kind("name", name, str))
+
+
+@lru_cache(maxsize=8)
+def _load_graph(name: str) -> Graph:
     _check_name(name, graph_names())
     packed = _packed_graphs(name)
     numbers = packed["graphs"][name]
@@ -193,7 +201,9 @@ def homogeneous(n: int, *, time: float = 1.0, activation: int = 1, overhead: int
     [2.0, 2.0, 2.0]
     """
     n = checks.count("n", n, 1, 10_000_000)
-    sizes = [activation] * (n + 1)
+    time = checks.non_negative("time", time, "seconds")
+    sizes = [checks.size("activation", activation, 0)] * (n + 1)
+    overhead = checks.size("overhead", overhead, 0)
     return Chain(
         [time] * n,
         [2 * time] * n,
@@ -224,7 +234,8 @@ def random(n: int, seed: int, *, tape: bool = True, scale: int = 1 << 20) -> Cha
     >>> ms.profiles.random(5, seed=1) == ms.profiles.random(5, seed=1)
     True
     """
-    n = checks.count("n", n, 1, 10_000_000)
+    n, scale = checks.count("n", n, 1, 10_000_000), checks.size("scale", scale, 0)
+    tape = checks.flag("tape", tape)
     generator = np.random.default_rng(checks.count("seed", seed, 0, 2**63 - 1))
     forward = generator.lognormal(-6.0, 1.0, n)
     activation = np.ceil(scale * generator.lognormal(0.0, 1.0, n + 1)).astype(np.int64)

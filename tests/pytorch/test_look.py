@@ -288,3 +288,35 @@ def test_tensors_of_others_are_not_copied() -> None:
     del BIG["data"]
     assert 1 << 12 <= peaks[0] < 1 << 13
     assert peaks[1] == 0
+
+
+def test_the_loss_of_a_data_class_is_counted() -> None:
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        again: torch.Tensor
+
+    class Model(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            logits = super().forward(x).tanh()
+            return Output(logits, logits)
+
+    model, x = Model(8, 8), torch.randn(64, 8)
+    without = mt.plan(model, (x,), budget="100%")
+    with_loss = mt.plan(
+        model, (x,), budget="100%", loss=lambda one: (one.logits * one.again).exp().log().exp().exp().exp().sum()
+    )
+    assert with_loss.peak_memory > without.peak_memory + 64 * 8 * 4
+
+
+def test_tensors_in_objects_are_not_seen_and_that_is_said() -> None:
+    class Output:
+        def __init__(self, logits: torch.Tensor) -> None:
+            self.logits = logits
+
+    class Model(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return Output(super().forward(x).tanh())
+
+    with pytest.raises(InvalidInputError, match="in tuples, lists, dicts and data classes"):
+        mt.plan(Model(8, 8), (torch.randn(4, 8),), budget="100%")

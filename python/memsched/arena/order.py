@@ -145,7 +145,7 @@ def order(
 
 def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
     """1 for the tensors that stay until the end, else 0; InvalidInputError if a name is not a tensor."""
-    if isinstance(keep, str) or not isinstance(keep, Iterable):
+    if not checks.is_list(keep):
         raise InvalidInputError(f"keep is {keep!r}; it must be a list of names of tensors")
     number = {name: k for k, name in enumerate(_core.tensor_names(graph))}
     flags = [0] * len(number)

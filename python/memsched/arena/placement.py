@@ -98,7 +98,7 @@ class Placement:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "buffers", _checked(self.buffers))
-        if not isinstance(self.offsets, Iterable):
+        if not checks.is_list(self.offsets):
             raise InvalidInputError(f"offsets is {checks.shown(self.offsets)}; it must be a list of bytes")
         put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
         if len(self.offsets) != len(self.buffers):
@@ -202,7 +202,7 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
 
 
 def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    if isinstance(buffers, str | dict) or not isinstance(buffers, Iterable):
+    if not checks.is_list(buffers):
         raise InvalidInputError(f"buffers is {buffers!r}; it must be a list of Buffer")
     found = tuple(buffers)
     for k, buffer in enumerate(found):

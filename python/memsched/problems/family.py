@@ -131,10 +131,12 @@ class GraphFamily:
         return hash((self.name, self.batch))
 
     def __reduce__(self) -> Any:
-        return GraphFamily.from_json, (self.to_json(self._graphs),)
+        return GraphFamily.from_json, (self.to_json(list(self._graphs)),)
 
     def to_json(self, batches: Iterable[int] = ()) -> Document:
         """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""
+        if not checks.is_list(batches):
+            raise InvalidInputError(f"batches is {checks.shown(batches)}; it must be a list of batch sizes")
         known = sorted({self.batch, *([1] if self._has(1) else []), *batches}, reverse=True)
         graphs = [self.at(batch).to_json() for batch in known]
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError
@@ -39,6 +41,8 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     """The graph that plans of the problem are simulated on: a chain's cut as `chunk` says, a family's at full batch."""
     if isinstance(problem, GraphFamily):
         problem = problem.graph
+    if isinstance(chunk, np.ndarray):
+        raise InvalidInputError(f"chunk is {chunk!r}; it must be a whole number of bytes, at most 2^53")
     if isinstance(problem, Chain):
         known = chunk is None or isinstance(chunk, int | str)
         return _chain_graph(problem, chunk) if known else _core.to_graph(problem, chunk)  # which refuses what is not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -81,7 +81,7 @@ def compare(
     device = make_device(M, beta, device)
     _check_common(problem, chunk, time_limit)
     checks.progress(progress)
-    if planners is not None and (isinstance(planners, str) or not isinstance(planners, Iterable)):
+    if planners is not None and not checks.is_list(planners):
         raise InvalidInputError(f"planners is {checks.shown(planners)}; give a list of names")
     names = planners_of(problem) if planners is None else list(planners)
     entries = {name: planner_named(name) for name in names}

@@ -192,7 +192,7 @@ def _memories(
 ) -> list[int]:
     """In increasing order, without repeats."""
     if memory is not None:
-        if not isinstance(memory, Sequence | np.ndarray) or isinstance(memory, str) or not len(memory):
+        if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             raise InvalidInputError(f"memory is {memory!r}; give a list of bytes, not empty")
         return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
     low, high = least_on(chain, planner, link, chunk), peak_memory(chain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -62,6 +62,11 @@ def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: i
     if not 0 < len(listed) <= most:
         raise InvalidInputError(f"{name} are {len(listed)}; give 1 to {most}")
     return listed
+
+
+def is_list(value: object) -> bool:
+    """Whether a value has elements to go through: no text, no document, and no array without dimensions."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) and getattr(value, "ndim", 1) != 0
 
 
 def count(name: str, value: object, least: int, most: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,3 +31,25 @@ def leaves_of(value: Any) -> list[Any]:
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """The tensors among them."""
     return [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)]
+
+
+def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of a nest with other tensors in it.
+
+    Examples
+    --------
+    >>> with_tensors({"a": torch.ones(2), "b": 1}, torch.neg)
+    {'a': tensor([-1., -1.]), 'b': 1}
+    """
+
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return change(leaf)
+        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+            return leaf
+        made = copy.copy(leaf)
+        for one in dataclasses.fields(leaf):
+            object.__setattr__(made, one.name, with_tensors(getattr(leaf, one.name), change))
+        return made
+
+    return pytree.tree_map(changed, value)

@@ -47,7 +47,8 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
     memsched.errors.ScheduleError: buffers[0] and buffers[1] share bytes at 2 while both are alive, from 1.
     """
     for name, value in (("buffers", buffers), ("offsets", offsets)):
-        if not hasattr(value, "__len__") or not hasattr(value, "__getitem__") or isinstance(value, (str, bytes, dict)):
+        listed = hasattr(value, "__len__") and hasattr(value, "__getitem__") and getattr(value, "ndim", 1) != 0
+        if not listed or isinstance(value, (str, bytes, dict)):
             raise InvalidInputError(f"{name} is a {type(value).__name__}; it must be a list")
     for k, one in enumerate(buffers):
         if not hasattr(one, "alignment"):

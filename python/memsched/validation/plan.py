@@ -23,6 +23,7 @@ from memsched.validation.replay import Json, Replay, is_natural
 from memsched.validation.result import ROUNDING, Stay, check_result
 
 _PLAN_KEYS = {"format", "planner", "graph", "chunk", "rounds", "budget", "memory", "steps"}
+_TINY = 1e-300  # seconds; much smaller ones have too few digits for bounds to be rounded by a share of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +164,13 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     if schedule is None and device is None and hasattr(problem, "schedule"):
         result = problem
         problem, schedule, device = result.problem, result.schedule, result.device
-    for name, value, mark in (("problem", problem, ""), ("schedule", schedule, "chunk"), ("device", device, "")):
-        if not (hasattr(value, "to_json") or hasattr(value, "at")) or (mark and not hasattr(value, mark)):
+    marks = {"problem": ("ops", "at", "forward_time"), "schedule": ("chunk",), "device": ("to_json",)}
+    for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
+        if not any(hasattr(value, mark) for mark in marks[name]):
             raise InvalidInputError(f"{name} is {value!r}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
+    if "d2h" not in machine:
+        raise InvalidInputError(f"device is {device!r}; it must be a Device")
     graphs: dict[int, Json] = {}  # a family has one per batch
     if hasattr(problem, "at"):
         rounds = [(batch, times) for batch, times in plan["rounds"]]
@@ -207,7 +211,7 @@ def _derived(
         found = math.fsum(often[batch] * bound_of_once(graph, device) for batch, graph in graphs.items())
         return min(found, report.makespan)
     found = math.fsum(often[batch] * bound_of_every_plan(graph, device, enough) for batch, graph in graphs.items())
-    if found > report.makespan * (1 + ROUNDING):
+    if found > report.makespan * (1 + ROUNDING) + _TINY:
         raise ScheduleError(f"The plan takes {report.makespan}, below its own lower bound {found}; please report this.")
     return min(found, report.makespan)
 

@@ -58,7 +58,7 @@ def place_ilp(
     Raises
     ------
     InfeasibleError
-        It needs more than the capacity. min_memory is the height found; it is the least one unless time ran out.
+        It needs more than the capacity. min_memory is the height found, which is the least one if the message says so.
     InvalidInputError
         Fixed buffers overlap or are not aligned.
     """
@@ -75,8 +75,12 @@ def place_ilp(
     bound = max(load(alive) if preplace else bound, idle)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
-        proof = "no placement ends below" if top == bound else f"time ran out; no placement ends below {bound} bytes:"
-        raise InfeasibleError(f"the buffers need {top} bytes and the capacity is {capacity}; {proof} that", top)
+        need = f"{top} bytes and the capacity is {capacity}"
+        if top > bound:
+            raise InfeasibleError(
+                f"the placement found needs {need}; only below {bound} it is proven that none ends", top
+            )
+        raise InfeasibleError(f"the buffers need {need}; no placement ends below that", top)
     return offsets, bound, top == bound
 
 

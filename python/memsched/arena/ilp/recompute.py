@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memsched.arena.ilp.model import SLACK, Model, Outcome, Scale, Terms, TimeUpError, load
+from memsched.arena.ilp.model import Model, Outcome, Terms, TimeUpError, load
 from memsched.arena.ilp.turns import INPUT, Runs, Turns, Way
 
 MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and HiGHS takes about a minute
 _SECONDS = 1e4  # the plain run as HiGHS sees it
 _GAP = 1e-4  # of that: bounds that are closer are the same
-_CLOSE = 1e-6  # of LARGEST, the same
+_WHOLE = 1e-4  # that HiGHS's bound on a whole number may be above it
+_LEVELS = 2**14  # that bytes are rounded down to: beside a factor of 10^9 times another one HiGHS has cut off what fits
 _SLOW_RULES = 1 << 13 | 1 << 15 | 1 << 16  # parallel rows and columns, probing, enumeration: seconds without the clock
 
 
@@ -58,18 +59,20 @@ def least_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) 
     least = max(turns.start, turns.need)
     if least >= most:
         return RecomputeSolution(runs=None, bound=most)
-    scale, need = _scale(turns, most), turns.need - turns.always
+    need, high = turns.need - turns.always, most - turns.always - 1
+    scratch = [way.scratch for ways in turns.ways for way in ways]
+    level = _level([*(item.size for item in turns.items), *scratch], high)
     model = Model(until)
     try:
-        high = (most - turns.always - 1) // scale.unit * scale.unit
-        top = model.variable(scale.down(need), scale.down(high), cost=1.0, integer=scale.whole)
+        top = model.variable(need // level, high // level, cost=1.0, integer=True)
         program = _Program(model, turns, lambda way: 0.0)
-        program.limit_by(top, need, scale)
-        outcome = model.solve(time_limit=_share(until), gap=0.9 if scale.whole else _CLOSE, rules_off=_SLOW_RULES)
+        program.limit_by(top, need, level)
+        outcome = model.solve(time_limit=_share(until), gap=0.9, rules_off=_SLOW_RULES)
     except TimeUpError:
         return RecomputeSolution(runs=None, bound=least, variables=len(model.lower))
-    reached = scale.down(most - turns.always) if outcome.infeasible else outcome.bound
-    bound = max(least, min(most, scale.bound(reached) + turns.always))
+    bound = most if outcome.infeasible else least
+    if math.isfinite(outcome.bound):
+        bound = max(least, min(most, math.ceil(outcome.bound - _WHOLE) * level + turns.always))
     return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
 
 
@@ -86,8 +89,8 @@ def less_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -
 def _fitting(program: _Program, memory: int, until: float | None) -> tuple[Runs | None, Outcome]:
     """The best runs in so many bytes, resident included, to the byte, and what HiGHS says of all that fit.
 
-    HiGHS cannot tell sums of terabytes apart by a byte. So its rows are looser than its tolerances: they admit all that
-    fits. What does not fit, whole numbers tell, and one more row excludes what is too much together.
+    HiGHS cannot tell sums of terabytes apart by a byte. So its rows have bytes rounded down to levels: they admit all
+    that fits. What does not fit, whole numbers tell, and one more row excludes what is too much together.
     """
     room = memory - program.turns.always
     program.limit(room)
@@ -154,10 +157,9 @@ class _Program:
                 terms.append(term)
 
     def limit(self, room: int) -> None:
-        """What is held is at most `room` bytes, and as little more as HiGHS takes for nothing.
+        """What is held is at most `room` bytes, all rounded down to levels.
 
-        Of what is 0 or 1, no factor need be above what all together are too much by. That makes the rows exact: beside
-        a factor of 10^9 times another one HiGHS has cut off what fits. And half of a unit more admits nothing.
+        Of what is 0 or 1, no factor need be above what all together are too much by.
         """
         for held in self.held:
             row: dict[int, int] = {}
@@ -167,9 +169,9 @@ class _Program:
             if excess > 0:
                 row = {variable: min(size, excess) for variable, size in row.items()}
                 most = sum(row.values()) - excess
-                scale = Scale.of(list(row.values()), max(most, excess))
-                high = scale.down(most // scale.unit * scale.unit) + max(scale.down(scale.unit) / 2, SLACK)
-                self.model.row(-math.inf, high, [(variable, scale.down(size)) for variable, size in row.items()])
+                level = _level(list(row.values()), max(most, excess))
+                terms = [(variable, float(size // level)) for variable, size in row.items() if size >= level]
+                self.model.row(-math.inf, most // level + 0.5, terms)
 
     def exclude(self, outcome: Outcome, room: int) -> bool:
         """Forbid what the outcome holds at once in more than `room` bytes; whether there was such."""
@@ -188,13 +190,12 @@ class _Program:
                 self.model.row(-math.inf, len(row) - 1, [(variable, 1.0) for variable in row])
         return len(self.model.rows) > rows
 
-    def limit_by(self, top: int, least: int, scale: Scale) -> None:
-        """What is held is at most a variable, which is at least so many bytes."""
+    def limit_by(self, top: int, least: int, level: int) -> None:
+        """What is held is at most a variable, in levels; that is at least so many bytes."""
         for held in self.held:
             if sum(size for _, size in held) > least:
-                self.model.row(
-                    -math.inf, 0.0, [*((variable, scale.down(size)) for variable, size in held), (top, -1.0)]
-                )
+                terms = [(variable, float(size // level)) for variable, size in held if size >= level]
+                self.model.row(-math.inf, 0.5, [*terms, (top, -1.0)])
 
     def runs(self, outcome: Outcome) -> Runs | None:
         """What runs."""
@@ -213,6 +214,7 @@ def _share(until: float | None) -> float | None:
     return None if until is None else 0.9 * max(until - time.monotonic(), 0.0)
 
 
-def _scale(turns: Turns, most: int) -> Scale:
-    scratch = [way.scratch for ways in turns.ways for way in ways]
-    return Scale.of([*(item.size for item in turns.items), *scratch], most - turns.always)
+def _level(sizes: list[int], most: int) -> int:
+    """Bytes of a level: what all sizes are multiples of, or more where `most` bytes would be too many levels."""
+    unit = max(math.gcd(*sizes), 1)
+    return unit if most <= unit * _LEVELS else -(-most // _LEVELS)

@@ -132,7 +132,8 @@ def turns_of(graph: Graph, *, timed: bool) -> Turns:
         for (source, _, users), names in alike.items()
     ]
     number = {name: k for k, names in enumerate(alike.values()) for name in names}
-    ways = [_ways(op, size, number, [item.size for item in items], timed) for op in ops]
+    sizes = [item.size for item in items]
+    ways = [_ways(op, size, number, sizes, timed) for op in ops]
     always = int(graph.resident) + sum(size[name] for name in weights)
     given = [name for name in size if name not in writer and name not in weights]
     touched: list[set[int]] = [set() for _ in ops]

@@ -8,6 +8,7 @@ from memsched.problems.analytic.builder import Builder
 from memsched.problems.analytic.kernels import gpu_named
 from memsched.problems.analytic.networks import CLIPS, NETWORKS
 from memsched.problems.family import GraphFamily
+from memsched.support import checks
 
 _LEAST = 16  # frames and pixels; at least one is left after five halvings
 
@@ -42,9 +43,7 @@ def analytic(network: str, batch: int, gpu: str = "v100", *, clip: tuple[int, in
     (58, 64)
     """
     machine = gpu_named(gpu)
-    if network not in NETWORKS:
-        raise InvalidInputError(f"network is {network!r}; it must be one of {', '.join(NETWORKS)}")
-
+    network = checks.choice("network", network, NETWORKS)
     sides = _sides(network, clip)
     name = "-".join([network, *map(str, sides)])
 
@@ -62,7 +61,11 @@ def _sides(network: str, clip: tuple[int, int] | None) -> tuple[int, ...]:
         return (16, 112) if network in CLIPS else ()
     if network not in CLIPS:
         raise InvalidInputError(f"clip is {clip!r}, but {network} takes images; only {', '.join(CLIPS)} takes clips")
-    frames, side = clip
-    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= _LEAST for one in clip):
+    if (
+        not checks.is_list(clip)
+        or len(clip) != 2
+        or not all(isinstance(one, int) and not isinstance(one, bool) and one >= _LEAST for one in clip)
+    ):
         raise InvalidInputError(f"clip is {clip!r}; frames and side must be whole numbers >= {_LEAST}")
+    frames, side = clip
     return frames, side

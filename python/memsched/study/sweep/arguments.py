@@ -36,7 +36,7 @@ def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[P
     """One problem or several, as a list."""
     if isinstance(problems, str | Chain | Graph | GraphFamily):
         return [problems]
-    if not isinstance(problems, Iterable) or not (listed := list(islice(problems, MOST_POINTS + 1))):
+    if not checks.is_list(problems) or not (listed := list(islice(problems, MOST_POINTS + 1))):
         raise InvalidInputError(f"problems is {problems!r}; give a problem, a name or a list of them, not empty")
     return listed
 
@@ -79,19 +79,19 @@ def _speed(given: float | str, problem: Problem) -> float:
 
 def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
     """A list that is not empty."""
-    listed = [] if isinstance(given, str) or not isinstance(given, Iterable) else list(islice(given, MOST_POINTS + 1))
+    listed = list(islice(given, MOST_POINTS + 1)) if checks.is_list(given) else []
     if not listed:
         raise InvalidInputError(f"{what} is {given!r}; give a list, not empty")
     return listed
 
 
-def read_planners(given: Sequence[str] | None, problem: Problem, options: Mapping[str, Options]) -> list[str]:
+def read_planners(given: Iterable[str] | str | None, problem: Problem, options: Mapping[str, Options]) -> list[str]:
     """The planners of one problem."""
     if given is None:
         return planners_of(problem)
     if isinstance(given, str):
         given = [given]
-    if not isinstance(given, Iterable):
+    if not checks.is_list(given):
         raise InvalidInputError(f"planners is {checks.shown(given)}; give a list of names")
     listed = list(given)
     for name in listed:
@@ -167,7 +167,7 @@ def read_groups(
     shared, wanted_slots = tables
     memory = read_list("memory", memory)
     beta = None if beta is None else read_list("beta", beta)
-    if isinstance(planners, Iterable) and not isinstance(planners, str):
+    if planners is not None and checks.is_list(planners):
         planners = list(islice(planners, MOST_POINTS + 1))
     given = listed_problems(problems)
     links = 1 if beta is None else len(beta)

@@ -12,6 +12,7 @@ from torch import fx
 
 from memsched._core import Graph
 from memsched.torch.compiled.joint import Joint, Operation, tensors
+from memsched.torch.compiled.kernel_bytes import kernel_bytes
 from memsched.torch.errors import CaptureError
 
 LEAVE, RETURN, END = "leave", "return", "end"
@@ -79,6 +80,7 @@ class Sizes:
         self.values = tuple(values)
         self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
         self._joint, self._device = joint, joint.device
+        self._bytes: dict[int, int] = {}
 
     def number(self, value: Any) -> int:
         """A size, in numbers."""
@@ -93,11 +95,24 @@ class Sizes:
 
     def bytes_of(self, storage: int) -> int:
         """Of a storage on the step's device; 0 elsewhere."""
-        for one in tensors(self._joint.storages[storage].base.meta["val"]):
-            if self._joint._storage_at[one.untyped_storage()._cdata] == storage:
-                traced = self.number(one.untyped_storage().nbytes()) if one.device == self._device else 0
-                return traced * (self._joint.wider or {}).get(storage, 1)
-        return 0
+        if storage not in self._bytes:
+            self._bytes[storage] = self._bytes_of(storage)
+        return self._bytes[storage]
+
+    def _bytes_of(self, storage: int) -> int:
+        base = self._joint.storages[storage].base
+        examples = enumerate(tensors(base.meta["val"]))
+        place, one = next((k, one) for k, one in examples if self._joint.storage_at(one) == storage)
+        if one.device != self._device:
+            return 0
+        traced = self.number(one.untyped_storage().nbytes())
+        if self._joint.storages[storage].writer is None:
+            return traced
+        args = fx.map_arg(base.args, lambda node: node.meta.get("val"))
+        return max(traced, kernel_bytes(base.target, args, one, place, self._of_argument))
+
+    def _of_argument(self, one: Any) -> int:
+        return self.bytes_of(self._joint.storage_at(one)) if isinstance(one, torch.Tensor) else self.number(one)
 
 
 def name_of(joint: Joint, storage: int) -> str:

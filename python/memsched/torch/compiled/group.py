@@ -14,6 +14,7 @@ from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, held_by_caller
+from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
 from memsched.torch.compiled.unit import Unit, Version
@@ -133,15 +134,17 @@ class Group:
         known.add(enough)
         return enough
 
-    def left(self, results: Iterable[Any]) -> None:
+    def left(self, joint: Joint, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
         call = self._calls[-1]
-        if call.recorded:
-            call.results = {
-                self._identities.of(one.untyped_storage()): one.untyped_storage().nbytes()
-                for one in results
-                if isinstance(one, torch.Tensor)
-            }
+        if not call.recorded:
+            return
+        sizes = Sizes(joint, call.key[1])
+        for node, one in zip(joint.results, results, strict=False):
+            if isinstance(one, torch.Tensor) and node not in joint.copied:
+                storage = one.untyped_storage()
+                counted = max(map(sizes.bytes_of, joint.storages_of(node)))  # more than those without data show
+                call.results[self._identities.of(storage)] = max(storage.nbytes(), counted)
 
     def returned(self, serial: int) -> None:
         """The backward of a call begins."""

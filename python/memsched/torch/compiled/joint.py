@@ -75,8 +75,6 @@ class Joint:
         Where most of the bytes are.
     strides_differ : bool
         Some operation, when tried, gave tensors with other strides than traced.
-    wider : dict or None
-        Storages with larger elements than traced, and how many times as large; None until operations were tried.
     operations : list of Operation
         In the order in which they were traced, forward before backward.
     storages : list of Storage
@@ -93,7 +91,6 @@ class Joint:
     copied: set[fx.Node] = field(default_factory=set)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     strides_differ: bool = False
-    wider: dict[int, int] | None = None
     operations: list[Operation] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     folded: dict[fx.Node, list[int]] = field(default_factory=dict)
@@ -107,7 +104,11 @@ class Joint:
         """
         if node in self.folded:
             return self.folded[node]
-        return [self._storage_at[address(one)] for one in tensors(node.meta.get("val"))]
+        return [self.storage_at(one) for one in tensors(node.meta.get("val"))]
+
+    def storage_at(self, example: torch.Tensor) -> int:
+        """The storage in which the example of a value lies."""
+        return self._storage_at[address(example)]
 
     def operation_of(self, node: fx.Node) -> int | None:
         """The operation that a node is; None for views, numbers, and what is given."""

@@ -15,7 +15,6 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from memsched.errors import InvalidInputError
 from memsched.torch.compiled.as_graph import Resident, Visit
@@ -27,7 +26,7 @@ from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import unchanged
-from memsched.torch.nests import tensors_of
+from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
 
 Loss = Callable[[Any], torch.Tensor]
@@ -214,7 +213,10 @@ def _quiet() -> Iterator[list[str]]:
 def _backward(result: Any) -> None:
     differentiable = [one for one in tensors_of(result) if one.requires_grad]
     if not differentiable:
-        raise InvalidInputError("no result of the model needs a gradient; there is no training step to plan")
+        raise InvalidInputError(
+            "no result of the model needs a gradient (in tuples, lists, dicts and data classes); there is no training "
+            "step to plan"
+        )
     torch.autograd.backward(differentiable, [torch.empty_like(one) for one in differentiable])
 
 
@@ -235,16 +237,14 @@ class _Results(torch.autograd.Function):
 
 def _loss_bytes(loss: Loss, result: Any) -> int:
     """What a loss needs beside the results and their gradients."""
-    leaves, nest = pytree.tree_flatten(result)
-    places = [k for k, one in enumerate(leaves) if isinstance(one, torch.Tensor) and one.requires_grad]
+    differentiable = [one for one in tensors_of(result) if one.requires_grad]
     found: list[int] = []
-    handed = _Results.apply(torch.zeros(0, requires_grad=True), found, *(leaves[k].detach() for k in places))
-    for k, one in zip(places, handed, strict=True):
-        leaves[k] = one
-    del handed
+    handed = _Results.apply(torch.zeros(0, requires_grad=True), found, *(one.detach() for one in differentiable))
+    in_place_of = dict(zip(map(id, differentiable), handed, strict=True))
+    results = with_tensors(result, lambda one: in_place_of.get(id(one), one))
     with Meter() as meter:
         try:
-            value = loss(pytree.tree_unflatten(leaves, nest))
+            value = loss(results)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise InvalidInputError(
                 f"loss reads values of tensors ({error.func}), which are not known while its bytes are counted; "

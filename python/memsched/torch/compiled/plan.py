@@ -22,7 +22,7 @@ from memsched.support.units import format_bytes, format_seconds, parse_bandwidth
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, step_graph
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.times import find_wider, measured_seconds, modelled_seconds
+from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import default_host_memory, measure_link
 from memsched.torch.machines import Link, machine
 from memsched.torch.report import describe
@@ -262,8 +262,6 @@ class _Problem:
 
     def __init__(self, visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options) -> None:
         self._visits, self._returns, self._held, self._options = visits, returns, held, options
-        for visit in visits:
-            find_wider(visit.joint, visit.sizes)
 
     @property
     def untimed(self) -> list[list[float]]:

@@ -22,7 +22,6 @@ _CACHES = 16 * 2**20  # bytes that push what an operation reads out of a core's 
 _TOUCHED = 10e9  # bytes a second, where an operation cannot be tried alone
 
 _measured: dict[Any, tuple[float, bool]] = {}  # by operation, shapes and devices: models repeat theirs, and so do plans
-_wider: dict[Any, list[int]] = {}
 
 
 def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
@@ -39,43 +38,6 @@ def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
             found.append(seconds + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
             joint.strides_differ |= differs
     return found
-
-
-def find_wider(joint: Joint, sizes: Sizes) -> None:
-    """Note which results have larger elements than PyTorch traced: it takes some for half as wide as they are.
-
-    Such are the statistics of a normalisation on the CPU whose input is narrower than its parameters, as under
-    autocast. Operations that give several results and read different types are tried once.
-    """
-    if joint.wider is not None:
-        return
-    joint.wider = {}
-    with torch.no_grad(), torch.random.fork_rng([joint.device] if joint.device.type == "cuda" else []):
-        for op in joint.operations:
-            if len(op.writes) > 1 and not op.once and _mixes(op.node) and _can_be_tried(op.node):
-                widths = zip(joint.storages_of(op.node), _widths(op.node, sizes), strict=True)
-                joint.wider |= {storage: times for storage, times in widths if times > 1}
-
-
-def _mixes(node: fx.Node) -> bool:
-    """Whether an operation reads floating numbers of several types."""
-    read = [one for source in node.all_input_nodes for one in tensors(source.meta.get("val"))]
-    return len({one.dtype for one in read if one.dtype.is_floating_point}) > 1
-
-
-def _widths(node: fx.Node, sizes: Sizes) -> list[int]:
-    """How many times as large as traced the elements of an operation's results are."""
-    key = _key(node, sizes)
-    if key not in _wider:
-        traced = list(tensors(node.meta["val"]))
-        try:
-            args, kwargs = _arguments(node, lambda one: _filled(one, sizes), sizes)
-            found = list(tensors(bound(node)(*args, **kwargs)))
-        except Exception:  # of any kind, as values may be out of a range
-            found = traced
-        pairs = zip(traced, found if len(found) == len(traced) else traced, strict=True)
-        _wider[key] = [b.element_size() // a.element_size() for a, b in pairs]
-    return _wider[key]
 
 
 def _tried(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:

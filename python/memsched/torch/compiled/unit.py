@@ -65,7 +65,6 @@ class Unit:
         self._code: dict[str, tuple[Boxed, Boxed]] = {}
         self._general: dict[int, int] = {}
         self._plain: int | None = None
-        self._kept = [node not in self.joint.copied for node in self.joint.results]
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
@@ -99,7 +98,7 @@ class Unit:
         with _counting():
             found = self.versions[number].forward(args)
         results = len(self.joint.results)
-        self._group.left([one for one, kept in zip(found, self._kept, strict=False) if kept])
+        self._group.left(self.joint, found[:results])
         return [*found[:results], marker, *found[results:]]
 
     def backward(self, args: list[Any]) -> Sequence[Any]:

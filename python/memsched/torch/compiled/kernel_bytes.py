@@ -1,0 +1,57 @@
+"""The bytes that kernels allocate for their results where PyTorch traces fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memsched.torch.nests import tensors_of
+
+_aten = torch.ops.aten
+_COPY_OF_STORAGE = (
+    _aten.copy.default,
+    _aten.slice_scatter.default,
+    _aten.select_scatter.default,
+    _aten.diagonal_scatter.default,
+)  # they copy all the memory in which their first argument lies
+_AS_LARGE_AS_INPUT = (
+    _aten.mse_loss.default,
+    _aten.smooth_l1_loss.default,
+    _aten.soft_margin_loss.default,
+    _aten.binary_cross_entropy.default,
+    _aten.col2im.default,
+    _aten.im2col.default,
+)  # their result is written where something as large as an input was
+_ONE_MORE = (_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default)
+
+
+def kernel_bytes(target: Any, args: Any, result: torch.Tensor, place: int, bytes_of: Callable[[Any], int]) -> int:
+    """What a result of an operation takes at least; 0 where that is what PyTorch traces.
+
+    Parameters
+    ----------
+    target : callable
+    args : nest
+        Its arguments, with examples of tensors.
+    result : torch.Tensor
+        The example of the result.
+    place : int
+        Of the result among all.
+    bytes_of : callable
+        Of the memory in which an argument lies (given the example), or of a tensor by itself (given its number of
+        elements, which may be a symbol): bytes.
+    """
+    if target in _COPY_OF_STORAGE:
+        return bytes_of(args[0])
+    read = tensors_of(args)
+    if target in _AS_LARGE_AS_INPUT:
+        return max(bytes_of(one.numel()) for one in read) * result.element_size()
+    if target in _ONE_MORE and place > 0:
+        return bytes_of(result.numel() + 1) * result.element_size()
+    widths = {one.element_size() for one in read if one.dtype.is_floating_point}
+    if place > 0 and result.dtype.is_floating_point and len(widths) > 1:
+        # Statistics of a normalisation on the CPU whose input is narrower than its parameters, as under autocast.
+        return bytes_of(result.numel()) * max(widths)
+    return 0
