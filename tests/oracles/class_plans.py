@@ -124,6 +124,7 @@ class ClassPlan:
 
     def _ensure(self, names: list[str]) -> None:
         again = [name for name in names if self.classes.get(name, "keep") == "recompute" or name not in self.classes]
+        again.sort(key=lambda name: name in self.here)  # an op that runs again writes all its outputs anew
         for name in (*again, *(name for name in names if name not in again)):
             if name not in self.here:
                 if name in self.host:

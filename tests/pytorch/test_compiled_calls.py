@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.errors import MemschedError
@@ -176,3 +177,53 @@ def test_detached_results_stay_detached(step: Any) -> None:
     found = torch.compile(step, backend="memsched", options={"budget": "100%"})(x, w)
     assert [one.requires_grad for one in found] == expected
     found[0].mul_(0.9)  # as states that are carried on
+
+
+SCALARS: dict[str, Any] = {
+    "a mean of one number": lambda x, w: (x @ w).sum().mean(),
+    "views of one number": lambda x, w: (x @ w).sum().view(()).expand([]).mean(),
+    "a backward with effects": lambda x, w: torch.linalg.eigvals(x.t() @ x @ w).abs().sum(),
+}
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_gradients_of_one_number(name: str) -> None:
+    x, w = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)
+    for budget in ("100%", "0%"):
+        found = []
+        for backend, options in (("aot_eager", None), ("memsched", {"budget": budget})):
+            torch._dynamo.reset()
+            torch.compile(SCALARS[name], backend=backend, options=options)(x, w).backward()
+            found.append(w.grad)
+            w.grad = None
+        assert torch.equal(*found)
+
+
+class Added(TorchFunctionMode):
+    """Adds one to each product."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return made + 1 if func is torch.mul else made
+
+
+@pytest.mark.parametrize("product", [torch.mul, torch.Tensor.mul])
+def test_function_modes_apply_once(product: Any) -> None:
+    x, w = torch.ones(3), torch.ones(3, requires_grad=True)
+    planned = torch.compile(lambda x: product(x, w).sum(), backend="memsched", options={"budget": "100%"})
+    with Added():
+        expected, found = product(x, w).sum(), planned(x)
+        assert torch.equal(expected, found)
+        found.backward()
+    assert w.grad is not None
+    assert torch.equal(w.grad, x)
+
+
+def test_the_default_device_does_not_matter() -> None:
+    x, w = torch.ones(3), torch.ones(3, requires_grad=True)
+    planned = torch.compile(lambda x: (x * w).sum(), backend="memsched", options={"budget": "100%"})
+    with torch.device("meta"):
+        loss = planned(x)
+    loss.backward()
+    assert w.grad is not None
+    assert torch.equal(w.grad, x)

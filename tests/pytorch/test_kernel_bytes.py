@@ -146,8 +146,8 @@ def test_no_operation_of_the_catalogue_takes_more_than_counted(monkeypatch: pyte
                     try:
                         with torch.no_grad(), compare:
                             operator(given.input, *given.args, **given.kwargs)
-                    except (RuntimeError, TypeError, ValueError):
-                        continue  # not with these inputs
+                    except (RuntimeError, TypeError, ValueError, AssertionError):
+                        continue  # not with these inputs, or not on this device
     assert compare.more == []
     assert compare.checked > 100_000
 

@@ -210,3 +210,13 @@ def test_under_autocast() -> None:
         plan = mt.plan_step(model, (x,), loss, budget="50%", device=V100)
         plan.verify(x)
     assert functional.gelu(x).dtype == torch.float32
+
+
+def test_batches_that_the_model_refuses_are_no_parts() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))  # of one sample: an error
+    inputs = (torch.randn(8, 16),)
+    plan = mt.plan_step(
+        model, inputs, lambda out: out.sin().mean(), budget="100%", device="v100:pcie3", planner="modnn", rounds=True
+    )
+    assert all(batch > 1 for batch, _ in plan.result.schedule.rounds)
+    plan.verify(*inputs)

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from memsched._core import Graph
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem
@@ -303,6 +303,12 @@ class _Steps:
                 seen = self._look(_narrowed(self._args, 0, batch))
             except CaptureError as error:
                 raise CaptureError(f"at batch {batch}: {error}") from error
+            except MemschedError:
+                raise
+            except Exception as error:  # of any kind: the model's own, such as a normalisation of one sample
+                if batch == _batch(self._args):
+                    raise
+                raise InvalidInputError(f"at batch {batch} the model cannot run: {error}") from error
             gathered = sum(visit.gradient_bytes for visit in seen.visits)
             self._looks[batch] = replace(seen, resident=replace(seen.resident, gradients=gathered))
             self._timed[batch] = timed(seen.visits, seen.returns, self._looks[batch].resident, self._options)

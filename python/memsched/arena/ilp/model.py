@@ -50,11 +50,12 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """HiGHS's answer: values of the best solution, a bound (-inf: none), and whether it is infeasible."""
+    """HiGHS's answer: values of the best solution, a bound (-inf: none), if it is infeasible, and if time was up."""
 
     values: list[float] | None
     bound: float
     infeasible: bool
+    time_up: bool = False
 
 
 class TimeUpError(Exception):
@@ -117,8 +118,9 @@ class Model:
             return Outcome(values=None, bound=math.inf, infeasible=True)
         info = solver.getInfo()
         found = info.primal_solution_status == 2
+        time_up = status == highspy.HighsModelStatus.kTimeLimit
         values = [float(value) for value in solver.getSolution().col_value] if found else None
-        return Outcome(values=values, bound=float(info.mip_dual_bound), infeasible=False)
+        return Outcome(values=values, bound=float(info.mip_dual_bound), infeasible=False, time_up=time_up)
 
     def _assembled(self) -> Any:
         import numpy as np

@@ -31,6 +31,7 @@ class RecomputeSolution:
     runs: Runs | None  # None: none were found
     bound: float  # on the seconds (of `least_recompute_ilp`: bytes) of all choices of runs that fit; inf: none fits
     variables: int = 0  # of the program; 0 where none was written
+    time_up: bool = False  # before HiGHS was sure
 
 
 def recompute_ilp(turns: Turns, memory: int, *, until: float | None = None) -> RecomputeSolution:
@@ -48,9 +49,9 @@ def recompute_ilp(turns: Turns, memory: int, *, until: float | None = None) -> R
         program = _Program(model, turns, lambda way: way.seconds / unit)
         runs, outcome = _fitting(program, memory, until)
     except TimeUpError:
-        return RecomputeSolution(runs=None, bound=ideal, variables=len(model.lower))
+        return RecomputeSolution(runs=None, bound=ideal, variables=len(model.lower), time_up=True)
     bound = math.inf if outcome.infeasible else max(ideal, (outcome.bound - _GAP) * unit)
-    return RecomputeSolution(runs=runs, bound=bound, variables=len(model.lower))
+    return RecomputeSolution(runs=runs, bound=bound, variables=len(model.lower), time_up=outcome.time_up)
 
 
 def least_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -> RecomputeSolution:

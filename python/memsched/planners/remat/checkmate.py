@@ -123,15 +123,15 @@ def checkmate(
     named = {"name": "checkmate", "time_limit": limit}
     until, memory, turns = time.monotonic() + limit, device.memory, turns_of(graph, timed=True)
     plans = [_listed(graph, memory, named)] if _listed_peak(graph) <= memory else []
-    bound, variables = turns.seconds(min), 0
+    bound, variables, time_up = turns.seconds(min), 0, False
     fastest = any(_core.simulate_graph(graph, plan, device).makespan <= bound * (1 + _ROUNDING) for plan in plans)
     if not fastest and turns.variables <= MOST_VARIABLES:
         found = recompute_ilp(turns, memory, until=until)
-        bound, variables = found.bound, found.variables
+        bound, variables, time_up = found.bound, found.variables, found.time_up
         if found.runs is not None and turns.peak(found.runs) <= memory:
             plans.append(_schedule(graph, turns, turns.lean(found.runs, memory, until), memory, named))
     if not plans:
-        raise _no_plan(call, turns, bound, until)
+        raise _no_plan(call, turns, bound, time_up, until)
     results = [call.result({}, plan) for plan in plans]
     best = min(results, key=lambda result: result.makespan)
     bound = min(bound, best.makespan)
@@ -144,7 +144,7 @@ def checkmate(
     return replace(best, params=params, runtime=time.perf_counter() - call.started)
 
 
-def _no_plan(call: Call, turns: Turns, bound: float, until: float) -> MemschedError:
+def _no_plan(call: Call, turns: Turns, bound: float, time_up: bool, until: float) -> MemschedError:
     """Why there is none: it does not fit, the graph is too large, or the time was over."""
     from memsched.arena.ilp.recompute import MOST_VARIABLES
 
@@ -158,7 +158,7 @@ def _no_plan(call: Call, turns: Turns, bound: float, until: float) -> MemschedEr
             f"checkmate's program for the {len(turns.ways)} ops of '{graph.name}' has {turns.variables} variables, "
             f"and {MOST_VARIABLES} are the most; {once}, or take pooch"
         )
-    if time.monotonic() < until:
+    if not time_up:
         return LimitError(
             f"checkmate found no plan for '{graph.name}' in {memory} bytes: its sizes or times differ by more than "
             f"HiGHS can tell apart; {once}"

@@ -151,9 +151,11 @@ def _numbers(sizes: Any) -> list[int] | None:
 
 
 def _bind(node: fx.Node) -> None:
-    if node.target is _aten.view.default and not node.kwargs and isinstance(node.args[1], Sequence):
+    sizes = node.args[1] if len(node.args) == 2 and not node.kwargs else ()
+    listed = isinstance(sizes, Sequence) and len(sizes) > 0  # the methods take sizes one by one, at least one
+    if node.target is _aten.view.default and listed:
         node.op, node.target, node.args = "call_method", "view", (node.args[0], *node.args[1])
-    elif node.target is _aten.expand.default and not node.kwargs and isinstance(node.args[1], Sequence):
+    elif node.target is _aten.expand.default and listed:
         node.op, node.target, node.args = "call_method", "expand", (node.args[0], *node.args[1])
     else:
         node.target = bound(node)

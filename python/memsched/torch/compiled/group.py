@@ -118,7 +118,7 @@ class Group:
         return call.version, marker
 
     def _marker(self, version: int, serial: int) -> torch.Tensor:
-        return torch.tensor([version, serial])
+        return torch.tensor([version, serial], device="cpu")
 
     def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
         """The bytes of gradients that a plan must be for: no fewer than parameters have, and 0 only if they have none.

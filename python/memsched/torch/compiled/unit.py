@@ -95,7 +95,7 @@ class Unit:
     def forward(self, args: list[Any]) -> Sequence[Any]:
         """Run the forward of the plan that the group chooses."""
         number, marker = self._group.enter(self, args)
-        with _counting():
+        with _counting(), torch._C.DisableTorchFunction():  # what modes do was traced
             found = self.versions[number].forward(args)
         results = len(self.joint.results)
         self._group.left(self.joint, found[:results])
@@ -103,12 +103,12 @@ class Unit:
 
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
-        sizes = sum(1 for one in args if not isinstance(one, torch.Tensor))
+        sizes = next(k for k, one in enumerate(args) if isinstance(one, torch.Tensor))
         number, serial = args.pop(sizes).tolist()
         self._group.returned(serial)
         for meter in _METERS[-1:]:
             meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
-        with _counting():
+        with _counting(), torch._C.DisableTorchFunction():
             return self.versions[number].backward(args)
 
     def for_all_sizes(self, version: int) -> int:
