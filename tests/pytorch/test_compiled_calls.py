@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import _FUNCTIONS, cheapen, dropout, dropout_backward
@@ -227,3 +228,32 @@ def test_the_default_device_does_not_matter() -> None:
     loss.backward()
     assert w.grad is not None
     assert torch.equal(w.grad, x)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.last(self.norm(self.first(x)).sin() * self.steps).cos()
+
+
+@pytest.mark.parametrize("bandwidth", [0, "10GB/s"])
+def test_under_checkpoint_buffers_are_written_as_in_plain_training(bandwidth: int | str) -> None:
+    """The second forward ends as soon as all is saved, before AOTAutograd writes to them."""
+    models = []
+    for options in (None, {"budget": "100%", "bandwidth": bandwidth}):
+        torch.manual_seed(0)
+        model = Counting()
+        call = torch.compile(model, backend="memsched", options=options) if options else model
+        for _ in range(3):
+            checkpoint(call, torch.randn(8, 16), use_reentrant=False).sum().backward()
+        models.append(model)
+    plain, planned = models
+    assert plain.steps == 6
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), planned.buffers(), strict=True))
+    gradients = [[one.grad for one in model.parameters()] for model in models]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

@@ -69,6 +69,8 @@ class Joint:
         What the forward and the backward return.
     updated : set of fx.Node
         Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
+    new_values : dict of int to int
+        Which results are new values of which inputs, by their places.
     copied : set of fx.Node
         Results that are nothing but new values of such inputs: they are dropped once they are copied.
     device : torch.device
@@ -88,6 +90,7 @@ class Joint:
     results: list[Any]
     gradients: list[Any]
     updated: set[fx.Node] = field(default_factory=set)
+    new_values: dict[int, int] = field(default_factory=dict)
     copied: set[fx.Node] = field(default_factory=set)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     strides_differ: bool = False
@@ -284,6 +287,7 @@ def _find_updates(joint: Joint) -> None:
     inputs = {node.meta.get("desc"): node for node in joint.primals}
     joint.updated = {inputs[name] for name in changed if name in inputs}
     values = {node for node, name in zip(joint.results, changed, strict=False) if name is not None}
+    joint.new_values = {k: joint.primals.index(inputs[name]) for k, name in enumerate(changed) if name in inputs}
     joint.copied = values - {node for node, name in zip(joint.results, changed, strict=False) if name is None}
 
 

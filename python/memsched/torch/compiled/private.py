@@ -26,6 +26,7 @@ __all__ = [
     "compile_joint",
     "graph_inputs",
     "python_code",
+    "saving_is_hooked",
     "under_autocast",
     "unset_fake_temporarily",
 ]
@@ -138,6 +139,11 @@ def python_code(module: fx.GraphModule) -> Boxed:
     if real_recompile is not None:
         real_recompile()
     return type(module).forward.__get__(module)
+
+
+def saving_is_hooked() -> bool:
+    """Whether what autograd saves goes through hooks, as under `torch.utils.checkpoint`."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def under_autocast(module: fx.GraphModule) -> bool:

@@ -14,7 +14,7 @@ from torch import fx
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
-from memsched.torch.compiled.private import Boxed, python_code
+from memsched.torch.compiled.private import Boxed, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
 
@@ -95,10 +95,18 @@ class Unit:
     def forward(self, args: list[Any]) -> Sequence[Any]:
         """Run the forward of the plan that the group chooses."""
         number, marker = self._group.enter(self, args)
+        changed = {k: args[place] for k, place in self.joint.new_values.items()} if saving_is_hooked() else {}
         with _counting(), torch._C.DisableTorchFunction():  # what modes do was traced
             found = self.versions[number].forward(args)
         results = len(self.joint.results)
         self._group.left(self.joint, found[:results])
+        with torch.no_grad():
+            for (
+                k,
+                one,
+            ) in changed.items():  # AOTAutograd does so later, which checkpoint never reaches in its second run
+                one.copy_(found[k])
+        changed.clear()
         return [*found[:results], marker, *found[results:]]
 
     def backward(self, args: list[Any]) -> Sequence[Any]:
