@@ -98,15 +98,11 @@ class Unit:
         changed = {k: args[place] for k, place in self.joint.new_values.items()} if saving_is_hooked() else {}
         with _counting(), torch._C.DisableTorchFunction():  # what modes do was traced
             found = self.versions[number].forward(args)
+            for k, one in changed.items():
+                one.copy_(found[k])  # AOTAutograd does so later: checkpoint ends its second run before
+        changed.clear()
         results = len(self.joint.results)
         self._group.left(self.joint, found[:results])
-        with torch.no_grad():
-            for (
-                k,
-                one,
-            ) in changed.items():  # AOTAutograd does so later, which checkpoint never reaches in its second run
-                one.copy_(found[k])
-        changed.clear()
         return [*found[:results], marker, *found[results:]]
 
     def backward(self, args: list[Any]) -> Sequence[Any]:
