@@ -201,6 +201,35 @@ def test_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         ms.checkmate(plain(4), ms.peak_memory(plain(4)) - 1)
 
 
+@given(data=st.data(), timed=st.booleans())
+def test_of_the_ways_to_run_an_op_those_stay_that_no_other_one_serves(data: st.DataObject, timed: bool) -> None:
+    few = st.integers(0, 3)
+    names, tape = ["p", "q", "u"], data.draw(st.lists(st.sampled_from(["q", "u"]), unique=True))
+    tensors = [{"name": name, "size": data.draw(few), "role": "activation"} for name in names]
+    ways = [{"alg": f"{k}", "time": data.draw(few), "workspace": data.draw(few)} for k in range(data.draw(few) + 1)]
+    op = {"name": "f", "phase": "fwd", "reads": [], "writes": names, "choices": ways, "tape": tape}
+    used = data.draw(st.lists(st.sampled_from(["p", "q"]), unique=True))
+    last = {"name": "b", "phase": "bwd", "reads": used, "writes": [], "choices": ways[:1]}
+    turns = turns_of(ms.Graph(tensors, [op, last]), timed=timed)
+    size = {one["name"]: one["size"] for one in tensors}
+    every = []  # (what of `used` it writes, bytes, seconds)
+    for left in [[], tape] if tape else [[]]:
+        writes = [name for name in names if name not in left]
+        for way in ways:
+            every.append((set(writes) & set(used), way["workspace"] + sum(map(size.get, writes)), way["time"] * timed))
+
+    def serves(one: Any, other: Any) -> bool:
+        return one[0] >= other[0] and one[1] <= other[1] and one[2] <= other[2]
+
+    best: list[Any] = []
+    for one in every:
+        if not any(serves(other, one) for other in best):
+            best = [other for other in best if not serves(one, other)] + [one]
+    sizes = [item.size for item in turns.items]
+    kept = [(way.bytes(sizes), way.seconds * timed) for way in turns.ways[0]]
+    assert sorted(kept) == sorted((space, seconds) for _, space, seconds in best)
+
+
 def test_times_that_are_next_to_nothing_are_planned() -> None:
     chain = ms.Chain([5e-324, 0, 0], [0, 0, 0], [4] * 4, [4] * 4)
     assert ms.checkmate(chain, ms.peak_memory(chain)).makespan == 5e-324

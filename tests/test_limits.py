@@ -136,7 +136,7 @@ def test_checkmate_keeps_its_limit() -> None:
     pytest.importorskip("highspy")
     graph = ms.profiles.load_graph("resnet18-224-b32")  # nearly as large as it may be
     ms.checkmate(ms.to_graph(ms.profiles.random(3, seed=1)), 10**12)  # HiGHS is imported once
-    for limit in (0.3, 1.0, 4.0):
+    for limit in (0.3, 1.0, 4.0, 5.0):
 
         def work(graph: ms.Graph, limit: float = limit) -> None:
             with contextlib.suppress(ms.LimitError):
@@ -155,6 +155,19 @@ def test_checkmate_refuses_a_large_graph_in_linear_time() -> None:
     with pytest.raises(ms.LimitError, match="variables"):
         ms.checkmate(graph, ms.peak_memory(graph) // 2, time_limit=0.05)
     assert time.process_time() - began < 6.0  # to read it; 24 s in quadratic time
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+def test_checkmate_reads_thousands_of_algorithms_in_little_time() -> None:
+    pytest.importorskip("highspy")
+    ways = [{"alg": f"q{j}", "time": 2 - j / 3000, "workspace": j} for j in range(3000)]
+    roles = {"x": "input", "a": "activation", "b": "activation"}
+    last = {"name": "B", "phase": "bwd", "reads": ["a", "x"], "writes": ["b"], "choices": ways[:1]}
+    ops = [{"name": "A", "phase": "fwd", "reads": ["x"], "writes": ["a"], "choices": ways}, last]
+    graph = ms.Graph([{"name": name, "size": 9, "role": role} for name, role in roles.items()], ops)
+    ms.checkmate(ms.to_graph(ms.profiles.random(3, seed=1)), 10**12)  # HiGHS is imported once
+    takes(1.0, lambda graph: ms.checkmate(graph, 30, time_limit=0.1), graph)  # 5.3 s in quadratic time
 
 
 @pytest.mark.slow
@@ -308,6 +321,39 @@ def test_auto_keeps_its_limit(make: Callable[[int], ms.Graph], count: int, limit
     graph = make(count)
     memory = {"M": 2 * ms.peak_memory(graph), "beta": 250.0}
     kept(limit, lambda graph: ms.plan(graph, **memory, time_limit=limit), graph)
+
+
+def dense(layers: int, width: int) -> ms.Graph:
+    """Layers of ops that read all that the layer before wrote, and the backward."""
+    tensors: list[dict[str, Any]] = [{"name": "x", "size": 5, "role": "input"}]
+    ops: list[dict[str, Any]] = []
+
+    def layer(kind: str, phase: str, k: int, role: str, reads: list[str], own: bool) -> list[str]:
+        names = [f"{kind}{k}_{i}" for i in range(width)]
+        for i, name in enumerate(names):
+            tensors.append({"name": name, "size": 3 + i * k % 5, "role": role})
+            also = [f"a{k}_{i}"] if own else []
+            choices = [{"alg": "a", "time": 1.0, "workspace": 0}]
+            ops.append({"name": name, "phase": phase, "reads": reads + also, "writes": [name], "choices": choices})
+        return names
+
+    last = ["x"]
+    for k in range(layers):
+        last = layer("a", "fwd", k, "activation", last, False)
+    last = []
+    for k in reversed(range(layers)):
+        last = layer("d", "bwd", k, "gradient", last, True)
+    return ms.Graph(tensors, ops)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("call", [ms.selective, ms.plan])
+def test_a_million_reads_keep_the_limit(call: Callable[..., ms.Result]) -> None:
+    """The work of a bound was counted in nodes, where edges are hundreds of times more: 2.7 seconds of 0.1."""
+    graph = dense(4, 350)
+    memory = int(ms.min_memory(graph) + 0.15 * (ms.peak_memory(graph) - ms.min_memory(graph)))
+    takes(0.9, lambda graph: call(graph, memory, 1.0, time_limit=0.1), graph)
 
 
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])

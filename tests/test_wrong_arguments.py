@@ -18,6 +18,8 @@ import memsched as ms
 CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4], saved=[8, 8, 8])
 RESULT = ms.greedy(CHAIN, 30, 8.0)
 BUFFERS = [ms.Buffer(0, 2, 3), ms.Buffer(1, 3, 4)]
+FAMILY = ms.GraphFamily(lambda batch: ms.to_graph(CHAIN), 1)
+SWEEP = ms.sweep(CHAIN, ["greedy"], memory=[30], beta=[8.0])
 RIGHT: dict[str, Any] = {
     "problem": CHAIN,
     "chain": CHAIN,
@@ -39,12 +41,20 @@ RIGHT: dict[str, Any] = {
     "arenas": RESULT,
     "frontiers": ms.frontier(CHAIN, 8.0, planner="greedy", points=2),
     "problems": [CHAIN],
-    "rows": ms.sweep(CHAIN, ["greedy"], memory=[30], beta=[8.0]).rows,
+    "rows": SWEEP.rows,
 }
+OBJECTS: list[Any] = [
+    *(CHAIN, ms.to_graph(CHAIN), RESULT, RESULT.schedule, RESULT.timeline, ms.Device(40, 8.0), FAMILY),
+    *(RIGHT["placement"], RIGHT["frontiers"], SWEEP),
+]
+DEEP: list[Any] = []
+for _ in range(3000):
+    DEEP = [DEEP]
 WRONG: list[Any] = [
     *(RESULT, RESULT.timeline, CHAIN, BUFFERS[0], object(), float, lambda *given: 1),
     *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
     *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2]), np.array(3)),
+    *([None], ["a"], [[1]], [-1], DEEP),
 ]
 
 
@@ -87,18 +97,47 @@ def test_wrong_arguments_end_in_an_error_of_ours(name: str, tmp_path: Path, monk
     for parameter, one in inspect.signature(call).parameters.items():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
-        for value in WRONG:
-            if parameter == "path" and isinstance(value, int):
-                continue  # a file descriptor
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+        try_wrong_values(name, parameter, lambda value, name=parameter: call(**{**right, name: value}))
+
+
+def methods() -> dict[str, Callable[[Any], Any]]:
+    """The public methods of one argument."""
+    found = {}
+    for one in OBJECTS:
+        for name in dir(one):
+            if not name.startswith("_") and callable(method := getattr(one, name)):
                 try:
-                    call(**{**right, parameter: value})
-                except ms.MemschedError:
-                    pass
-                except Exception as error:
-                    raise AssertionError(f"{name}({parameter}={value!r}) raises {error!r}") from error
+                    count = len(inspect.signature(method).parameters)
+                except ValueError:  # of the core: its documentation begins with the types
+                    takes = method.__doc__.split("->")[0]
+                    count = takes.count(": ") - takes.count("self: ")
+                if count == 1:
+                    found[f"{type(one).__name__}.{name}"] = method
+    return found
+
+
+@pytest.mark.parametrize("name", methods())
+def test_wrong_arguments_of_methods_do_too(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = name.split(".")[1] in ("plot", "to_csv", "to_parquet")
+    try_wrong_values(name, "path" if files else "argument", methods()[name])
+
+
+def try_wrong_values(name: str, parameter: str, call: Callable[[Any], Any]) -> None:
+    for value in WRONG:
+        if parameter == "path" and isinstance(value, int):
+            continue  # a file descriptor
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                call(value)
+            except ms.MemschedError:
+                pass
+            except Exception as error:
+                text = "DEEP" if value is DEEP else repr(value)
+                raise AssertionError(f"{name}({parameter}={text}) raises {error!r}") from error
 
 
 def test_the_walk_reaches_the_functions() -> None:
     assert {"greedy", "pofo", "frontier", "validate", "place", "Result", "feature_map_classes"} <= set(functions())
+    assert {"Graph.from_json", "Schedule.with_steps", "GraphFamily.to_json", "Sweep.to_parquet"} <= set(methods())

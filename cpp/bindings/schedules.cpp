@@ -293,7 +293,11 @@ idle, recompute_time : float
             "The timeline in its form within a memsched-result.")
         .def_static(
             "from_json",
-            [](const py::dict& d) {
+            [](const py::object& document) {
+                if (!py::isinstance<py::dict>(document)) {
+                    throw std::invalid_argument("timeline must be a dict, as to_json wrote it");
+                }
+                const py::dict d(document);
                 check_keys(d, "timeline",
                            {"start", "end", "makespan", "peak_memory", "memory", "bytes_out", "bytes_in", "idle",
                             "recompute_time"},

@@ -521,7 +521,7 @@ class Timeline:
     __hash__: typing.ClassVar[None]  # type: ignore[assignment]
 
     @staticmethod
-    def from_json(document: _Document) -> Timeline:
+    def from_json(document: typing.Any) -> Timeline:
         """
         Reads what to_json wrote.
         """

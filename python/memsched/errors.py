@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_LONGEST = 1000  # characters of a value in an error
 # Terminal controls, characters that are invisible or change the text direction, and lone surrogates.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
@@ -20,6 +21,15 @@ def visible(text: str) -> str:
     'conv\\\\x1b[2J'
     """
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def shown(value: object) -> str:
+    """The repr of a value, shortened if long; huge numbers and endless nesting have none."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to be shown"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 class MemschedError(Exception):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from memsched import _core
 from memsched._core import Device, Graph, Schedule, Timeline
 from memsched.arena.placement import Placement
-from memsched.errors import InvalidInputError, ScheduleError
+from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.problems.bounds import BOUND_ON, bound_of
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate
@@ -96,12 +96,12 @@ class Result:
             kinds = f"timeline is a {type(self.timeline).__name__} and placement a {type(self.placement).__name__}"
             raise InvalidInputError(f"{kinds}; give a Timeline, and a Placement or None")
         if not isinstance(self.params, dict):
-            raise InvalidInputError(f"params is {checks.shown(self.params)}; it must be a dict of options")
+            raise InvalidInputError(f"params is {shown(self.params)}; it must be a dict of options")
         checks.text("planner", self.planner)
         for name in ("lower_bound", "runtime", *(["estimate"] if self.estimate is not None else [])):
             checks.non_negative(name, getattr(self, name), "seconds")
         if self.bound_on not in BOUND_ON:
-            raise InvalidInputError(f"bound_on is {self.bound_on!r}; it must be one of {', '.join(BOUND_ON)}")
+            raise InvalidInputError(f"bound_on is {shown(self.bound_on)}; it must be {' or '.join(BOUND_ON)}")
         if isinstance(self.problem, GraphFamily):
             for batch, _ in self.schedule.rounds:
                 self.problem.at(batch)  # raises if the family does not have this batch
@@ -188,9 +188,9 @@ class Result:
         objects = ("params", "problem", "device", "schedule", "timeline")
         for key in (*objects, *(("placement",) if document["placement"] is not None else ())):
             if not isinstance(document[key], dict):
-                raise InvalidInputError(f"{key} of the result is {document[key]!r}; it must be an object")
+                raise InvalidInputError(f"{key} of the result is {shown(document[key])}; it must be an object")
         if not old and document["bound_on"] not in BOUND_ON:
-            raise InvalidInputError(f"bound_on of the result is {document['bound_on']!r}; it must be all or once")
+            raise InvalidInputError(f"bound_on is {shown(document['bound_on'])}; it must be all or once")
         checks.text("planner of the result", document["planner"])
         check_plain("params of the result", document["params"])
         for key in ("lower_bound", "runtime", "estimate"):
@@ -206,7 +206,7 @@ class Result:
         found = cls(**_bounded(read, old))
         said = document["optimal"]
         if not isinstance(said, bool):
-            raise InvalidInputError(f"optimal of the result is {said!r}; it must be true or false")
+            raise InvalidInputError(f"optimal of the result is {shown(said)}; it must be true or false")
         if said is not found.optimal and not (old and said):
             raise ScheduleError(f"optimal of the result is {said!r}; its makespan and lower_bound say otherwise")
         return found

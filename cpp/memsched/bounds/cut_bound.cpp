@@ -11,7 +11,7 @@
 namespace memsched {
 namespace {
 
-constexpr int most_ticks = 4000;   // of work: about a second
+constexpr int most_ticks = 1000;   // of work: 0.1 s, more where a cut is far larger than the caches
 constexpr double rounding = 1e-15; // relative, of a few products and sums
 constexpr int between = 16;        // prices considered between two that were asked
 
@@ -177,11 +177,20 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
         if (anew) {
             auto curve =
                 std::make_unique<RetentionCurve>(graph, full[k], Retention::Order::any, device, capacity, total);
-            place->second = curve->refine(most, best, pace);
-            if (place->second.seconds > best.seconds) {
-                best = place->second;
-                best_curve = std::move(curve);
+            const auto keep = [&] {
+                place->second = curve->best();
+                if (place->second.seconds > best.seconds) {
+                    best = place->second;
+                    best_curve = std::move(curve);
+                }
+            };
+            try {
+                curve->refine(most, best, pace);
+            } catch (const Stopped&) {
+                keep();
+                throw;
             }
+            keep();
         }
         return place->second.seconds;
     };
@@ -217,7 +226,10 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
         if (best_curve) {
             best = best_curve->refine(60, best, pace);
         }
-    } catch (const Stopped&) { // what it has is valid
+    } catch (const Stopped&) {
+        if (best_curve) { // what it has is valid
+            best = best_curve->best();
+        }
     }
     return best;
 }

@@ -48,7 +48,7 @@ class RetentionCurve {
     CutBound best_;
 };
 
-// The best line of some ops at which the plain run holds most. Ends with what it has after about a second of work, the
+// The best line of some ops at which the plain run holds most. Ends with what it has after about 0.1 s of work, the
 // same on every machine, or when told to.
 // budget: bytes, resident included.
 CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const Progress& progress);

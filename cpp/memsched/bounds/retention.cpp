@@ -148,6 +148,7 @@ Retention::Point Retention::cheapest(Seconds price, Pace& pace) {
                                                : static_cast<Bytes>(edge.time * per_second));
     }
     per_second_ = per_second;
+    pace.spend(8 * static_cast<std::int64_t>(edges_.size()));
     cut_.reset(capacities_);
     const Bytes least = cut_.solve(0, 1, MinCut::unlimited, pace);
     wanted_ = cut_.reached_from(0);

@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace memsched {
+namespace {
+
+constexpr std::int64_t step = 8; // to look at an edge, which is far from the last one in large graphs
+
+} // namespace
 
 void MinCut::add_edge(std::int32_t from, std::int32_t to, Bytes capacity) {
     edges_.push_back({to, first_[at(from)], capacity});
@@ -17,14 +22,15 @@ bool MinCut::label(std::int32_t source, std::int32_t sink, Pace& pace) {
     queue_.assign(1, source);
     level_[at(source)] = 0;
     for (std::size_t k = 0; k < queue_.size() && level_[at(sink)] < 0; ++k) {
-        pace.spend(8);
-        for (std::int32_t e = first_[at(queue_[k])]; e >= 0; e = edges_[at(e)].next) {
+        std::int64_t seen = 8;
+        for (std::int32_t e = first_[at(queue_[k])]; e >= 0; e = edges_[at(e)].next, seen += step) {
             const Edge& edge = edges_[at(e)];
             if (edge.left > 0 && level_[at(edge.to)] < 0) {
                 level_[at(edge.to)] = level_[at(queue_[k])] + 1;
                 queue_.push_back(edge.to);
             }
         }
+        pace.spend(seen);
     }
     return level_[at(sink)] >= 0;
 }
@@ -34,11 +40,13 @@ Bytes MinCut::push(std::int32_t source, std::int32_t sink, Pace& pace) {
     way_.clear();
     std::int32_t node = source;
     while (node != sink) {
-        pace.spend(4);
+        std::int64_t seen = 4;
         std::int32_t& e = current_[at(node)];
         while (e >= 0 && (edges_[at(e)].left == 0 || level_[at(edges_[at(e)].to)] != level_[at(node)] + 1)) {
             e = edges_[at(e)].next;
+            seen += step;
         }
+        pace.spend(seen);
         if (e >= 0) {
             way_.push_back(e);
             node = edges_[at(e)].to;

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
 
@@ -30,7 +30,7 @@ def _moment(name: str, value: object) -> int | float:
             return int(value)
         if math.isfinite(value):
             return float(value)
-    raise InvalidInputError(f"{name} is {value!r}; it must be a finite number")
+    raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _number(text: str, where: str) -> int | float:
             return kind(text)
         except ValueError:
             continue
-    raise InvalidInputError(f"{where} is {text!r}; it must be a number")
+    raise InvalidInputError(f"{where} is {shown(text)}; it must be a number")
 
 
 def _columns(header: list[str], where: str) -> tuple[list[str], int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from memsched import _core
 from memsched._core import Graph
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import Problem, graph_of
 from memsched.support import checks
 from memsched.support.docstrings import documented
@@ -146,11 +146,11 @@ def order(
 def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
     """1 for the tensors that stay until the end, else 0; InvalidInputError if a name is not a tensor."""
     if not checks.is_list(keep):
-        raise InvalidInputError(f"keep is {keep!r}; it must be a list of names of tensors")
+        raise InvalidInputError(f"keep is {shown(keep)}; it must be a list of names of tensors")
     number = {name: k for k, name in enumerate(_core.tensor_names(graph))}
     flags = [0] * len(number)
     for name in keep:
         if not isinstance(name, str) or name not in number:
-            raise InvalidInputError(f"keep has {name!r}, which is no tensor of '{graph.name}'")
+            raise InvalidInputError(f"keep has {shown(name)}, which is no tensor of '{graph.name}'")
         flags[number[name]] = 1
     return flags

@@ -13,7 +13,7 @@ import numpy as np
 
 from memsched import _core
 from memsched.arena.buffers import Buffer, write_buffers
-from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, fields, read_document
 from memsched.support.types import Progress
@@ -99,19 +99,19 @@ class Placement:
         put = object.__setattr__
         put(self, "buffers", _checked(self.buffers))
         if not checks.is_list(self.offsets):
-            raise InvalidInputError(f"offsets is {checks.shown(self.offsets)}; it must be a list of bytes")
+            raise InvalidInputError(f"offsets is {shown(self.offsets)}; it must be a list of bytes")
         put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
         height = _height(self.buffers, self.offsets)
         if isinstance(self.height, bool | np.ndarray) or self.height != height:
-            raise InvalidInputError(f"height is {checks.shown(self.height)}; by the offsets it must be {height}")
+            raise InvalidInputError(f"height is {shown(self.height)}; by the offsets it must be {height}")
         put(self, "height", height)
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
         if self.lower_bound > height:
             raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {height}")
         if self.method not in _MAKERS:
-            raise InvalidInputError(f"method is {self.method!r}; it must be one of {', '.join(_MAKERS)}")
+            raise InvalidInputError(f"method is {shown(self.method)}; it must be one of {', '.join(_MAKERS)}")
         put(self, "runtime", checks.non_negative("runtime", self.runtime, "seconds"))
 
     @property
@@ -159,17 +159,18 @@ class Placement:
         check_keys(document, "the placement", _KEYS)
         for key in ("buffers", "offsets"):
             if not isinstance(document[key], list):
-                raise InvalidInputError(f"{key} of the placement is {document[key]!r}; it must be a list")
+                raise InvalidInputError(f"{key} of the placement is {shown(document[key])}; it must be a list")
         buffers = []
         for k, one in enumerate(document["buffers"]):
             if not isinstance(one, dict):
-                raise InvalidInputError(f"buffers[{k}] of the placement is {one!r}; it must be an object")
+                raise InvalidInputError(f"buffers[{k}] of the placement is {shown(one)}; it must be an object")
             check_keys(one, f"buffers[{k}] of the placement", ("start", "end", "size"), ("alignment", "offset", "name"))
             buffers.append(Buffer(**{key: value for key, value in one.items() if key != "format"}))
         values = {key: document[key] for key in ("height", "lower_bound", "method", "runtime")}
         found = cls(buffers=tuple(buffers), offsets=tuple(document["offsets"]), **values)
         if found.optimal is not document["optimal"]:
-            raise InvalidInputError(f"optimal of the placement is {document['optimal']!r}; its bound says otherwise")
+            said = shown(document["optimal"])
+            raise InvalidInputError(f"optimal of the placement is {said}; its bound says otherwise")
         validate_placement(found.buffers, found.offsets)
         return replace(found, claimed=found.lower_bound > found.load)
 
@@ -197,17 +198,17 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     [0, 3]
     """
     if not isinstance(placement, Placement):
-        raise InvalidInputError(f"placement is {checks.shown(placement)}; it must be a Placement")
+        raise InvalidInputError(f"placement is {shown(placement)}; it must be a Placement")
     write_buffers(path, placement.buffers, placement.offsets)
 
 
 def _checked(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     if not checks.is_list(buffers):
-        raise InvalidInputError(f"buffers is {buffers!r}; it must be a list of Buffer")
+        raise InvalidInputError(f"buffers is {shown(buffers)}; it must be a list of Buffer")
     found = tuple(buffers)
     for k, buffer in enumerate(found):
         if not isinstance(buffer, Buffer):
-            raise InvalidInputError(f"buffers[{k}] is {buffer!r}; it must be a Buffer")
+            raise InvalidInputError(f"buffers[{k}] is {shown(buffer)}; it must be a Buffer")
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from memsched._core import Graph
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, read_document, read_graph
 
@@ -52,7 +52,7 @@ class GraphFamily:
 
     def __init__(self, make: Callable[[int], Graph], batch: int, *, name: str | None = None) -> None:
         if not callable(make):
-            raise InvalidInputError(f"make is {make!r}; it must be a function from a batch size to a Graph")
+            raise InvalidInputError(f"make is {shown(make)}; it must be a function from a batch size to a Graph")
         self._make = make
         self._batches: tuple[int, ...] | None = None
         self._graphs: dict[int, Graph] = {}
@@ -136,9 +136,9 @@ class GraphFamily:
     def to_json(self, batches: Iterable[int] = ()) -> Document:
         """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""
         if not checks.is_list(batches):
-            raise InvalidInputError(f"batches is {checks.shown(batches)}; it must be a list of batch sizes")
-        known = sorted({self.batch, *([1] if self._has(1) else []), *batches}, reverse=True)
-        graphs = [self.at(batch).to_json() for batch in known]
+            raise InvalidInputError(f"batches is {shown(batches)}; it must be a list of batch sizes")
+        known = {self.at(batch).batch for batch in (self.batch, *([1] if self._has(1) else []), *batches)}
+        graphs = [self.at(batch).to_json() for batch in sorted(known, reverse=True)]
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
 
     @classmethod
@@ -150,7 +150,7 @@ class GraphFamily:
             raise InvalidInputError("the family must have a name and a list of graphs")
         for k, one in enumerate(document["graphs"]):
             if not isinstance(one, dict):  # a string would be the path of another file
-                raise InvalidInputError(f"graphs[{k}] of the family is {checks.shown(one)}; it must be an object")
+                raise InvalidInputError(f"graphs[{k}] of the family is {shown(one)}; it must be an object")
         graphs = {graph.batch: graph for graph in map(read_graph, document["graphs"])}
 
         def stored(batch: int) -> Graph:

@@ -8,7 +8,7 @@ import numpy as np
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule, Timeline
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
 from memsched.support.documents import Document, read_chain, read_graph
@@ -42,13 +42,13 @@ def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     if isinstance(problem, GraphFamily):
         problem = problem.graph
     if isinstance(chunk, np.ndarray):
-        raise InvalidInputError(f"chunk is {chunk!r}; it must be a whole number of bytes, at most 2^53")
+        raise InvalidInputError(f"chunk is {shown(chunk)}; it must be a whole number of bytes, at most 2^53")
     if isinstance(problem, Chain):
         known = chunk is None or isinstance(chunk, int | str)
         return _chain_graph(problem, chunk) if known else _core.to_graph(problem, chunk)  # which refuses what is not
     if isinstance(problem, Graph):
         if chunk is not None:
-            raise InvalidInputError(f"chunk is {chunk!r}, but a graph is not cut; leave it out")
+            raise InvalidInputError(f"chunk is {shown(chunk)}, but a graph is not cut; leave it out")
         return problem
     raise InvalidInputError(f"problem is a {type(problem).__name__}; it must be a Chain or a Graph")
 
@@ -103,7 +103,7 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
             raise InvalidInputError("M is missing; give M (bytes) or device=")
         return Device(checks.size("M", memory, 1), bandwidth=speed or 0.0)
     if not isinstance(device, Device):
-        raise InvalidInputError(f"device is {device!r}; it must be a Device")
+        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
     if memory is None and bandwidth is None:
         return device
     changes: dict[str, Any] = {} if memory is None else {"memory": checks.size("M", memory, 1)}
@@ -119,11 +119,11 @@ def altered(device: Device, **changes: Any) -> Device:
 def check_kinds(problem: object, schedule: object, device: object) -> None:
     """Check the types of a problem, a schedule and a device."""
     if not isinstance(problem, Chain | Graph | GraphFamily):
-        raise InvalidInputError(f"problem is {problem!r}; it must be a Chain, a Graph or a GraphFamily")
+        raise InvalidInputError(f"problem is {shown(problem)}; it must be a Chain, a Graph or a GraphFamily")
     if not isinstance(schedule, Schedule):
-        raise InvalidInputError(f"schedule is {schedule!r}; it must be a Schedule")
+        raise InvalidInputError(f"schedule is {shown(schedule)}; it must be a Schedule")
     if not isinstance(device, Device):
-        raise InvalidInputError(f"device is {device!r}; it must be a Device")
+        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
 
 
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from memsched._core import Chain, Device
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
 from memsched.planners.entry import Planner, takes
 from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
@@ -82,7 +82,7 @@ def compare(
     _check_common(problem, chunk, time_limit)
     checks.progress(progress)
     if planners is not None and not checks.is_list(planners):
-        raise InvalidInputError(f"planners is {checks.shown(planners)}; give a list of names")
+        raise InvalidInputError(f"planners is {shown(planners)}; give a list of names")
     names = planners_of(problem) if planners is None else list(planners)
     entries = {name: planner_named(name) for name in names}
     found: dict[str, Result | MemschedError] = {}

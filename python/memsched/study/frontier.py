@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device
-from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
@@ -193,7 +193,7 @@ def _memories(
     """In increasing order, without repeats."""
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
-            raise InvalidInputError(f"memory is {memory!r}; give a list of bytes, not empty")
+            raise InvalidInputError(f"memory is {shown(memory)}; give a list of bytes, not empty")
         return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
     low, high = least_on(chain, planner, link, chunk), peak_memory(chain)
     return sorted({max(1, int(one)) for one in np.linspace(low, high, points)})

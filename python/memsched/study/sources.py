@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from memsched import profiles
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import Problem, problem_from
 from memsched.support.documents import read_document
 from memsched.support.units import parse_bandwidth
@@ -29,7 +29,7 @@ def named_problem(source: str) -> Problem | None:
     network, *numbers = rest.split(":")
     if len(numbers) not in (1, 2) or not numbers[0].isascii() or not numbers[0].isdigit() or len(numbers[0]) > 18:
         raise InvalidInputError(
-            f"the problem is {source!r}; a network by formula is analytic:NETWORK:BATCH[:GPU], "
+            f"the problem is {shown(source)}; a network by formula is analytic:NETWORK:BATCH[:GPU], "
             "such as analytic:resnet50:512 or analytic:vgg16:256:k40m"
         )
     return profiles.analytic(network, int(numbers[0]), *numbers[1:])

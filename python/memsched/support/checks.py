@@ -9,10 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 
 EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes: doubles are exact up to here
-_LONGEST = 1000  # characters of a value in an error
 
 
 def _is_number(value: object) -> bool:
@@ -27,15 +26,6 @@ def _as_float(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:
         return math.inf
-
-
-def shown(value: object) -> str:
-    """The repr of a value, shortened if long; huge numbers and endless nesting have none."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} too large to be shown"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 Kind = TypeVar("Kind")

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from memsched._core import Chain, Device, Graph, Schedule
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.support.files import read_text, write_bytes
 
 _DEEPEST = 100  # levels of lists and objects in a document
@@ -33,7 +33,7 @@ def read_document(source: Source, *formats: str) -> Document:
     if isinstance(source, dict):
         document: Any = source
     elif not isinstance(source, str | os.PathLike):
-        raise InvalidInputError(f"{where} is {source!r}; give a dict, a JSON text or the path of a file")
+        raise InvalidInputError(f"{where} is {shown(source)}; give a dict, a JSON text or the path of a file")
     else:
         text = source
         if not (isinstance(source, str) and source.lstrip().startswith("{")):
@@ -43,7 +43,7 @@ def read_document(source: Source, *formats: str) -> Document:
         raise InvalidInputError(f"{where} is not a JSON object")
     if document.get("format") not in formats:
         wanted = " or ".join(f"'{name}'" for name in formats)
-        raise InvalidInputError(f"{where} has the format {document.get('format')!r}; expected {wanted}")
+        raise InvalidInputError(f"{where} has the format {shown(document.get('format'))}; expected {wanted}")
     return document
 
 
@@ -138,12 +138,12 @@ def read_chain(source: Source) -> Chain:
     check_keys(document, "the chain", _CHAIN_REQUIRED, _CHAIN_OPTIONAL)
     parameters = document.get("parameters", 0)
     if isinstance(parameters, bool) or not isinstance(parameters, int) or parameters < 0:
-        raise InvalidInputError(f"parameters is {parameters!r}; it must be a number of bytes >= 0")
+        raise InvalidInputError(f"parameters is {shown(parameters)}; it must be a number of bytes >= 0")
     arguments: Document = {key: document.get(key) for key in (*_CHAIN_REQUIRED, *_CHAIN_COLUMNS)}
     arguments |= {key: document.get(key) for key in ("name", "provenance")}
     chain = Chain(**arguments, resident=document.get("resident", 2 * parameters))
     if isinstance(document.get("n"), bool) or document.get("n", chain.n) != chain.n:
-        raise InvalidInputError(f"n is {document['n']!r}, but the columns have {chain.n} stages")
+        raise InvalidInputError(f"n is {shown(document['n'])}, but the columns have {chain.n} stages")
     return chain
 
 
@@ -169,7 +169,7 @@ def read_graph(source: Source) -> Graph:
         if not isinstance(document[key], list):
             raise InvalidInputError(f"{key} of the graph is not a list")
     if not isinstance(document["name"], str):
-        raise InvalidInputError(f"name of the graph is {document['name']!r}; it must be a string")
+        raise InvalidInputError(f"name of the graph is {shown(document['name'])}; it must be a string")
     return Graph(**{key: document[key] for key in _GRAPH_REQUIRED})
 
 
@@ -184,7 +184,7 @@ def read_device(source: Source) -> Device:
     check_keys(document, "the device", ("memory",), _DEVICE_OPTIONAL)
     duplex = document.get("duplex", False)
     if not isinstance(duplex, bool):
-        raise InvalidInputError(f"duplex is {duplex!r}; it must be true or false")
+        raise InvalidInputError(f"duplex is {shown(duplex)}; it must be true or false")
     return Device(
         document["memory"],
         d2h=bandwidth_from_json(document.get("d2h", 0.0)),
@@ -208,7 +208,7 @@ def read_plan(source: Source) -> Schedule:
     check_keys(document, "the plan", _PLAN_REQUIRED)
     for key, kind in (("planner", dict), ("graph", str), ("rounds", list), ("steps", list), ("memory", str)):
         if not isinstance(document[key], kind):
-            raise InvalidInputError(f"{key} of the plan is {document[key]!r}; it must be a {kind.__name__}")
+            raise InvalidInputError(f"{key} of the plan is {shown(document[key])}; it must be a {kind.__name__}")
     return Schedule(**{key: document[key] for key in _PLAN_REQUIRED})
 
 

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 
 MOST_BYTES = 1 << 28  # limit of an input file, 256 MiB; as JSON it becomes gigabytes of objects
 
@@ -25,7 +25,7 @@ def path_of(given: object, what: str = "the path") -> str:
     except TypeError:
         path = ""
     if not path or "\0" in path:
-        raise InvalidInputError(f"{what} is {given!r:.200}; it must be the path of a file")
+        raise InvalidInputError(f"{what} is {shown(given):.200}; it must be the path of a file")
     return path
 
 

@@ -10,8 +10,8 @@ from fractions import Fraction
 from numbers import Integral, Real
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError
-from memsched.support.checks import EXACT_BYTES, shown
+from memsched.errors import InvalidInputError, shown
+from memsched.support.checks import EXACT_BYTES
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}

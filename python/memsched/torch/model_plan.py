@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from memsched._core import Graph
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, shown
 from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
@@ -244,7 +244,7 @@ class TorchPlan:
     @classmethod
     def _read(cls, document: Document) -> TorchPlan:
         if not isinstance(document["result"], dict):  # a string would be the path of another file
-            raise InvalidInputError(f"result of the plan is {checks.shown(document['result'])}; it must be an object")
+            raise InvalidInputError(f"result of the plan is {shown(document['result'])}; it must be an object")
         parts = document["resident"].items()
         counts = {name: checks.count(f"{name} of the plan", one, 0, 2**62) for name, one in parts}
         plan = cache.checked(document["plan"])

@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-from memsched.errors import InvalidInputError, ScheduleError
+from memsched.errors import InvalidInputError, ScheduleError, shown
 
 
 def _name(buffers: Sequence[Any], k: int) -> str:
@@ -52,9 +52,9 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
             raise InvalidInputError(f"{name} is a {type(value).__name__}; it must be a list")
     for k, one in enumerate(buffers):
         if not hasattr(one, "alignment"):
-            raise InvalidInputError(f"buffers[{k}] is {one!r}; it must be a Buffer")
+            raise InvalidInputError(f"buffers[{k}] is {shown(one)}; it must be a Buffer")
     if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, numbers.Integral)):
-        raise InvalidInputError(f"capacity is {capacity!r}; it must be a whole number of bytes")
+        raise InvalidInputError(f"capacity is {shown(capacity)}; it must be a whole number of bytes")
     if len(offsets) != len(buffers):
         raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one per buffer: {len(buffers)}")
     height = 0
@@ -62,7 +62,7 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
     for k in sorted(range(len(buffers)), key=lambda one: buffers[one].start):
         buffer, offset = buffers[k], offsets[k]
         if isinstance(offset, bool) or not isinstance(offset, numbers.Integral):
-            raise InvalidInputError(f"offsets[{k}] is {offset!r}; it must be a whole number of bytes")
+            raise InvalidInputError(f"offsets[{k}] is {shown(offset)}; it must be a whole number of bytes")
         if offset < 0 or offset % buffer.alignment:
             raise ScheduleError(
                 f"{_name(buffers, k)} lies at {offset}; it must be at a multiple of {buffer.alignment} that is >= 0."

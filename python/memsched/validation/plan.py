@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memsched.errors import InvalidInputError, ScheduleError
+from memsched.errors import InvalidInputError, ScheduleError, shown
 from memsched.validation.bounds import Facts, bound_of_all, bound_of_once
 from memsched.validation.cuts import bound_of_cut
 from memsched.validation.execution import check_intervals, execute
@@ -167,10 +167,10 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
     marks = {"problem": ("ops", "at", "forward_time"), "schedule": ("chunk",), "device": ("to_json",)}
     for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
         if not any(hasattr(value, mark) for mark in marks[name]):
-            raise InvalidInputError(f"{name} is {value!r}; give a Result, or a problem, a Schedule and a Device")
+            raise InvalidInputError(f"{name} is {shown(value)}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
     if "d2h" not in machine:
-        raise InvalidInputError(f"device is {device!r}; it must be a Device")
+        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
     graphs: dict[int, Json] = {}  # a family has one per batch
     if hasattr(problem, "at"):
         rounds = [(batch, times) for batch, times in plan["rounds"]]

@@ -16,6 +16,7 @@ Terms = list[tuple[int, float]]  # (variable, coefficient)
 
 LARGEST = 1e3  # bytes are scaled so that no bound on the objective is above it: at 1e6 HiGHS cut off what fits
 TOLERANCE = 1e-9  # of rows and of integrality, at that scale
+_GRACE = 0.05  # seconds, in which HiGHS ends by itself
 SLACK = 1e-5  # a generous limit on what violations of rows by TOLERANCE can add up to in the objective
 
 
@@ -94,7 +95,7 @@ class Model:
 
         `rules_off` are HiGHS's rules to simplify the program that it does not apply, as bits.
         """
-        until = None if time_limit is None else time.monotonic() + time_limit
+        until = math.inf if time_limit is None else time.monotonic() + time_limit
         highspy = load()
         solver = _silent_solver(highspy)
         options: dict[str, bool | int | float | str] = {
@@ -110,15 +111,17 @@ class Model:
         for name, value in options.items():
             solver.setOptionValue(name, value)
         solver.passModel(self._assembled())
-        if until is not None:
-            solver.setOptionValue("time_limit", max(until - time.monotonic(), 0.0))
-        _run(solver)
+        solver.setOptionValue("time_limit", max(until - time.monotonic(), 0.0))
+        best: list[Any] = []
+        if not _run(solver, until, best):
+            values = [float(value) for value in best[-1]] if best else None
+            return Outcome(values=values, bound=-math.inf, infeasible=False, time_up=True)
         status = solver.getModelStatus()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return Outcome(values=None, bound=math.inf, infeasible=True)
         info = solver.getInfo()
         found = info.primal_solution_status == 2
-        time_up = status == highspy.HighsModelStatus.kTimeLimit
+        time_up = status in (highspy.HighsModelStatus.kTimeLimit, highspy.HighsModelStatus.kInterrupt)
         values = [float(value) for value in solver.getSolution().col_value] if found else None
         return Outcome(values=values, bound=float(info.mip_dual_bound), infeasible=False, time_up=time_up)
 
@@ -163,9 +166,10 @@ def _silent_solver(highspy: Any) -> Any:
     return Silent()
 
 
-def _run(solver: Any) -> None:
-    """Run HiGHS in a thread, so that Ctrl-C works.
+def _run(solver: Any, until: float, best: list[Any]) -> bool:
+    """Run HiGHS in a thread; whether it ended by `until`, a time of the monotonic clock, or just after.
 
+    So Ctrl-C works, and a limit holds though HiGHS may not look at the clock for seconds. `best` gets its solutions.
     What ends the wait stops HiGHS at its next look, and Python exits only after that: it aborts if a thread is in C++
     then. `Thread.join` would not do: before Python 3.13 an interrupt there makes the thread look ended.
     """
@@ -175,6 +179,9 @@ def _run(solver: Any) -> None:
         if stop.is_set():
             event.interrupt()
 
+    def improve(event: Any) -> None:
+        best[:] = [list(event.data_out.mip_solution)]
+
     def work() -> None:
         try:
             solver.run()
@@ -183,10 +190,12 @@ def _run(solver: Any) -> None:
 
     solver.cbMipInterrupt += check
     solver.cbSimplexInterrupt += check
+    solver.cbMipImprovingSolution += improve
     try:
         threading.Thread(target=work, daemon=False).start()
-        while not ended.wait(0.1):
+        while not ended.wait(0.1) and time.monotonic() < until + _GRACE:
             pass
     finally:
         stop.set()
         ended.wait(0.1)
+    return ended.is_set()

@@ -28,12 +28,7 @@ class Way:
     items: frozenset[int]  # that it writes
     scratch: int  # bytes: the workspace, and what is written for nobody
 
-    def serves(self, other: Way, sizes: Sequence[int], timed: bool) -> bool:
-        """Whether it does what the other does, in no more bytes and, where that matters, no more time."""
-        bytes_less = self._bytes(sizes) <= other._bytes(sizes)
-        return self.items >= other.items and bytes_less and (not timed or self.seconds <= other.seconds)
-
-    def _bytes(self, sizes: Sequence[int]) -> int:
+    def bytes(self, sizes: Sequence[int]) -> int:
         return self.scratch + sum(sizes[item] for item in self.items)
 
 
@@ -165,11 +160,16 @@ def _ways(op: Document, size: dict[str, int], number: dict[str, int], sizes: lis
                 scratch=int(workspace) + sum(size[name] for name in writes if name not in number),
             )
             found.append(way)
-    best: list[Way] = []
-    for way in found:
-        if not any(other.serves(way, sizes, timed) for other in best):
-            best = [other for other in best if not way.serves(other, sizes, timed)] + [way]
-    return best
+    # One serves another if it writes as much, in no more bytes and, where that matters, no more time.
+    order = sorted(found, key=lambda way: (way.bytes(sizes), way.seconds if timed else 0.0, -len(way.items)))
+    fastest: dict[frozenset[int], float] = {}  # of the ways so far, which need no more bytes, with these items
+    best = set()
+    for way in order:
+        seconds = way.seconds if timed else 0.0
+        if not any(items >= way.items and other <= seconds for items, other in fastest.items()):
+            best.add(way)
+            fastest[way.items] = seconds
+    return [way for way in found if way in best]
 
 
 def _last(once: list[bool], items: Iterable[Item]) -> list[int]:

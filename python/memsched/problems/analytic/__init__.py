@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memsched._core import Graph
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.problems.analytic.builder import Builder
 from memsched.problems.analytic.kernels import gpu_named
 from memsched.problems.analytic.networks import CLIPS, NETWORKS
@@ -60,12 +60,13 @@ def _sides(network: str, clip: tuple[int, int] | None) -> tuple[int, ...]:
     if clip is None:
         return (16, 112) if network in CLIPS else ()
     if network not in CLIPS:
-        raise InvalidInputError(f"clip is {clip!r}, but {network} takes images; only {', '.join(CLIPS)} takes clips")
+        with_clips = ", ".join(CLIPS)
+        raise InvalidInputError(f"clip is {shown(clip)}, but {network} takes images; only {with_clips} takes clips")
     if (
         not checks.is_list(clip)
         or len(clip) != 2
         or not all(isinstance(one, int) and not isinstance(one, bool) and one >= _LEAST for one in clip)
     ):
-        raise InvalidInputError(f"clip is {clip!r}; frames and side must be whole numbers >= {_LEAST}")
+        raise InvalidInputError(f"clip is {shown(clip)}; frames and side must be whole numbers >= {_LEAST}")
     frames, side = clip
     return frames, side

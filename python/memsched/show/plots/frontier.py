@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.problem import make_device, name_of, peak_memory
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
@@ -44,7 +44,7 @@ def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
     """A list of frontiers of one problem on one link."""
     listed = [frontiers] if isinstance(frontiers, Frontier) else frontiers
     if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Frontier) for one in listed):
-        raise InvalidInputError(f"frontiers is {frontiers!r}; give a Frontier or a list of them, not empty")
+        raise InvalidInputError(f"frontiers is {shown(frontiers)}; give a Frontier or a list of them, not empty")
     first = listed[0]
     for other in listed[1:]:
         if other.problem != first.problem:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.result import Result
 from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_plotly
@@ -63,7 +63,7 @@ def write_report(
     """
     listed = [results] if isinstance(results, Result) else results
     if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Result) for one in listed):
-        raise InvalidInputError(f"results is {results!r}; give a Result or a list of them, not empty")
+        raise InvalidInputError(f"results is {shown(results)}; give a Result or a list of them, not empty")
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_plotly()

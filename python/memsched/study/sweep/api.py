@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from memsched._core import Device
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, StoreError
+from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, StoreError, shown
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, problem_from
 from memsched.result import Result
@@ -126,7 +126,7 @@ def sweep(
         slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
     if store is not None and path_of(store, "store") == ":memory:":
-        raise InvalidInputError(f"store is {store!r}; give the path of a file, or leave it out to keep nothing")
+        raise InvalidInputError(f"store is {shown(store)}; give the path of a file, or None to keep nothing")
     interrupts = Interrupts()
     with interrupts:
         with interrupts.allowed():
@@ -264,7 +264,7 @@ def _executor(
         return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
     if not isinstance(given, Executor) and not (isinstance(given, str) and given == "processes"):
         raise InvalidInputError(
-            f"executor is {given!r}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
+            f"executor is {shown(given)}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
         )
     if not isinstance(given, ThreadPoolExecutor):
         for one in problems:

@@ -9,7 +9,7 @@ from typing import Any
 
 from memsched import profiles
 from memsched._core import Chain, Device, Graph
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
@@ -37,7 +37,7 @@ def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[P
     if isinstance(problems, str | Chain | Graph | GraphFamily):
         return [problems]
     if not checks.is_list(problems) or not (listed := list(islice(problems, MOST_POINTS + 1))):
-        raise InvalidInputError(f"problems is {problems!r}; give a problem, a name or a list of them, not empty")
+        raise InvalidInputError(f"problems is {shown(problems)}; give a problem, a name or a list of them")
     return listed
 
 
@@ -47,7 +47,7 @@ def read_problem(given: Problem | str) -> SweptProblem:
         named = given in profiles.graph_names() or given.startswith(("graph:", "analytic:"))
         return swept_problem(find_problem(given), given if named else None)
     if not isinstance(given, Chain | Graph | GraphFamily):
-        raise InvalidInputError(f"problems has {given!r}; each must be a Chain, a Graph, a GraphFamily or a name")
+        raise InvalidInputError(f"problems has {shown(given)}; give a Chain, a Graph, a GraphFamily or a name")
     return swept_problem(given)
 
 
@@ -56,11 +56,11 @@ def read_devices(
 ) -> list[Device]:
     """One device per memory and bandwidth."""
     if base is not None and not isinstance(base, Device):
-        raise InvalidInputError(f"device is {base!r}; it must be a Device")
+        raise InvalidInputError(f"device is {shown(base)}; it must be a Device")
     memories = [parse_memory(one, problem) for one in memory]
     for wanted, one in zip(memory, memories, strict=True):
         if one == 0:
-            raise InvalidInputError(f"memory has {wanted!r}; each must be more than 0 bytes")
+            raise InvalidInputError(f"memory has {shown(wanted)}; each must be more than 0 bytes")
     links: list[tuple[float, float]]
     if beta is not None:
         links = [(speed, speed) for speed in (_speed(one, problem) for one in beta)]
@@ -81,7 +81,7 @@ def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
     """A list that is not empty."""
     listed = list(islice(given, MOST_POINTS + 1)) if checks.is_list(given) else []
     if not listed:
-        raise InvalidInputError(f"{what} is {given!r}; give a list, not empty")
+        raise InvalidInputError(f"{what} is {shown(given)}; give a list, not empty")
     return listed
 
 
@@ -92,7 +92,7 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
     if isinstance(given, str):
         given = [given]
     if not checks.is_list(given):
-        raise InvalidInputError(f"planners is {checks.shown(given)}; give a list of names")
+        raise InvalidInputError(f"planners is {shown(given)}; give a list of names")
     listed = list(given)
     for name in listed:
         check_planner(name)
@@ -111,19 +111,21 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
     """Options by planner, or by "all", checked as far as they can be before a planner runs."""
     found: dict[str, dict[str, Any]] = {}
     if given is not None and not isinstance(given, Mapping):
-        raise InvalidInputError(f"options is {checks.shown(given)}; it must be a mapping: planner -> its options")
+        raise InvalidInputError(f"options is {shown(given)}; it must be a mapping: planner -> its options")
     for planner, options in (given or {}).items():
         if not isinstance(options, Mapping):
-            raise InvalidInputError(f"options of {planner!r} is {options!r}; it must be a mapping: option -> value")
+            raise InvalidInputError(
+                f"options of {planner!r} is {shown(options)}; it must be a mapping: option -> value"
+            )
         if planner != "all":
             check_options(planner, options)
         for name, value in options.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidInputError(f"option {name!r} is {value!r}; it must be finite")
+                raise InvalidInputError(f"option {name!r} is {shown(value)}; it must be finite")
             short = abs(value) < 2**63 if isinstance(value, int) else len(str(value)) < 1000
             if not (value is None or isinstance(value, bool | int | float | str)) or not short:
                 raise InvalidInputError(
-                    f"option {name!r} is {checks.shown(value)}; it must be a number, a text, true or false, and short"
+                    f"option {name!r} is {shown(value)}; it must be a number, a text, true or false, and short"
                 )
         found[planner] = dict(options)
     for name in found.get("all", {}):

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.result import Result, gap_above
-from memsched.support import checks
 
 Row: TypeAlias = dict[str, Any]
 ReadRow: TypeAlias = Mapping[str, Any]  # a row from the user
@@ -110,11 +109,11 @@ def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
 def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
     """Check that the rows have everything that reports and plots need; the error names row, key and value."""
     if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise InvalidInputError(f"rows is {checks.shown(rows)}; give a list, as the rows of a Sweep are")
+        raise InvalidInputError(f"rows is {shown(rows)}; give a list, as the rows of a Sweep are")
     for at, row in enumerate(rows):
         where = f"row {at} of the sweep"
         if not isinstance(row, Mapping):
-            raise InvalidInputError(f"{where} is {row!r}; it must be a mapping")
+            raise InvalidInputError(f"{where} is {shown(row)}; it must be a mapping")
         missing = next((key for key in _KEYS if key not in row), None)
         if missing is not None:
             raise InvalidInputError(f"{where} lacks '{missing}'; write it, or give what memsched.read_store reads")
@@ -147,4 +146,4 @@ def _is_number(value: object) -> bool:
 
 def _check(where: str, key: str, value: object, fine: bool, what: str) -> None:
     if not fine:
-        raise InvalidInputError(f"{key} of {where} is {value!r}; it must be {what}")
+        raise InvalidInputError(f"{key} of {where} is {shown(value)}; it must be {what}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.files import read_text
 from memsched.support.units import parse_bytes, parse_seconds
@@ -105,7 +105,7 @@ def _texts(document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]
     value = document[key]
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not listed or not all(isinstance(one, str) and one for one in listed):
-        raise InvalidInputError(f"{key} of {where} is {value!r}; it must be a list of texts, not empty")
+        raise InvalidInputError(f"{key} of {where} is {shown(value)}; it must be a list of texts, not empty")
     return tuple(listed)
 
 
@@ -113,7 +113,7 @@ def _values(key: str, value: Any, where: str) -> tuple[float | str, ...]:
     listed = value if isinstance(value, list) else [value]
     good = all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in listed)
     if not listed or not good:
-        raise InvalidInputError(f"{key} of {where} is {value!r}; it must be a list of numbers or texts, not empty")
+        raise InvalidInputError(f"{key} of {where} is {shown(value)}; give a list of numbers or texts, not empty")
     return tuple(listed)
 
 
@@ -152,7 +152,7 @@ def _device(value: Any, where: str) -> Device | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise InvalidInputError(f"device of {where} is {value!r}; it must be a table")
+        raise InvalidInputError(f"device of {where} is {shown(value)}; it must be a table")
     what = f"device of {where}"
     _check_keys(value, what, _DEVICE)
     latency, host = value.get("latency", 0.0), value.get("host_memory")
@@ -167,6 +167,6 @@ def _device(value: Any, where: str) -> Device | None:
 def _options(value: Any, where: str) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
         raise InvalidInputError(
-            f"options of {where} is {value!r}; write a table for each planner, such as [options.pofo]"
+            f"options of {where} is {shown(value)}; write a table for each planner, such as [options.pofo]"
         )
     return value

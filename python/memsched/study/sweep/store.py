@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from memsched.errors import StoreError
+from memsched.errors import StoreError, shown
 from memsched.study.sweep.points import Group, SweptProblem, content_key
 from memsched.study.sweep.rows import MEASURES, Row, contradiction
 from memsched.study.sweep.store_file import (
@@ -241,7 +241,7 @@ class Store:
         wrong = contradiction(row) if row["status"] == "planned" else None
         if wrong is not None:
             key, what = wrong
-            raise damaged(self.path, f"{key} of its point {row['key']} is {row[key]!r}; it must be {what}")
+            raise damaged(self.path, f"{key} of its point {row['key']} is {shown(row[key])}; it must be {what}")
         return row
 
     @contextmanager
