@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face on models that are compiled with the backend memsched."""
+"""The Trainers of Hugging Face and of Lightning on models that are compiled with the backend memsched."""
 
 from __future__ import annotations
 
@@ -88,3 +88,62 @@ def test_losses_are_those_of_a_plain_run(build: Any, tmp_path: Path, monkeypatch
                 file.unlink()
             other.rmdir()
     assert trained(again, tmp_path / "planned", resume=True) == expected
+
+
+def trained_by_lightning(model: Any, folder: Path, *, resume: bool = False) -> list[float]:
+    """Losses, in training and in evaluation, of two epochs as in `trained`; of the second one if it is resumed."""
+    lightning = pytest.importorskip("lightning")
+
+    class Step(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.losses = model, []
+
+        def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
+            loss: torch.Tensor = self.net(**batch).loss
+            self.log("loss", loss)
+            self.losses.append(float(loss.detach()))
+            return loss
+
+        def validation_step(self, batch: dict[str, torch.Tensor], _: int) -> None:
+            self.losses.append(float(self.net(**batch).loss.detach()))
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), 1e-3)
+
+    def batches(count: int) -> torch.utils.data.DataLoader[Any]:
+        rows: Any = [{name: torch.tensor(value) for name, value in row.items()} for row in texts(count)]
+        return torch.utils.data.DataLoader(rows, batch_size=4)
+
+    keeping = lightning.pytorch.callbacks.ModelCheckpoint(dirpath=folder, save_top_k=-1, filename="{epoch}")
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        accumulate_grad_batches=2,
+        gradient_clip_val=1.0,
+        callbacks=[keeping],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    step = Step()
+    trainer.fit(step, batches(18), batches(6), ckpt_path=str(folder / "epoch=0.ckpt") if resume else None)
+    return step.losses
+
+
+@pytest.mark.parametrize("build", [llama, lora])
+def test_lightning_trains_alike(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    torch._dynamo.reset()
+    plain = build()
+    planned = copy.deepcopy(plain)
+    planned.compile(backend="memsched", dynamic=False, options={"budget": "60%"})
+    expected = trained_by_lightning(plain, tmp_path / "plain")
+    known = plans()  # of models that are not collected yet
+    assert trained_by_lightning(planned, tmp_path / "planned") == expected
+    assert any(plan.result.recomputed for plan in plans() if plan not in known)
+    again = build()
+    again.compile(backend="memsched", dynamic=False, options={"budget": "60%"})
+    epoch = len(expected) - 2  # two batches of evaluation are tried before training
+    resumed = trained_by_lightning(again, tmp_path / "planned", resume=True)
+    assert resumed[-(epoch // 2) :] == expected[-(epoch // 2) :]
