@@ -128,9 +128,9 @@ def test_numbers_that_json_does_not_have(number: str, key: str) -> None:
 
 def test_numbers_of_thousands_of_digits() -> None:
     huge = 10**5000
-    refused(lambda: ms.Buffer(0, 1, huge), "too large to be shown")
-    refused(lambda: ms.Chain([huge], [1], [4, 4], [0, 4]), "too large to be shown")
-    refused(lambda: ms.Chain([1], [1], [4, huge], [0, 4]), "too large to be shown")
+    refused(lambda: ms.Buffer(0, 1, huge), "cannot be shown")
+    refused(lambda: ms.Chain([huge], [1], [4, 4], [0, 4]), "cannot be shown")
+    refused(lambda: ms.Chain([1], [1], [4, huge], [0, 4]), "cannot be shown")
     refused(lambda: ms.Chain.from_json(chain_text(resident="@").replace('"@"', "1" * 5000)), "digits")
     refused(lambda: units.parse_bytes(huge))
 

@@ -345,6 +345,12 @@ def test_csv_round_trip(tmp_path_factory: pytest.TempPathFactory, buffers: list[
     assert place(read, time_limit=None).offsets == placement.offsets
 
 
+def test_names_with_ends_of_lines_come_back(tmp_path: Path) -> None:
+    names = ["a\rb", "a\nb", "a\r\nb", 'a"b', "=a", "'a"]
+    place([Buffer(k, k + 1, 3, name=name) for k, name in enumerate(names)]).to_csv(tmp_path / "out.csv")
+    assert [one.name for one in read_buffers(tmp_path / "out.csv")] == names
+
+
 def test_csv_as_minimalloc_has_it(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n")

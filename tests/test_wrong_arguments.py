@@ -47,6 +47,13 @@ OBJECTS: list[Any] = [
     *(CHAIN, ms.to_graph(CHAIN), RESULT, RESULT.schedule, RESULT.timeline, ms.Device(40, 8.0), FAMILY),
     *(RIGHT["placement"], RIGHT["frontiers"], SWEEP),
 ]
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
 DEEP: list[Any] = []
 for _ in range(3000):
     DEEP = [DEEP]
@@ -54,7 +61,7 @@ WRONG: list[Any] = [
     *(RESULT, RESULT.timeline, CHAIN, BUFFERS[0], object(), float, lambda *given: 1),
     *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
     *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2]), np.array(3)),
-    *([None], ["a"], [[1]], [-1], DEEP),
+    *([None], ["a"], [[1]], [-1], DEEP, Unshowable(), np.void(b"abc"), np.complex64(1 + 5j)),
 ]
 
 
@@ -134,8 +141,32 @@ def try_wrong_values(name: str, parameter: str, call: Callable[[Any], Any]) -> N
             except ms.MemschedError:
                 pass
             except Exception as error:
-                text = "DEEP" if value is DEEP else repr(value)
+                text = type(value).__name__ if value is DEEP or isinstance(value, Unshowable) else repr(value)
                 raise AssertionError(f"{name}({parameter}={text}) raises {error!r}") from error
+
+
+@pytest.mark.parametrize("one", OBJECTS[:-2], ids=lambda one: type(one).__name__)
+def test_wrong_fields_of_documents_do_too(one: Any) -> None:
+    document = one.to_json()
+    for key in document:
+        try_wrong_values(
+            f"{type(one).__name__}.from_json", key, lambda value, key=key: one.from_json({**document, key: value})
+        )
+
+
+@pytest.mark.parametrize("imaginary", [np.array([1 + 5j]), [np.complex128(1 + 5j)], [np.complex64(1 + 5j)], [1 + 5j]])
+def test_no_imaginary_part_is_dropped(imaginary: Any) -> None:
+    with pytest.raises(ms.InvalidInputError, match=r"forward_time\[0\] is .*; it must be a number"):
+        ms.Chain(imaginary, [1], [4, 4], [0, 4])
+    with pytest.raises(ms.InvalidInputError, match=r"activation\[0\] is "):
+        ms.Chain([1], [1], [*imaginary, 4], [0, 4])
+
+
+def test_no_text_of_an_error_is_endless() -> None:
+    for make in (lambda: ms.Chain.from_json("[" * 100_000), lambda: ms.Schedule([], budget=5, memory="q" * 10**6)):
+        with pytest.raises(ms.InvalidInputError) as caught:
+            make()
+        assert len(str(caught.value)) < 8100
 
 
 def test_the_walk_reaches_the_functions() -> None:

@@ -25,17 +25,17 @@ void drop_refusal() {
     throw py::error_already_set();
 }
 
-// Values without a repr, such as numbers of thousands of digits, are named by type; long reprs are cut.
+// Values without a repr, such as numbers of thousands of digits, are named by type; long ones are cut.
 std::string shown(py::handle value) {
     constexpr std::size_t longest = 1000;
     std::string text;
     try {
         text = py::cast<std::string>(py::module_::import("builtins").attr("ascii")(value));
     } catch (py::error_already_set& error) {
-        if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_RecursionError)) {
+        if (!error.matches(PyExc_Exception)) {
             throw;
         }
-        return std::string("a value too large to be shown, of type ") + Py_TYPE(value.ptr())->tp_name;
+        return std::string("a value that cannot be shown, of type ") + Py_TYPE(value.ptr())->tp_name;
     }
     return text.size() <= longest ? text : text.substr(0, longest) + "...";
 }
@@ -49,7 +49,16 @@ bool is_bool(py::handle value) { // numpy 1 and 2 use different names
     return PyBool_Check(value.ptr()) != 0 || type == "numpy.bool" || type == "numpy.bool_";
 }
 
-bool is_text(py::handle value) { return PyUnicode_Check(value.ptr()) != 0 || PyBytes_Check(value.ptr()) != 0; }
+bool is_text(py::handle value) { // or bytes, or numpy's raw bytes
+    const std::string type = Py_TYPE(value.ptr())->tp_name;
+    return PyUnicode_Check(value.ptr()) != 0 || PyBytes_Check(value.ptr()) != 0 || type == "numpy.void";
+}
+
+// Python would drop the imaginary part of numpy's complex numbers.
+bool is_complex(py::handle value) {
+    return PyComplex_Check(value.ptr()) != 0 ||
+           (py::hasattr(value, "dtype") && py::str(value.attr("dtype").attr("kind")).equal(py::str("c")));
+}
 
 template <class Item, class Convert>
 std::vector<Item> column(py::handle values, const std::string& field, const Convert& convert) {
@@ -65,7 +74,7 @@ std::vector<Item> column(py::handle values, const std::string& field, const Conv
 
 std::int64_t to_whole(py::handle value, const std::string& field) {
     const char* wanted = "a whole number";
-    if (is_bool(value) || is_text(value)) {
+    if (PyLong_CheckExact(value.ptr()) == 0 && (is_bool(value) || is_text(value))) {
         refuse(field, value, wanted);
     }
     py::object whole;
@@ -104,7 +113,8 @@ Bytes to_bytes(py::handle value, const std::string& field) {
 }
 
 double to_number(py::handle value, const std::string& field) {
-    if (is_bool(value) || is_text(value) || PyNumber_Check(value.ptr()) == 0) {
+    if (PyFloat_CheckExact(value.ptr()) != 0 || PyLong_CheckExact(value.ptr()) != 0) {
+    } else if (is_bool(value) || is_text(value) || is_complex(value) || PyNumber_Check(value.ptr()) == 0) {
         refuse(field, value, "a number");
     }
     const double number = PyFloat_AsDouble(value.ptr());

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LONGEST = 1000  # characters of a value in an error
+_LONGEST, _LONGEST_TEXT = 1000, 8000  # characters of a value in an error, and of its text
 # Terminal controls, characters that are invisible or change the text direction, and lone surrogates.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
@@ -24,11 +24,11 @@ def visible(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The repr of a value, shortened if long; huge numbers and endless nesting have none."""
+    """The repr of a value, shortened if long; huge numbers, endless nesting and odd classes have none."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} too large to be shown"
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -36,7 +36,8 @@ class MemschedError(Exception):
     """Base of all errors that memsched raises on purpose. Its text is safe to show, whatever names it quotes."""
 
     def __str__(self) -> str:
-        return visible(str(self.args[0])) if self.args else ""
+        text = visible(str(self.args[0])) if self.args else ""
+        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
 class InvalidInputError(MemschedError, ValueError):

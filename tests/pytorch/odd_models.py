@@ -803,6 +803,22 @@ class HiddenModules(nn.Module):
         return x
 
 
+def curved(model: Any, h: Any) -> Any:
+    """Forward-mode derivatives make zeros without memory."""
+    return torch.func.hessian(lambda v: model.first(v).sin().sum())(h[0]) @ h[1] + h
+
+
+class Solved(nn.Module):
+    """The gradient of what is solved for has a dimension more than it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.utils.parametrizations.orthogonal(lin(), orthogonal_map="cayley")
+
+    def forward(self, x: Any) -> Any:
+        return self.map(x).sin()
+
+
 odd(takes_dict, "stages", args=lambda: (inputs(), {"b": [inputs() * 2], "a": inputs() + 1}))
 odd(takes_pair, "stages", args=lambda: (inputs(), Pair(inputs() * 2, inputs() + 1)))
 odd(takes_holder, args=lambda: (inputs(), Holder(3.0)))
@@ -821,12 +837,14 @@ odd(gives_detached, "stages")
 odd(gives_view, "stages")
 odd(plain, "stages", name="input_needs_gradient", args=lambda: (inputs().requires_grad_(),))
 odd(plain, "stages", name="transposed_input", args=lambda: (inputs(WIDTH).t(),))
+odd(curved, "stages")
 odd(plain, "stages", name="empty_batch", args=lambda: (inputs(0),))
 odd(plain, "stages", name="one_sample", args=lambda: (inputs(1),))
 CASES |= {
     "whole_numbers": Case(make=WholeNumbers, args=lambda: (torch.arange(6).view(2, 3),), kind="stages"),
     "sparse_gradient": Case(make=lambda: WholeNumbers(sparse=True), args=lambda: (torch.arange(6),)),
     "renormed": Case(make=lambda: WholeNumbers(max_norm=1.0), args=lambda: (torch.arange(6),)),
+    "solved": Case(make=Solved, kind="stages"),
     "no_input": Case(make=NoInput, args=tuple, kind="stages"),
     "one_parameter": Case(make=OneParameter, kind="stages"),
     "hidden_modules": Case(make=HiddenModules, kind="stages"),

@@ -137,7 +137,8 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     Its columns are `id,lower,upper,size` and optionally `alignment` and `offset` (a fixed one; empty or -1 means
     none). `hint` is ignored, since it is not binding. `gaps` must be empty. The older names `buffer`, `start` and
     `end` are accepted too; `end` is the last tick itself. A leading apostrophe before a name that begins with =, +, -
-    or @ is dropped: `write_buffers` adds it, since a spreadsheet would take such a name for a formula.
+    or @ is dropped: `Placement.to_csv` adds it, since a spreadsheet would take such a name for a formula. So is white
+    space around a field.
 
     Raises
     ------
@@ -187,11 +188,14 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
 def write_buffers(path: str | os.PathLike[str], buffers: Sequence[Buffer], offsets: Sequence[int | None]) -> None:
     """Write buffers and their offsets to a CSV file in MiniMalloc's format."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer, quoting = (
+        csv.writer(text, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
     aligned = any(buffer.alignment != 1 for buffer in buffers)
     writer.writerow([*_REQUIRED, *(["alignment"] if aligned else []), "offset"])
     for index, (buffer, offset) in enumerate(zip(buffers, offsets, strict=True)):
         name = str(index) if buffer.name is None else buffer.name
         row: list[object] = [plain_cell(name), buffer.start, buffer.end, buffer.size]
-        writer.writerow([*row, *([buffer.alignment] if aligned else []), -1 if offset is None else offset])
+        row += [*([buffer.alignment] if aligned else []), -1 if offset is None else offset]
+        (quoting if "\r" in name else writer).writerow(row)
     write_bytes(path, text.getvalue().encode())

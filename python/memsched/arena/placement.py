@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from memsched import _core
 from memsched.arena.buffers import Buffer, write_buffers
 from memsched.errors import InfeasibleError, InvalidInputError, shown
@@ -104,7 +102,7 @@ class Placement:
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
         height = _height(self.buffers, self.offsets)
-        if isinstance(self.height, bool | np.ndarray) or self.height != height:
+        if checks.count("height", self.height, 0, 2**63 - 1) != height:
             raise InvalidInputError(f"height is {shown(self.height)}; by the offsets it must be {height}")
         put(self, "height", height)
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from memsched._core import Graph
@@ -137,7 +138,7 @@ class GraphFamily:
         """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""
         if not checks.is_list(batches):
             raise InvalidInputError(f"batches is {shown(batches)}; it must be a list of batch sizes")
-        known = {self.at(batch).batch for batch in (self.batch, *([1] if self._has(1) else []), *batches)}
+        known = {self.at(batch).batch for batch in chain([self.batch], [1] if self._has(1) else [], batches)}
         graphs = [self.at(batch).to_json() for batch in sorted(known, reverse=True)]
         return {"format": _FORMAT, "name": self.name, "batch": self.batch, "graphs": graphs}
 

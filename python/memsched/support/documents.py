@@ -7,10 +7,13 @@ import math
 import os
 from typing import Any
 
+import numpy as np
+
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError, shown
 from memsched.support.files import read_text, write_bytes
 
+_PLAIN = (dict, list, tuple, str, int, float, np.number, type(None))  # of Python and, as numbers, of numpy
 _DEEPEST = 100  # levels of lists and objects in a document
 
 Document = dict[str, Any]
@@ -41,6 +44,10 @@ def read_document(source: Source, *formats: str) -> Document:
         document = _parse(str(text), where)
     if not isinstance(document, dict):
         raise InvalidInputError(f"{where} is not a JSON object")
+    for key, value in document.items():
+        if not isinstance(value, _PLAIN):
+            known = "objects, lists, texts, numbers, true, false and null"
+            raise InvalidInputError(f"{shown(key)} of {where} is {shown(value)}; documents have {known}")
     if document.get("format") not in formats:
         wanted = " or ".join(f"'{name}'" for name in formats)
         raise InvalidInputError(f"{where} has the format {shown(document.get('format'))}; expected {wanted}")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import ProxyTypes
 
 import torch
 from torch import nn
@@ -24,29 +28,59 @@ def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module, *, tensors: bool = True) -> Iterator[None]:
+def unchanged(model: nn.Module, *others: Any, tensors: bool = True) -> Iterator[None]:
     """Gives modules their attributes back: some keep tensors, tables or lists of weights that a forward replaces.
 
-    What containers, generators and tensors among the attributes hold is put back, too; but not that of parameters and
-    buffers. So are containers among the globals beside the forwards, where some keep their tables.
+    What containers, generators and tensors among the attributes hold is put back, too; but not that of the model's own
+    parameters and buffers. Of what else the code of the model and of the others reaches (objects, classes, closures,
+    and globals by name), only what now holds tensors without data is put back: the rest may be the work of others.
 
     Parameters
     ----------
     model : torch.nn.Module
+    *others
+        Such as a loss. Of modules that they reach, parameters and buffers are put back, too.
     tensors : bool
         Tensors among the attributes may be written to; they are copied. Those among globals are taken not to be.
     """
-    held = _Held(model, tensors)
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    held = _Held((model, *others), own, _DATA if tensors else _CONTENT)
     try:
         yield
     finally:
         held.put_back()
 
 
-def _globals_of(module: nn.Module) -> dict[str, Any]:
-    """Those of the module's forward, unless it is PyTorch's."""
-    names: dict[str, Any] = getattr(type(module).forward, "__globals__", {})
-    return {} if str(names.get("__name__", "")).split(".")[0] == "torch" else names
+def backward_aside(
+    results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor] | None, own: Callable[[torch.Tensor], bool]
+) -> None:
+    """A backward that leaves no gradient on leaves that are not one's own.
+
+    Parameters
+    ----------
+    results : sequence of torch.Tensor
+    gradients : sequence of torch.Tensor or None
+        As `torch.autograd.backward` takes them.
+    own : callable
+        Whether a leaf of the graph is.
+    """
+    nodes = [one.grad_fn for one in results if one.grad_fn is not None]
+    seen, held = set(nodes), []
+    while nodes:
+        node = nodes.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and not own(leaf):
+            held.append((leaf, leaf.grad))
+        following = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= following
+        nodes += following
+    for leaf, _ in held:
+        leaf.grad = None
+    try:
+        torch.autograd.backward(results, gradients)
+    finally:
+        for leaf, gradient in held:
+            leaf.grad = gradient
 
 
 @contextlib.contextmanager
@@ -64,48 +98,135 @@ def gradients_aside(model: nn.Module) -> Iterator[None]:
 
 _CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)  # of these alone it is known what reading does
 _MOST = 10_000  # elements of a container that is noted: more are data
+_MOST_OBJECTS = 200_000  # that are looked at
+_PLAIN = (str, int, float, bool, bytes, type(None), ModuleType, *ProxyTypes)
+_ABSENT = object()
+
+# What is put back of an object: what holds tensors without data; all; all, with what tensors among it hold.
+_LEAKS, _CONTENT, _DATA = range(3)
 
 
 class _Held:
-    """What the attributes of modules hold."""
+    """What objects hold that the code of some roots reaches."""
 
-    def __init__(self, model: nn.Module, tensors: bool) -> None:
-        self._containers: dict[int, tuple[Any, Any]] = {}
-        self._tensors: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+    def __init__(self, roots: Sequence[Any], own: set[int], most: int) -> None:
+        self._containers: list[tuple[Any, Any, bool]] = []  # with their content, and whether only leaks are put back
+        self._places: list[tuple[Any, dict[Any, Any], bool]] = []  # with what names meant there, and whether of all
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
-        self._own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        for module in model.modules():
-            self._note(vars(module), tensors)
-        for names in {id(names): names for names in map(_globals_of, model.modules())}.values():
-            for value in list(names.values()):
-                if type(value) in _CONTAINERS and len(value) <= _MOST:
-                    self._note(value, False)
+        self._own, self._most = own, most
+        seen: dict[int, Any] = {}  # alive, so that no other object gets its number
+        waiting = [(root, _LEAKS) for root in reversed(roots)]
+        while waiting and len(seen) < _MOST_OBJECTS:
+            value, level = waiting.pop()
+            if id(value) not in seen and type(value) not in _PLAIN:
+                seen[id(value)] = value
+                waiting += self._note(value, type(value), level)
 
-    def _note(self, value: Any, tensors: bool) -> None:
-        if isinstance(value, torch.Generator):
+    def _note(self, value: Any, kind: type, level: int) -> list[tuple[Any, int]]:
+        """Returns what the value leads to."""
+        if issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
-        elif isinstance(value, torch.Tensor):
-            known = id(value) in self._own or id(value) in self._tensors
-            if tensors and not known and not isinstance(value, FakeTensor):
-                self._tensors[id(value)] = value, value._version, value.detach().clone()
-        elif type(value) in (*_CONTAINERS, tuple) and id(value) not in self._containers:
-            if not isinstance(value, tuple):
-                self._containers[id(value)] = value, dict(value) if isinstance(value, dict) else list(value)
-            for inner in list(value.values() if isinstance(value, dict) else value):
-                self._note(inner, tensors)
+        elif issubclass(kind, torch.Tensor):
+            written = value.numel() <= 1 or level == self._most == _DATA  # without data PyTorch still counts
+            if written and id(value) not in self._own and kind is not FakeTensor:
+                self._tensors.append((value, value.detach().clone()))
+        elif kind in (*_CONTAINERS, tuple):
+            return self._note_container(value, level)
+        elif kind is FunctionType:
+            return [] if _of_library(value) else self._note_function(value)
+        elif kind is MethodType:
+            return [(value.__self__, _LEAKS), (value.__func__, _LEAKS)]
+        elif kind is partial:
+            return [(value.func, _LEAKS), (value.args, _LEAKS), (value.keywords, _LEAKS)]
+        elif issubclass(kind, type):
+            return [] if _of_library(value) else self._note_class(value)
+        elif type(getattr(value, "__dict__", None)) is dict:
+            return [
+                (kind, _LEAKS),
+                *self._note_container(vars(value), _DATA if issubclass(kind, nn.Module) else _LEAKS),
+            ]
+        return []
+
+    def _note_container(self, value: Any, level: int) -> list[tuple[Any, int]]:
+        if level < _DATA and len(value) > _MOST:
+            return []
+        if isinstance(value, dict) and level == _LEAKS:
+            self._places.append((value, dict(value), True))
+        elif not isinstance(value, tuple):
+            self._containers.append((value, dict(value) if isinstance(value, dict) else list(value), level == _LEAKS))
+        return [(one, level) for one in (value.values() if isinstance(value, dict) else value)]
+
+    def _note_class(self, value: type) -> list[tuple[Any, int]]:
+        names = dict(vars(value))
+        self._places.append((value, names, True))
+        return [(one, _LEAKS) for one in (*names.values(), *value.__bases__)]
+
+    def _note_function(self, function: FunctionType) -> list[tuple[Any, int]]:
+        reached: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # it is empty
+                self._places.append((cell, {"cell_contents": cell.cell_contents}, False))
+                reached.append(cell.cell_contents)
+        codes, names = [function.__code__], set[str]()
+        for code in codes:  # which grows
+            names.update(code.co_names)
+            codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        spaces = [function.__globals__]
+        modules = (one for one in map(spaces[0].get, names) if type(one) is ModuleType)
+        spaces += [vars(one) for one in modules if not _of_library(one)]
+        for space in spaces:
+            found = {name: space.get(name, _ABSENT) for name in names}
+            self._places.append((space, found, False))
+            reached += found.values()
+        return [(one, _CONTENT if type(one) in _CONTAINERS else _LEAKS) for one in reached]
 
     def put_back(self) -> None:
-        for container, content in self._containers.values():
-            if _same(container, content):
-                continue
-            container.clear()
-            (container.extend if isinstance(container, list | deque) else container.update)(content)
+        for container, content, leaks in self._containers:
+            if not _same(container, content) and (not leaks or any(map(_leaks, container))):
+                container.clear()
+                (container.extend if isinstance(container, list | deque) else container.update)(content)
+        for place, before, whole in self._places:
+            for name in list(_names_in(place)) if whole else list(before):
+                value = place.get(name, _ABSENT) if isinstance(place, dict) else getattr(place, name, _ABSENT)
+                if value is not before.get(name, _ABSENT) and _leaks(value):
+                    _put(place, name, before.get(name, _ABSENT))
         for generator, state in self._generators:
             generator.set_state(state)
         with torch.no_grad():
-            for tensor, version, content in self._tensors.values():
-                if tensor._version != version:
+            for tensor, content in self._tensors:
+                if not torch.equal(tensor, content):
                     tensor.copy_(content)
+
+
+def _of_library(value: Any) -> bool:
+    """Whether a function, class or module is PyTorch's, numpy's, Python's or ours."""
+    name = value.__name__ if type(value) is ModuleType else getattr(value, "__module__", None)
+    root = str(name).partition(".")[0]
+    return root in ("torch", "numpy", "memsched") or root in sys.stdlib_module_names
+
+
+def _leaks(value: Any, depth: int = 2) -> bool:
+    """Whether a value is a tensor without data, or holds one."""
+    if isinstance(value, FakeTensor):
+        return True
+    if depth == 0 or type(value) not in (*_CONTAINERS, tuple) or len(value) > _MOST:
+        return False
+    return any(_leaks(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value))
+
+
+def _names_in(place: Any) -> Iterable[Any]:
+    return place if isinstance(place, dict) else vars(place)
+
+
+def _put(place: Any, name: Any, value: Any) -> None:
+    if isinstance(place, dict):
+        place.pop(name)
+        place.update({} if value is _ABSENT else {name: value})
+    elif value is _ABSENT:
+        delattr(place, name)
+    else:
+        setattr(place, name, value)
 
 
 def _same(container: Any, content: Any) -> bool:

@@ -32,6 +32,8 @@ from memsched.torch.compiled.plan import (
     timed,
 )
 from memsched.torch.errors import CaptureError
+from memsched.torch.module_state import backward_aside
+from memsched.torch.nests import tensors_of
 from memsched.torch.random_state import random_state
 from memsched.torch.trial import Step, untouched
 from memsched.torch.verify import Verified, verified
@@ -119,7 +121,7 @@ class StepPlan:
         model, loss = self._model, self._loss
 
         def trial(step: Callable[..., Any]) -> Step:
-            value = self._take(step, args)
+            value = self._take(step, args, own={id(one) for one in (*model.parameters(), *tensors_of(args))})
             return Step(
                 outputs=[value],
                 gradients={name: one.grad for name, one in model.named_parameters()},
@@ -133,7 +135,7 @@ class StepPlan:
             trial,
             then(model._call_impl, loss),
             self._compiled,
-            start=lambda: untouched(model, self._device, args),
+            start=lambda: untouched(model, self._device, args, loss),
             group=lambda: Group(self._options, known=self._known),
             plan=counting if self._rounds else self.plan,
             device=self._device,
@@ -144,7 +146,8 @@ class StepPlan:
         made: Callable[..., Any] = torch.compile(step, backend=backend_of(group), dynamic=False)
         return made
 
-    def _take(self, step: Callable[..., Any], args: Sequence[Any]) -> torch.Tensor:
+    def _take(self, step: Callable[..., Any], args: Sequence[Any], own: set[int] | None = None) -> torch.Tensor:
+        """`own`: what gets gradients; None: all does."""
         given = [_described(leaf) for leaf in pytree.tree_leaves(tuple(args))]
         if given != self._like:
             raise InvalidInputError(
@@ -159,7 +162,10 @@ class StepPlan:
             value = step(*(_narrowed(tuple(args), start, batch) if self._rounds else args))
             if self._rounds:
                 value = value * (batch / whole)
-            value.backward()
+            if own is None:
+                value.backward()
+            else:
+                backward_aside([value], None, own=lambda leaf: id(leaf) in own)
             total = value.detach() if total is None else total + value.detach()
             del value
         assert total is not None

@@ -55,20 +55,24 @@ class Step:
 
 
 @contextlib.contextmanager
-def untouched(model: torch.nn.Module, device: torch.device, inputs: Any = ()) -> Iterator[None]:
-    """Puts model, inputs, gradients and generators back at the end.
+def untouched(
+    model: torch.nn.Module, device: torch.device, inputs: Any = (), loss: Callable[..., Any] | None = None
+) -> Iterator[None]:
+    """Puts model, inputs, loss, gradients and generators back at the end.
 
     Parameters
     ----------
     model, device
     inputs
         Their tensors are put back, too.
+    loss
+        So are modules that it reaches.
     """
     originals = Originals([*model.parameters(), *model.buffers(), *leaves_of(inputs)])
     data = [(parameter, parameter.data) for parameter in model.parameters()]
     python, own = random.getstate(), random_state(device)
     numpy = np.random.get_state()
-    with unchanged(model), gradients_aside(model):
+    with unchanged(model, loss), gradients_aside(model):
         try:
             yield
         finally:

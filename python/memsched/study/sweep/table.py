@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memsched.errors import InvalidInputError
 from memsched.study.sweep.rows import MEASURES, Row
+from memsched.support import checks
 from memsched.support.files import plain_cell, write_bytes
 from memsched.support.interrupt import optional
 
@@ -62,6 +63,7 @@ class Sweep:
 
     def count(self, status: str) -> int:
         """How many points are "planned", "infeasible" or "failed"."""
+        status = checks.text("status", status)
         return sum(row["status"] == status for row in self.rows)
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -10,7 +10,7 @@ from torch import fx
 
 from memsched.support.units import parse_bandwidth
 from memsched.torch.compiled.group import Group, group_of
-from memsched.torch.compiled.joint import check_casts
+from memsched.torch.compiled.joint import check_casts, give_memory
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import (
     Boxed,
@@ -73,6 +73,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     def partition(joint: fx.GraphModule, results: int, static: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
         if casts:
             check_casts(joint)
+        give_memory(joint)
         if prepare is not None:
             prepare(joint)
         unit = Unit(joint, results, static, group)

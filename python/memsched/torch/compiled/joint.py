@@ -205,6 +205,15 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
 _CAST_WITHIN = (torch.ops.aten.affine_grid_generator.default, torch.ops.aten._trilinear.default)
 
 
+def give_memory(module: fx.GraphModule) -> None:
+    """Zeros of forward-mode derivatives have no memory, which could not be copied. What they meet is traced by now."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._efficientzerotensor.default):
+        node.target, node.args = torch.ops.aten.full.default, (node.args[0], 0)
+        with node.meta["val"].fake_mode:
+            node.meta["val"] = node.target(*node.args, **node.kwargs)
+    module.recompile()
+
+
 def check_casts(module: fx.GraphModule) -> None:
     """Refuse operations whose kernels multiply matrices: autocast casts these in training, and not in a captured step.
 

@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.nn.parameter import is_lazy
 
 from memsched.errors import InvalidInputError
@@ -25,7 +30,7 @@ from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
-from memsched.torch.module_state import unchanged
+from memsched.torch.module_state import backward_aside, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
 
@@ -97,7 +102,7 @@ def look(
         raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
     mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    with unchanged(model, tensors=False):
+    with unchanged(model, loss, tensors=False):
         return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
@@ -217,7 +222,8 @@ def _backward(result: Any) -> None:
             "no result of the model needs a gradient (in tuples, lists, dicts and data classes); there is no training "
             "step to plan"
         )
-    torch.autograd.backward(differentiable, [torch.empty_like(one) for one in differentiable])
+    gradients = [torch.empty_like(one) for one in differentiable]
+    backward_aside(differentiable, gradients, own=lambda leaf: isinstance(leaf, FakeTensor))
 
 
 class _Results(torch.autograd.Function):
@@ -252,7 +258,7 @@ def _loss_bytes(loss: Loss, result: Any) -> int:
             ) from None
         _check_loss(value)
         if value.requires_grad:
-            value.backward()
+            backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
     return max(0, meter.peak - sum(found))
 
 
