@@ -180,22 +180,31 @@ def test_errors_say_what_to_do(call: Any, words: str) -> None:
         call()
 
 
-def test_a_plan_of_rounds_that_a_store_lacks_is_not_made_again(tmp_path: Path) -> None:
-    """A store keeps the graphs at powers of two; with these, two rounds of three became three of two, in silence."""
+def swept(make: Any, memory: int, path: Path) -> dict[str, Any]:
+    [row] = ms.sweep(ms.GraphFamily(make, 6), ["modnn"], memory=[memory], beta=[1.0], store=path)
+    return row
 
-    def make(batch: int, time: float = 1.0) -> ms.Graph:
-        choices = [{"alg": "a", "time": time, "workspace": 0}]
+
+def test_a_sweep_plans_with_the_graphs_that_identify_a_family(tmp_path: Path) -> None:
+    """A store keeps the graphs at powers of two. A plan of two rounds of three was made again as three of two, in
+    silence; and of two families that differ at batch 3 only, one got the row of the other.
+    """
+
+    def make(batch: int, seconds: float = 1.0) -> ms.Graph:
+        choices = [{"alg": "a", "time": seconds, "workspace": 0}]
         op = {"name": "F", "phase": "fwd", "reads": ["x"], "writes": [], "choices": choices}
         return ms.Graph([{"name": "x", "size": 4 * batch, "role": "input"}], [op], batch=batch)
 
-    path = tmp_path / "a.sqlite"
-    [row] = ms.sweep(ms.GraphFamily(make, 6), ["modnn"], memory=[12], beta=[1.0], store=path)
-    assert row["makespan"] == 2
-    with pytest.raises(ms.StoreError, match=r"has only the graphs at batch 1, 2, 4, 6; call modnn"):
-        ms.plan_again(path, row["key"])
-    still = ms.GraphFamily(lambda batch: make(batch, 0.0), 6)  # what differs is the peak
-    [row] = ms.sweep(still, ["modnn"], memory=[12], beta=[1.0], store=path)
-    with pytest.raises(ms.StoreError, match="cannot be made again"):
-        ms.plan_again(path, row["key"])
-    [row] = ms.sweep(ms.GraphFamily(make, 6), ["modnn"], memory=[8], beta=[1.0], store=path)
-    assert ms.plan_again(path, row["key"]).makespan == row["makespan"] == 3
+    path, family = tmp_path / "a.sqlite", ms.GraphFamily(make, 6)
+    assert ms.modnn(family, 12, 1.0).makespan == 2
+    kept = ms.GraphFamily.from_json(family.to_json([2, 4]))
+    for memory in (8, 12):
+        row = swept(make, memory, path)
+        assert row["makespan"] == ms.modnn(kept, memory, 1.0).makespan == 3
+        assert ms.plan_again(path, row["key"]).makespan == 3
+    other = swept(lambda batch: make(batch, 100.0 if batch == 3 else 1.0), 12, path)
+    assert (other["key"], other["makespan"]) == (row["key"], 3)
+    assert swept(lambda batch: make(batch, 100.0 if batch == 2 else 1.0), 12, path)["key"] != row["key"]
+    whole = ms.GraphFamily.from_json(family.to_json(range(1, 7)))  # with all its graphs
+    [row] = ms.sweep(whole, ["modnn"], memory=[12], beta=[1.0], store=path, options={"modnn": {"time_limit": 5}})
+    assert row["makespan"] == ms.plan_again(path, row["key"]).makespan == 2

@@ -216,7 +216,7 @@ def test_huge_sizes_do_not_overflow() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((2, 1, 4), "end is 1; it must be at least start, which is 2"),
+        ((2, 1, 4), "end is 1; it must be at least start, 2"),
         ((float("nan"), 1, 4), "start is nan"),
         ((0, float("inf"), 4), "end is inf"),
         (("0", 1, 4), "start is '0'"),

@@ -6,6 +6,8 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import memsched as ms
+from memsched.errors import shown
 
 CHAIN = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [4, 4, 4, 4], saved=[8, 8, 8])
 RESULT = ms.greedy(CHAIN, 30, 8.0)
@@ -62,6 +65,7 @@ WRONG: list[Any] = [
     *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
     *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2]), np.array(3)),
     *([None], ["a"], [[1]], [-1], DEEP, Unshowable(), np.void(b"abc"), np.complex64(1 + 5j)),
+    *(10**5000, -(10**5000), Fraction(10**5000, 3), Decimal("1e5000")),
 ]
 
 
@@ -141,7 +145,7 @@ def try_wrong_values(name: str, parameter: str, call: Callable[[Any], Any]) -> N
             except ms.MemschedError:
                 pass
             except Exception as error:
-                text = type(value).__name__ if value is DEEP or isinstance(value, Unshowable) else repr(value)
+                text = type(value).__name__ if value is DEEP or isinstance(value, Unshowable) else shown(value)
                 raise AssertionError(f"{name}({parameter}={text}) raises {error!r}") from error
 
 
@@ -160,6 +164,18 @@ def test_no_imaginary_part_is_dropped(imaginary: Any) -> None:
         ms.Chain(imaginary, [1], [4, 4], [0, 4])
     with pytest.raises(ms.InvalidInputError, match=r"activation\[0\] is "):
         ms.Chain([1], [1], [*imaginary, 4], [0, 4])
+
+
+def test_numbers_without_a_text_are_named() -> None:
+    huge, buffer = 10**5000, ms.Buffer(0, 2, 3)
+    for call in (
+        lambda: ms.Buffer(huge, 2, 3),
+        lambda: ms.Buffer(0, -huge, 3),
+        lambda: ms.validate_placement([buffer], [0], capacity=-huge),
+    ):
+        with pytest.raises(ms.MemschedError, match="cannot be shown"):
+            call()
+    assert ms.validate_placement([buffer], [huge]) == huge + 3
 
 
 def test_no_text_of_an_error_is_endless() -> None:

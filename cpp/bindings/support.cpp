@@ -62,9 +62,13 @@ bool is_complex(py::handle value) {
 
 template <class Item, class Convert>
 std::vector<Item> column(py::handle values, const std::string& field, const Convert& convert) {
+    constexpr std::size_t most = 10'000'000;
     std::vector<Item> converted;
     for (const py::handle value : items(values, field)) {
         hear_interrupts();
+        if (converted.size() == most) {
+            refuse(field, values, "a list of at most " + std::to_string(most));
+        }
         converted.push_back(convert(value, field + "[" + std::to_string(converted.size()) + "]"));
     }
     return converted;

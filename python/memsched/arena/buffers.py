@@ -28,7 +28,7 @@ def _moment(name: str, value: object) -> int | float:
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         if isinstance(value, numbers.Integral):
             return int(value)
-        if math.isfinite(value):
+        if math.isfinite(checks.as_float(value)):
             return float(value)
     raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number")
 
@@ -73,7 +73,7 @@ class Buffer:
         put(self, "start", _moment("start", self.start))
         put(self, "end", _moment("end", self.end))
         if self.end < self.start:
-            raise InvalidInputError(f"end is {self.end!r}; it must be at least start, which is {self.start!r}")
+            raise InvalidInputError(f"end is {shown(self.end)}; it must be at least start, {shown(self.start)}")
         put(self, "size", checks.size("size", self.size))
         put(self, "alignment", checks.count("alignment", self.alignment, 1, 2**62 - 1))
         if self.offset is not None:

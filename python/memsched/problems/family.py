@@ -126,7 +126,10 @@ class GraphFamily:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GraphFamily):
             return NotImplemented
-        return (self.name, self.batch, self.graph) == (other.name, other.batch, other.graph)
+        if (self.name, self.batch) != (other.name, other.batch):
+            return False
+        made = {*self._graphs, *other._graphs}
+        return all(self.at(b) == other.at(b) for b in made if self._has(b) and other._has(b))
 
     def __hash__(self) -> int:
         return hash((self.name, self.batch))

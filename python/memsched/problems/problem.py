@@ -159,7 +159,8 @@ def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:
     """
     check_kinds(problem, schedule, device)
     if isinstance(problem, GraphFamily):
-        graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds}
+        adds_up = sum(batch * times for batch, times in schedule.rounds) == problem.batch
+        graphs = {batch: problem.at(batch) for batch, _ in schedule.rounds if adds_up}
         return _core.simulate_rounds(graphs, problem.batch, schedule, device)
     graph = graph_of(problem, schedule.chunk if isinstance(problem, Chain) else None)
     return _core.simulate_graph(graph, schedule, device)

@@ -18,7 +18,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
-def _as_float(value: object) -> float:
+def as_float(value: object) -> float:
     """The value as a float; nan if it is not a number, inf if it is too large."""
     if not _is_number(value):
         return math.nan
@@ -81,7 +81,7 @@ def text(name: str, value: object) -> str:
 
 def non_negative(name: str, value: object, unit: str) -> float:
     """A finite number >= 0."""
-    number = _as_float(value)
+    number = as_float(value)
     if not 0 <= number < math.inf:
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number of {unit} >= 0")
     return number
@@ -98,7 +98,7 @@ def size(name: str, value: object, least: int = 0) -> int:
     """A whole number of bytes from `least` to EXACT_BYTES."""
     if type(value) is int and least <= value <= EXACT_BYTES:
         return value
-    number = _as_float(value)
+    number = as_float(value)
     if not least <= number < math.inf or number != math.floor(number) or int(value) > EXACT_BYTES:  # type: ignore[call-overload]
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number of bytes from {least} to 2^53")
     return int(value)  # type: ignore[call-overload,no-any-return]
@@ -124,7 +124,7 @@ def progress(value: object) -> None:
 
 def bandwidth(name: str, value: object) -> float:
     """Bytes per second: 0 means no link, inf a free one."""
-    number = _as_float(value)
+    number = as_float(value)
     if not number >= 0 or (math.isinf(number) and not isinstance(value, float | np.floating)):
         raise InvalidInputError(
             f"{name} is {shown(value)}; it must be bytes per second >= 0 (0: no link, inf: a free one)"

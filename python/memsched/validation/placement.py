@@ -65,14 +65,16 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
             raise InvalidInputError(f"offsets[{k}] is {shown(offset)}; it must be a whole number of bytes")
         if offset < 0 or offset % buffer.alignment:
             raise ScheduleError(
-                f"{_name(buffers, k)} lies at {offset}; it must be at a multiple of {buffer.alignment} that is >= 0."
+                f"{_name(buffers, k)} lies at {shown(offset)}; it must be at a multiple of {buffer.alignment}, >= 0."
             )
         if buffer.offset is not None and offset != buffer.offset:
-            raise ScheduleError(f"{_name(buffers, k)} lies at {offset}; its fixed offset is {buffer.offset}.")
+            raise ScheduleError(f"{_name(buffers, k)} lies at {shown(offset)}; its fixed offset is {buffer.offset}.")
         end = offset + buffer.size
         height = max(height, end)
         if capacity is not None and end > capacity:
-            raise ScheduleError(f"{_name(buffers, k)} ends at {end}, above capacity, which is {capacity}.")
+            raise ScheduleError(
+                f"{_name(buffers, k)} ends at {shown(end)}, above capacity, which is {shown(capacity)}."
+            )
         if buffer.size == 0 or buffer.start == buffer.end:
             continue
         alive = [other for other in alive if buffers[other].end > buffer.start]
@@ -81,8 +83,8 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
                 first, second = sorted((k, other))
                 where = max(offset, offsets[other])
                 raise ScheduleError(
-                    f"{_name(buffers, first)} and {_name(buffers, second)} share bytes at {where} while both are "
-                    f"alive, from {buffer.start}."
+                    f"{_name(buffers, first)} and {_name(buffers, second)} share bytes at {shown(where)} while both "
+                    f"are alive, from {shown(buffer.start)}."
                 )
         alive.append(k)
     return int(height)

@@ -8,14 +8,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from memsched._core import Device
-from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, StoreError, shown
+from memsched.errors import InvalidInputError, MemschedError, shown
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, problem_from
 from memsched.result import Result
 from memsched.study.sources import find_problem
 from memsched.study.sweep.arguments import read_groups
 from memsched.study.sweep.memory import Memory
-from memsched.study.sweep.points import Group, SweptProblem
+from memsched.study.sweep.points import Group
 from memsched.study.sweep.progress import SweepProgress
 from memsched.study.sweep.table import Sweep
 from memsched.support import checks
@@ -55,7 +55,9 @@ def sweep(
     Parameters
     ----------
     problems : Chain, Graph, GraphFamily or str, or a sequence of them
-        A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file.
+        A str is the name of a shipped profile, graph:NAME, analytic:NETWORK:BATCH[:GPU], or the path of a file. Of a
+        family made by a function, the graphs at the full batch and at powers of two are swept; for others give
+        GraphFamily.from_json(family.to_json(batches)).
     planners : sequence of str, optional
         Names; "auto" is allowed. By default all listed planners for each problem.
     memory : sequence of int or str
@@ -132,7 +134,7 @@ def sweep(
         with interrupts.allowed():
             slots = (shared_tables, slots_of_tables)
             loaded, groups = read_groups(problems, planners, memory, beta, device, options, slots, __version__)
-        start, owned = _executor(executor, workers, loaded, interrupts)
+        start, owned = _executor(executor, workers, interrupts)
         with closing(_opened(store, retry_failed)) as opened:
             for one in loaded:
                 opened.add_problem(one)
@@ -196,8 +198,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     InfeasibleError
         As in the sweep.
     StoreError
-        The store cannot be read, or it has too few graphs of a family that was made by a function: of these it keeps
-        those at the full batch and at powers of two.
+        The store cannot be read.
 
     Examples
     --------
@@ -229,21 +230,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     )
     plan_on = planning(work)
     device = read_device(row["device"])
-    if row["status"] != "planned" or not isinstance(problem, GraphFamily) or problem.batches is None:
-        return plan_on(device)
-    kept = ", ".join(map(str, problem.batches))
-    other = StoreError(
-        f"the plan of {key!r} cannot be made again: of the family '{problem.name}' the store has only the graphs at "
-        f"batch {kept}; call {row['planner']} with the family itself"
-    )
-    try:
-        found = plan_on(device)
-    except InfeasibleError as error:
-        raise other from error
-    whole = len(problem.batches) == problem.batch or "time_limit" in row["options"]
-    if not whole and (found.makespan, found.peak_memory) != (row["makespan"], row["peak_memory"]):
-        raise other
-    return found
+    return plan_on(device)
 
 
 def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store | Memory:
@@ -253,7 +240,7 @@ def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store |
 
 
 def _executor(
-    given: Executor | str | None, workers: int, problems: Sequence[SweptProblem], interrupts: Interrupts
+    given: Executor | str | None, workers: int, interrupts: Interrupts
 ) -> tuple[Callable[[], Executor], bool]:
     """A function that makes the executor, and whether we shut it down."""
     from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
@@ -266,13 +253,6 @@ def _executor(
         raise InvalidInputError(
             f"executor is {shown(given)}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
         )
-    if not isinstance(given, ThreadPoolExecutor):
-        for one in problems:
-            if isinstance(one.problem, GraphFamily) and one.source is None and one.problem.batches is None:
-                raise InvalidInputError(
-                    f"'{one.name}' is a family made by a function, which cannot travel to other processes; "
-                    "sweep it on threads, or save it with all its batches and give the file"
-                )
     if given == "processes":
 
         def start(again: bool = True) -> Executor:

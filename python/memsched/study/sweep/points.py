@@ -68,8 +68,13 @@ class Group:
 
 
 def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
-    """Identify a problem by its content. A family made by a function is identified by its graphs at powers of two."""
+    """Identify a problem by its content. Of a family made by a function, that is its graphs at powers of two.
+
+    Without a name, such a family is swept with these graphs alone, so that rows are of what identifies them.
+    """
     document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
+    if isinstance(problem, GraphFamily) and problem.batches is None and source is None:
+        problem = GraphFamily.from_json(document)
     graph = graph_of(problem)
     return SweptProblem(
         problem=problem,

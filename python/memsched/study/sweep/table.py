@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class Sweep:
         for name in frame.columns:
             if _KINDS.get(name) is None:
                 frame[name] = frame[name].map(plain_cell, na_action="ignore")
-        write_bytes(path, frame.to_csv(index=False).encode())
+        write_bytes(path, frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Plot makespan over memory, one line per planner, one panel per problem and link; see `plot_sweep`."""

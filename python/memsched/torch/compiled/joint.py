@@ -158,6 +158,9 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
     unknown = [n.name for n in placeholders if n not in tangents and "primals" not in str(n.target)]
     if unknown:
         raise CaptureError(f"the step takes {unknown[0]}, which is neither an input nor a gradient; no plan knows it")
+    sizes = [n.meta.get("val") for n in placeholders if isinstance(n.meta.get("val"), torch.SymInt)]
+    if any(one.node.is_nested_int() for one in sizes):
+        raise CaptureError("the step takes nested tensors, whose sizes are known only while it runs")
     (output,) = module.graph.find_nodes(op="output")
     outputs = list(output.args[0])
     joint = Joint(

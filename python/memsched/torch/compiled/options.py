@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import check_planner
 from memsched.support import checks
 from memsched.support.units import parse_bandwidth, parse_bytes
@@ -80,7 +81,11 @@ def read_options(given: Mapping[str, Any] | None) -> Options:
             'the backend "memsched" needs a budget: '
             'torch.compile(model, backend="memsched", options={"budget": "6GiB"})'
         )
-    options = Options(**given)
+    options = Options(**{name: one.item() if isinstance(one, np.generic) else one for name, one in given.items()})
+    if not isinstance(options.optimizer, torch.optim.Optimizer | int | None):
+        raise InvalidInputError(
+            f"optimizer is {shown(options.optimizer)}; it must be an Optimizer, or bytes of its state"
+        )
     if not (isinstance(options.budget, str) and options.budget.rstrip().endswith("%")):
         parse_bytes(options.budget, "budget")
     checks.choice("mode", options.mode, MODES)

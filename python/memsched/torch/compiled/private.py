@@ -141,6 +141,12 @@ def python_code(module: fx.GraphModule) -> Boxed:
     return type(module).forward.__get__(module)
 
 
+def is_batched(value: object) -> bool:
+    """Whether a value is a tensor that vmap computes many of at once."""
+    known = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
+    return isinstance(value, torch.Tensor) and any(one(value) for one in known)
+
+
 def saving_is_hooked() -> bool:
     """Whether what autograd saves goes through hooks, as under `torch.utils.checkpoint`."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None

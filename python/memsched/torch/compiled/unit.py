@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from memsched.errors import MemschedError
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
-from memsched.torch.compiled.private import Boxed, python_code, saving_is_hooked
+from memsched.torch.compiled.private import Boxed, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
 
@@ -108,12 +109,21 @@ class Unit:
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = next(k for k, one in enumerate(args) if isinstance(one, torch.Tensor))
+        batched = any(map(is_batched, args))
         number, serial = args.pop(sizes).tolist()
         self._group.returned(serial)
         for meter in _METERS[-1:]:
             meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
-        with _counting(), torch._C.DisableTorchFunction():
-            return self.versions[number].backward(args)
+        try:
+            with _counting(), torch._C.DisableTorchFunction():
+                return self.versions[number].backward(args)
+        except RuntimeError as error:  # from what writes in place, or travels
+            if not batched:
+                raise
+            raise MemschedError(
+                "this backward follows a plan that takes one gradient at a time: do without is_grads_batched, "
+                f"vectorize and vmap around it, or compile the model with another backend ({error})"
+            ) from error
 
     def for_all_sizes(self, version: int) -> int:
         """The version that follows the same plan with any sizes."""

@@ -1,0 +1,59 @@
+"""Backwards that vmap computes for many gradients at once, and tensors whose sizes are known only while they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import memsched as ms
+import memsched.torch as mt
+
+MANY = torch.eye(12).view(12, 3, 4)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMSCHED_CACHE", "")
+    torch._dynamo.reset()
+
+
+def gradients(between: nn.Module, **options: Any) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), between, nn.Linear(4, 4))
+    run = torch.compile(model, backend="memsched", options=options) if options else model
+    x = torch.randn(3, 4, requires_grad=True)
+    (found,) = torch.autograd.grad(run(x), x, MANY, is_grads_batched=True)
+    return found
+
+
+def test_many_gradients_at_once_are_right_or_named() -> None:
+    assert torch.equal(gradients(nn.Tanh(), budget="100%"), gradients(nn.Tanh()))
+    for between, options in (
+        (nn.Dropout(0.5), {"budget": "100%"}),
+        (nn.Tanh(), {"budget": "0%", "bandwidth": "1GB/s"}),
+    ):
+        with pytest.raises(ms.MemschedError, match="one gradient at a time"):
+            gradients(between, **options)
+
+
+def test_nested_tensors_run_without_a_plan() -> None:
+    layer = nn.Linear(16, 16)
+    x = torch.nested.nested_tensor([torch.randn(3, 16), torch.randn(5, 16)], layout=torch.jagged)
+    want = layer(x).values()
+    with pytest.warns(UserWarning, match="nested tensors, whose sizes are known only while it runs"):
+        found = torch.compile(layer, backend="memsched", options={"budget": "100%"})(x).values()
+    found.sin().sum().backward()
+    assert torch.equal(found, want)
+    assert layer.weight.grad is not None
+
+
+def test_numbers_of_numpy_are_options() -> None:
+    model, x = nn.Linear(16, 16), torch.randn(64, 16)
+    plans = [mt.plan(model, (x,), budget=budget) for budget in (50_000, np.int64(50_000), np.float32(50_000.0))]
+    assert len({plan.peak_memory for plan in plans}) == 1
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="optimizer is "):
+        torch.compile(model, backend="memsched", options={"budget": "100%", "optimizer": []})(x)
