@@ -51,6 +51,26 @@ def test_nested_tensors_run_without_a_plan() -> None:
     assert layer.weight.grad is not None
 
 
+def test_a_loop_of_pytorch_is_planned_while_it_trains() -> None:
+    from torch._higher_order_ops import while_loop
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            state = torch.tensor(0), x
+            return self.last(while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h * 0.9 + 0.1), state)[1])
+
+    model, x = Loop(), torch.randn(8, 16)
+    with pytest.raises(mt.CaptureError, match="has a while_loop"):
+        mt.plan(model, (x,), budget="100%")
+    found = torch.compile(model, backend="memsched", options={"budget": "100%"})(x)
+    found.sum().backward()
+    assert torch.equal(found, model(x))
+
+
 def test_numbers_of_numpy_are_options() -> None:
     model, x = nn.Linear(16, 16), torch.randn(64, 16)
     plans = [mt.plan(model, (x,), budget=budget) for budget in (50_000, np.int64(50_000), np.float32(50_000.0))]

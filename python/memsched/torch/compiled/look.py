@@ -132,6 +132,10 @@ def _looked_at(
                 f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it "
                 f"runs; {_INSTEAD}"
             ) from None
+        except AttributeError as error:
+            if "ignore_fresh_unbacked_symbols" not in str(error):  # PyTorch's loops make numbers that it cannot follow
+                raise
+            raise CaptureError(f"{type(model).__name__} has a while_loop or scan of PyTorch's; {_INSTEAD}") from None
     if not list(group.versions()):
         if said:
             raise CaptureError(f"nothing of {type(model).__name__} can be planned: {said[0]}")
