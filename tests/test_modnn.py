@@ -186,3 +186,22 @@ def test_networks_of_the_paper(network: str, batch: int, gib: int, over_ideal: f
     assert result.makespan / fastest(family.graph) == pytest.approx(over_ideal, rel=0.01)
     if moved is not None:
         assert result.timeline.bytes_out + result.timeline.bytes_in == pytest.approx(moved, rel=0.01)
+
+
+def test_rounds_whose_times_overflow_are_named() -> None:
+    """The error named a memory below the given one, and said that some op does not fit."""
+
+    def make(batch: int) -> ms.Graph:
+        tensors = [
+            {"name": name, "size": 2 * batch, "role": role} for name, role in (("x", "input"), ("a", "activation"))
+        ]
+        ways = [{"alg": "a", "time": 1e300, "workspace": 0}]
+        forward = {"name": "F", "phase": "fwd", "reads": ["x"], "writes": ["a"], "choices": ways}
+        backward = {"name": "B", "phase": "bwd", "reads": ["a"], "writes": [], "choices": ways}
+        return ms.Graph(tensors, [forward, backward], batch=batch)
+
+    family = ms.GraphFamily(make, 2**40)
+    with pytest.raises(ms.LimitError, match="the times of so many rounds overflow"):
+        ms.modnn(family, 11, 2.0)
+    with pytest.raises(ms.InfeasibleError, match="it needs M >= 4"):
+        ms.modnn(family, 3, 2.0)

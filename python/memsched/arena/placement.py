@@ -102,7 +102,7 @@ class Placement:
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
         height = _height(self.buffers, self.offsets)
-        if checks.count("height", self.height, 0, 2**63 - 1) != height:
+        if not checks.is_number(self.height) or self.height != height:
             raise InvalidInputError(f"height is {shown(self.height)}; by the offsets it must be {height}")
         put(self, "height", height)
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))

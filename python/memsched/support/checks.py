@@ -14,13 +14,14 @@ from memsched.errors import InvalidInputError, shown
 EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes: doubles are exact up to here
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is a real number; True and False are none."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
 
 
 def as_float(value: object) -> float:
     """The value as a float; nan if it is not a number, inf if it is too large."""
-    if not _is_number(value):
+    if not is_number(value):
         return math.nan
     try:
         return float(value)  # type: ignore[arg-type]
@@ -63,7 +64,7 @@ def count(name: str, value: object, least: int, most: int) -> int:
     """An integer from `least` to `most`; bool, str and floats are refused."""
     if type(value) is int and least <= value <= most:  # the common case; there may be 100,000 of them
         return value
-    whole = isinstance(value, numbers.Integral) and _is_number(value)
+    whole = isinstance(value, numbers.Integral) and is_number(value)
     if not whole or not least <= value <= most:  # type: ignore[operator]
         raise InvalidInputError(f"{name} is {shown(value)}; it must be a whole number from {least} to {most}")
     return int(value)  # type: ignore[call-overload,no-any-return]

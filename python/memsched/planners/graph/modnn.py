@@ -77,7 +77,7 @@ def modnn(
     InfeasibleError
         M is below eq. (2): resident plus the largest need of one op (for a family at batch 1).
     LimitError
-        Time ran out before the first plan was ready.
+        Time ran out before the first plan was ready, or the times of so many rounds overflow.
 
     References
     ----------
@@ -111,6 +111,8 @@ def modnn(
                 walk.least(),
                 "some op does not fit, or too much must stay without a link or with a host this small",
             )
+        if memory >= least:
+            raise LimitError(f"modnn has no plan for '{problem.name}': the times of so many rounds overflow")
         raise call.no_plan(least, reason)
     return call.result(params, schedule)
 

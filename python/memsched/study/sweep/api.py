@@ -92,7 +92,8 @@ def sweep(
     -------
     Sweep
         One row per point, ordered by problem, planner, memory and bandwidth as given. Points that are the same, such as
-        those of two equal memories, come once.
+        those of two equal memories, come once; so do those of problems that differ in their names only, under the name
+        that came first.
 
     Raises
     ------
