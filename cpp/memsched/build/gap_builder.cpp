@@ -130,7 +130,7 @@ bool GapBuilder::may_travel(TensorId tensor) const {
     return state(tensor).on_host || (link_ && fact(tensor).bytes <= host_left_);
 }
 
-bool GapBuilder::wanted_again(TensorId tensor) const {
+bool GapBuilder::wanted_again(TensorId tensor) {
     return fact(tensor).stays || wanted_.next(tensor) != Wanted::never;
 }
 
@@ -302,13 +302,16 @@ bool GapBuilder::run_op(OpId id, TensorId wanted) {
             recomputed.push_back(t);
         }
     }
+    auto next = recomputed.begin(); // which are in the order of the reads
     for (const TensorId t : op.reads) {
-        if (std::find(recomputed.begin(), recomputed.end(), t) == recomputed.end()) {
-            if (!bring(t)) {
-                return false;
-            }
-            ++state(t).locks;
+        if (next != recomputed.end() && *next == t) {
+            ++next;
+            continue;
         }
+        if (!bring(t)) {
+            return false;
+        }
+        ++state(t).locks;
     }
     const auto locked = [&](TensorId t) { return state(t).here && state(t).locks > 0; };
     bool skip = skips_tape(op, wanted, std::ranges::any_of(op.tape, locked) ? now_ + 1 : Wanted::never);

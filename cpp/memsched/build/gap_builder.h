@@ -80,7 +80,7 @@ class GapBuilder {
         bool travels;
     };
     Price price(TensorId tensor);
-    bool wanted_again(TensorId tensor) const;
+    bool wanted_again(TensorId tensor);
     bool may_travel(TensorId tensor) const;
     Seconds sent(TensorId tensor) const;
     double score(TensorId tensor); // what has the least goes first; infinity: it cannot go

@@ -59,6 +59,9 @@ void Wanted::update_next(TensorId tensor) {
 }
 
 void Wanted::ran() {
+    if (demands_.low <= demands_.high) {
+        settle_demands();
+    }
     for (const TensorId t : graph_.op(now_).reads) {
         Uses& uses = uses_[at(t)];
         while (uses.next < uses.beyond && readers_[at(uses.next)] <= now_) {
@@ -80,7 +83,6 @@ void Wanted::set(TensorId tensor, bool at_hand) {
     }
     if (const OpId writer = graph_.writer(tensor); writer >= 0) {
         demands_.add(writer);
-        settle_demands();
     }
 }
 
@@ -119,7 +121,7 @@ void Wanted::settle_costs() { // upwards, since an op is read by later ones
 void Wanted::update_demand(OpId op) {
     OpId demand = never;
     for (const TensorId t : graph_.op(op).writes) {
-        demand = at_hand_[at(t)] ? demand : std::min(demand, next(t));
+        demand = at_hand_[at(t)] ? demand : std::min(demand, next_[at(t)]);
     }
     if (demand == demand_[at(op)]) {
         return;

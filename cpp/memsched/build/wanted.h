@@ -28,7 +28,12 @@ class Wanted {
     void set(TensorId tensor, bool at_hand);
 
     // The op for which the tensor is wanted next: the one that is prepared now, or a later one.
-    OpId next(TensorId tensor) const { return next_[at(tensor)]; }
+    OpId next(TensorId tensor) {
+        if (demands_.low <= demands_.high) {
+            settle_demands();
+        }
+        return next_[at(tensor)];
+    }
     // Seconds to run it again with all that is not at hand; what is needed twice counts twice.
     Seconds again(TensorId tensor);
 

@@ -11,11 +11,13 @@ constexpr Bytes large_share = 1000;       // tensors of more than this part of t
 } // namespace
 
 RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool linked)
-    : graph_(&graph), capacity_(capacity), linked_(linked), items_(2), touches_(graph.tensors().size()),
-      runs_(graph.ops().size(), 0) {
+    : graph_(&graph), capacity_(capacity), linked_(linked), taped_(graph.tensors().size(), 0), items_(2),
+      touches_(graph.tensors().size()), runs_(graph.ops().size(), 0) {
     for (const Op& op : graph.ops()) {
-        std::vector<TensorId>& kept = without_tape_.emplace_back(op.writes);
-        std::erase_if(kept, [&](TensorId t) { return std::ranges::find(op.tape, t) != op.tape.end(); });
+        for (const TensorId t : op.tape) {
+            taped_[at(t)] = 1;
+        }
+        std::erase_if(without_tape_.emplace_back(op.writes), [&](TensorId t) { return taped_[at(t)] != 0; });
     }
     items_[begin].event.what = items_[end].event.what = PlanEvent::free; // which touches nothing
     items_[end].key = std::int64_t{1} << 62;
@@ -90,7 +92,11 @@ std::span<const TensorId> RunList::writes(ItemId id) const {
 }
 
 bool RunList::writes(ItemId id, TensorId tensor) const {
-    return id > end && std::ranges::find(writes(id), tensor) != writes(id).end();
+    const PlanEvent& event = items_[at(id)].event;
+    if (id <= end || event.what != PlanEvent::run) {
+        return id > end && event.what == PlanEvent::fetch && event.id == tensor;
+    }
+    return graph_->writer(tensor) == event.id && !(event.skip && taped_[at(tensor)]);
 }
 
 Bytes RunList::own(ItemId id) const {

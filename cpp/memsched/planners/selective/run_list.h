@@ -74,6 +74,7 @@ class RunList {
     const Graph* graph_ = nullptr;
     Bytes capacity_ = 0, fullest_ = 0; // the most that a changed item holds
     bool linked_ = false;
+    std::vector<std::uint8_t> taped_;                 // by tensor
     std::vector<std::vector<TensorId>> without_tape_; // by op
     std::vector<Item> items_;
     std::vector<ItemId> items_in_, unused_;

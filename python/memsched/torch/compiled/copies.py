@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
 from memsched.errors import MemschedError
 from memsched.torch.choose_lanes import lanes_on
 from memsched.torch.lanes import Lanes
+
+_R = TypeVar("_R")
+
+
+def _one_at_a_time(method: Callable[..., _R]) -> Callable[..., _R]:
+    @functools.wraps(method)
+    def locked(self: Traffic, *args: Any) -> _R:
+        with self._lock:
+            return method(self, *args)
+
+    return locked
 
 
 class Traffic:
@@ -25,6 +38,7 @@ class Traffic:
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
+        self._lock = threading.RLock()  # threads that train share a device's copies
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
         self._reads: dict[int, Any] = {}  # of copies that have not arrived, by the address of the host memory they read
@@ -35,6 +49,7 @@ class Traffic:
         """Of host memory that waits to be used again."""
         return sum(nbytes * len(spare) for nbytes, spare in self._spare.items())
 
+    @_one_at_a_time
     def offload(self, value: torch.Tensor) -> torch.Tensor:
         """Begin to copy the bytes of a tensor to the host."""
         self.lanes.begin()
@@ -49,6 +64,7 @@ class Traffic:
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
 
+    @_one_at_a_time
     def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
         """Let the computation wait until the copy to the host has ended; what the caller may hold keeps its content."""
         self.lanes.begin()
@@ -56,6 +72,7 @@ class Traffic:
         if owned:
             self.lanes.give_back(value.untyped_storage())
 
+    @_one_at_a_time
     def prefetch(self, host: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor back to the device, with the layout that it had there."""
         self.lanes.begin()
@@ -68,6 +85,7 @@ class Traffic:
         value = torch.empty(0, dtype=dtype, device=storage.device)
         return value.set_(storage, offset, shape, stride)
 
+    @_one_at_a_time
     def arrived(self, value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
         """Let the computation wait until a tensor is back; its copy on the host must stay until then."""
         self.lanes.begin()
@@ -75,6 +93,7 @@ class Traffic:
         self._reads.pop(host.untyped_storage()._cdata, None)
         return value
 
+    @_one_at_a_time
     def _given_up(self, key: int) -> None:
         self._end(self._events.pop(key, None))
 
@@ -92,6 +111,7 @@ class Traffic:
             )
         return key
 
+    @_one_at_a_time
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
         self._end(self._reads.pop(key, None))
         del self._events[key], self._layouts[key]
