@@ -130,9 +130,7 @@ bool GapBuilder::may_travel(TensorId tensor) const {
     return state(tensor).on_host || (link_ && fact(tensor).bytes <= host_left_);
 }
 
-bool GapBuilder::wanted_again(TensorId tensor) {
-    return fact(tensor).stays || wanted_.next(tensor) != Wanted::never;
-}
+bool GapBuilder::wanted_again(TensorId tensor) { return fact(tensor).stays || wanted_.next(tensor) != Wanted::never; }
 
 GapBuilder::Price GapBuilder::price(TensorId tensor) {
     const State& s = state(tensor);

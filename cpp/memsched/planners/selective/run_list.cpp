@@ -6,6 +6,7 @@ namespace memsched {
 namespace {
 
 constexpr std::int64_t spacing = 1 << 20; // of keys
+constexpr std::size_t few = 8;            // writes of an op
 constexpr Bytes large_share = 1000;       // tensors of more than this part of the capacity are large
 
 } // namespace
@@ -92,11 +93,15 @@ std::span<const TensorId> RunList::writes(ItemId id) const {
 }
 
 bool RunList::writes(ItemId id, TensorId tensor) const {
-    const PlanEvent& event = items_[at(id)].event;
-    if (id <= end || event.what != PlanEvent::run) {
-        return id > end && event.what == PlanEvent::fetch && event.id == tensor;
+    if (id <= end) {
+        return false;
     }
-    return graph_->writer(tensor) == event.id && !(event.skip && taped_[at(tensor)]);
+    const std::span<const TensorId> all = writes(id);
+    if (all.size() <= few) { // in the caches, as the writer of the tensor may not be
+        return std::ranges::find(all, tensor) != all.end();
+    }
+    const PlanEvent& event = items_[at(id)].event;
+    return graph_->writer(tensor) == event.id && !(event.skip && taped_[at(tensor)] != 0);
 }
 
 Bytes RunList::own(ItemId id) const {
