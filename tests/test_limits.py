@@ -356,6 +356,25 @@ def test_a_million_reads_keep_the_limit(call: Callable[..., ms.Result]) -> None:
     takes(0.9, lambda graph: call(graph, memory, 1.0, time_limit=0.1), graph)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize("call", [ms.selective, ms.plan])
+def test_an_op_that_writes_thousands_of_tensors_keeps_the_limit(call: Callable[..., ms.Result]) -> None:
+    """What is wanted was settled after each of them: 3.8 seconds of 0.1."""
+    names = [f"a{k}" for k in range(100_000)]
+    tensors = [{"name": name, "size": 1 + k % 7, "role": "activation"} for k, name in enumerate(names)]
+    tensors += [{"name": name, "size": 2, "role": "activation"} for name in ("y0", "y1", "y2")]
+
+    def op(name: str, phase: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
+        choices = [{"alg": "a", "time": 1.0, "workspace": 0}]
+        return {"name": name, "phase": phase, "reads": reads, "writes": writes, "choices": choices}
+
+    readers = [op(f"G{k}", "fwd", names, [f"y{k}"]) for k in range(3)]
+    graph = ms.Graph(tensors, [op("F", "fwd", [], names), *readers, op("Z", "bwd", ["y0", "y1", "y2", "a0"], [])])
+    memory = ms.min_memory(graph)
+    takes(1.2, lambda graph: call(graph, memory, 1e5, time_limit=0.1), graph)
+
+
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])
 def test_planners_without_a_limit_take_little(name: str) -> None:
     """What runs give back was sorted among what waits for the link, and each op looked for the first of the backward:

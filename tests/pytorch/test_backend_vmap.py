@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,37 @@ def test_a_loop_of_pytorch_is_planned_while_it_trains() -> None:
     found = torch.compile(model, backend="memsched", options={"budget": "100%"})(x)
     found.sum().backward()
     assert torch.equal(found, model(x))
+
+
+@pytest.mark.slow
+def test_threads_share_the_copies_of_a_device() -> None:
+    """Each waited for copies that the other carried out meanwhile."""
+    x, options = torch.randn(8, 8), {"budget": "30%", "bandwidth": "1GB/s"}
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(3)]
+    models = [torch.compile(one, backend="memsched", options=options) for one in layers]
+    wrong: list[str] = []
+
+    def train(model: Any, plain: nn.Module) -> None:
+        for _ in range(200):
+            (found,) = torch.autograd.grad(model(x).sin().mean(), [plain[0].weight])
+            (want,) = torch.autograd.grad(plain(x).sin().mean(), [plain[0].weight])
+            if not torch.equal(found, want):
+                wrong.append("a gradient")
+
+    def trained(model: Any, plain: nn.Module) -> None:
+        try:
+            train(model, plain)
+        except Exception as error:
+            wrong.append(repr(error))
+
+    for model in models:
+        model(x).sin().mean().backward()
+    threads = [threading.Thread(target=trained, args=pair) for pair in zip(models, layers, strict=True)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == []
 
 
 def test_numbers_of_numpy_are_options() -> None:

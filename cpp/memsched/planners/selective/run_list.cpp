@@ -6,7 +6,7 @@ namespace memsched {
 namespace {
 
 constexpr std::int64_t spacing = 1 << 20; // of keys
-constexpr std::size_t few = 8;            // writes of an op
+constexpr std::size_t few_writes = 8;     // of an op
 constexpr Bytes large_share = 1000;       // tensors of more than this part of the capacity are large
 
 } // namespace
@@ -97,7 +97,7 @@ bool RunList::writes(ItemId id, TensorId tensor) const {
         return false;
     }
     const std::span<const TensorId> all = writes(id);
-    if (all.size() <= few) { // in the caches, as the writer of the tensor may not be
+    if (all.size() <= few_writes) { // in the caches, as the writer of the tensor may not be
         return std::ranges::find(all, tensor) != all.end();
     }
     const PlanEvent& event = items_[at(id)].event;
