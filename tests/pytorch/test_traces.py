@@ -160,3 +160,12 @@ def test_a_comparison_leaves_the_network_of_the_loss_as_it_was() -> None:
     after = [*net.state_dict().values(), *(p.grad for p in net.parameters())]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert net[0].num_batches_tracked == 1
+
+
+def test_objects_that_refuse_to_be_asked_are_passed_by() -> None:
+    class Shy:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(f"nobody asks for {name}")
+
+    shy = Shy()
+    look_at(nn.Linear(4, 4), lambda out: (out.square().mean(), shy)[0])

@@ -141,11 +141,9 @@ class _Held:
             return [(value.func, _LEAKS), (value.args, _LEAKS), (value.keywords, _LEAKS)]
         elif issubclass(kind, type):
             return [] if _of_library(value) else self._note_class(value)
-        elif type(getattr(value, "__dict__", None)) is dict:
-            return [
-                (kind, _LEAKS),
-                *self._note_container(vars(value), _DATA if issubclass(kind, nn.Module) else _LEAKS),
-            ]
+        elif (attributes := _attributes(value)) is not None:
+            level = _DATA if issubclass(kind, nn.Module) else _LEAKS
+            return [(kind, _LEAKS), *self._note_container(attributes, level)]
         return []
 
     def _note_container(self, value: Any, level: int) -> list[tuple[Any, int]]:
@@ -197,6 +195,15 @@ class _Held:
             for tensor, content in self._tensors:
                 if not torch.equal(tensor, content):
                     tensor.copy_(content)
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Those of an object by itself, whatever its class makes of being asked for them."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
 
 
 def _of_library(value: Any) -> bool:
