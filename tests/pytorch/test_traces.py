@@ -169,3 +169,23 @@ def test_objects_that_refuse_to_be_asked_are_passed_by() -> None:
 
     shy = Shy()
     look_at(nn.Linear(4, 4), lambda out: (out.square().mean(), shy)[0])
+
+
+def sparse() -> torch.Tensor:
+    return torch.eye(4).to_sparse()
+
+
+@pytest.mark.parametrize("kept", [sparse, lambda: torch.empty(1, device="meta"), lambda: nn.LazyLinear(3).weight])
+def test_tensors_that_cannot_be_compared_are_passed_by(kept: Callable[[], torch.Tensor]) -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.kept = nn.Linear(4, 4), [kept()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.layer(x).tanh()
+            return found
+
+    other, model = Keeping(), nn.Linear(4, 4)
+    plan = mt.plan_step(model, (X,), lambda out: (out + other(out)).square().mean(), budget="100%")
+    plan.verify(X)

@@ -14,6 +14,7 @@ from weakref import ProxyTypes
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 
 
 def named_places(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -112,7 +113,7 @@ class _Held:
     def __init__(self, roots: Sequence[Any], own: set[int], most: int) -> None:
         self._containers: list[tuple[Any, Any, bool]] = []  # with their content, and whether only leaks are put back
         self._places: list[tuple[Any, dict[Any, Any], bool]] = []  # with what names meant there, and whether of all
-        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._tensors: list[tuple[torch.Tensor, int, torch.Tensor]] = []
         self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
         self._own, self._most = own, most
         seen: dict[int, Any] = {}  # alive, so that no other object gets its number
@@ -128,9 +129,11 @@ class _Held:
         if issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif issubclass(kind, torch.Tensor):
+            if is_lazy(value) or value.is_meta:  # there is nothing in it
+                return []
             written = value.numel() <= 1 or level == self._most == _DATA  # without data PyTorch still counts
             if written and id(value) not in self._own and kind is not FakeTensor:
-                self._tensors.append((value, value.detach().clone()))
+                self._tensors.append((value, value._version, value.detach().clone()))
         elif kind in (*_CONTAINERS, tuple):
             return self._note_container(value, level)
         elif kind is FunctionType:
@@ -192,8 +195,9 @@ class _Held:
         for generator, state in self._generators:
             generator.set_state(state)
         with torch.no_grad():
-            for tensor, content in self._tensors:
-                if not torch.equal(tensor, content):
+            for tensor, version, content in self._tensors:  # planned code writes without a new version
+                comparable = tensor.layout is torch.strided
+                if tensor._version != version or (comparable and not torch.equal(tensor, content)):
                     tensor.copy_(content)
 
 
