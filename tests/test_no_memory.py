@@ -36,3 +36,38 @@ def test_an_allocation_that_fails_is_a_memory_error(name: str) -> None:
     ended = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY, name], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 10
+
+
+STARVED_HIGHS = """
+import resource
+import memsched as ms
+if {imported}:
+    import highspy, numpy
+sizes = [(1, 2, 1, 1), (2, 3, 4, 3), (1, 3, 5, 2), (2, 3, 4, 3), (2, 3, 6, 2), (1, 4, 5, 5), (2, 3, 2, 2)]
+buffers = [ms.Buffer(start, end, size, alignment=step) for start, end, size, step in sizes]
+graph = ms.to_graph(ms.Chain([1] * 8, [1] * 8, [3] * 9, [3] * 9))
+work = [lambda: ms.place(buffers, method="ilp"), lambda: ms.min_memory(graph, "checkmate")][{work}]
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (held + ({more} << 20), hard))
+try:
+    work()
+except (MemoryError, ms.MemschedError) as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+assert ms.min_memory(graph, "checkmate") == 15
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the cap on memory is read from /proc")
+@pytest.mark.parametrize("work", [0, 1])
+@pytest.mark.parametrize("more", [4, 16, 24, 40, 64])
+@pytest.mark.parametrize("imported", [True, False])
+def test_an_integer_program_under_a_cap_on_memory_is_an_error(work: int, more: int, imported: bool) -> None:
+    """HiGHS ended the process where there was no memory for the data of its threads."""
+    pytest.importorskip("highspy")
+    code = STARVED_HIGHS.format(work=work, more=more, imported=imported)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    assert "pip install" not in ended.stdout

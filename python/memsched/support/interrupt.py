@@ -68,9 +68,11 @@ class Interrupts:
 
 
 def optional(module: str, missing: Exception) -> Any:
-    """A module of an optional package; raises `missing` if it is not installed."""
+    """A module of an optional package; raises `missing` if it is not installed, and says so if it does not load."""
     try:
         with Interrupts():  # a package that is imported by half cannot be imported again
             return importlib.import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise missing from error
+    except ImportError as error:  # for instance, there was no memory to map it
+        raise type(missing)(f"{module} is installed but cannot be imported: {error}") from error

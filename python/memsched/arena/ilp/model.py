@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ Terms = list[tuple[int, float]]  # (variable, coefficient)
 LARGEST = 1e3  # bytes are scaled so that no bound on the objective is above it: at 1e6 HiGHS cut off what fits
 TOLERANCE = 1e-9  # of rows and of integrality, at that scale
 _GRACE = 0.05  # seconds, in which HiGHS ends by itself
+_LEAST_MEMORY = 64 << 20  # bytes to begin with: HiGHS ends the process where a thread of its finds none for its data
+_NO_MEMORY = "the integer program does not fit into the memory that this process may have"
+_ENTRY_MEMORY = 1 << 10  # and for each entry of the matrix
 SLACK = 1e-5  # a generous limit on what violations of rows by TOLERANCE can add up to in the objective
 
 
@@ -110,6 +114,7 @@ class Model:
         }
         for name, value in options.items():
             solver.setOptionValue(name, value)
+        _demand_memory(_LEAST_MEMORY + _ENTRY_MEMORY * sum(len(terms) for _, _, terms in self.rows))
         solver.passModel(self._assembled())
         solver.setOptionValue("time_limit", max(until - time.monotonic(), 0.0))
         best: list[Any] = []
@@ -155,6 +160,14 @@ def load() -> Any:
     return optional("highspy", MemschedError("integer programs need HiGHS: pip install 'memsched[ilp]'"))
 
 
+def _demand_memory(size: int) -> None:
+    """Raise MemoryError unless this process may have `size` more bytes."""
+    try:
+        mmap.mmap(-1, size).close()
+    except (OSError, OverflowError) as error:
+        raise MemoryError(_NO_MEMORY) from error
+
+
 def _silent_solver(highspy: Any) -> Any:
     """A solver that prints nothing: HiGHS 1.16 prints a banner when callbacks are enabled, which is when it is made."""
 
@@ -174,6 +187,7 @@ def _run(solver: Any, until: float, best: list[Any]) -> bool:
     then. `Thread.join` would not do: before Python 3.13 an interrupt there makes the thread look ended.
     """
     stop, ended = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
 
     def check(event: Any) -> None:
         if stop.is_set():
@@ -185,6 +199,8 @@ def _run(solver: Any, until: float, best: list[Any]) -> bool:
     def work() -> None:
         try:
             solver.run()
+        except BaseException as error:  # of a callback, or of HiGHS: raised where it is waited for
+            failed.append(error)
         finally:
             ended.set()
 
@@ -192,10 +208,15 @@ def _run(solver: Any, until: float, best: list[Any]) -> bool:
     solver.cbSimplexInterrupt += check
     solver.cbMipImprovingSolution += improve
     try:
-        threading.Thread(target=work, daemon=False).start()
+        try:
+            threading.Thread(target=work, daemon=False).start()
+        except RuntimeError as error:  # what Python makes of a thread that cannot start
+            raise MemoryError(_NO_MEMORY) from error
         while not ended.wait(0.1) and time.monotonic() < until + _GRACE:
             pass
     finally:
         stop.set()
         ended.wait(0.1)
+    if failed:
+        raise failed[0]
     return ended.is_set()
