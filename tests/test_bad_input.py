@@ -9,6 +9,8 @@ import os
 import resource
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,7 @@ def test_times_that_add_up_to_infinity() -> None:
         *(({"memory": value}, ["memory", str(value)]) for value in (0, -1, nan, inf, 0.5, True, "6GiB", 2**63)),
         *(({"bandwidth": value}, ["-1"]) for value in (-1,)),
         *(({"bandwidth": value}, ["bandwidth", str(value)]) for value in (True, "12GB/s", [1])),
+        *(({"bandwidth": value}, ["bandwidth", str(value)]) for value in (Decimal("1e5000"), Decimal("1e-5000"))),
         *(({"d2h": value, "h2d": 1}, ["d2h", str(value)]) for value in (-1, nan, True, "fast", -inf)),
         *(({"d2h": 1, "h2d": value}, ["h2d", str(value)]) for value in (-1, nan, True, "fast", -inf)),
         *(({"latency": value}, ["latency", str(value)]) for value in (-1, nan, inf, True, "1")),
@@ -595,6 +598,16 @@ def test_results_that_contradict_themselves() -> None:
     short = {**document["timeline"], "start": []}
     refused(lambda: ms.Result.from_json({**document, "timeline": short}), "timeline", "0")
     refused(lambda: ms.Result.from_json({**document, "device": "device.json"}), "device", "device.json")
+
+
+def test_a_result_holds_what_json_can_write() -> None:
+    plan = ms.greedy(ms.profiles.homogeneous(3), 1000, 1.0)
+    counted = replace(plan, estimate=np.uint64(5))
+    assert json.loads(json.dumps(counted.to_json()))["estimate"] == 5.0
+    endless: list[Any] = []
+    endless.append(endless)
+    for params in ({"a": endless}, {"a": "\ud800"}, {"a": nan}, {"a": 10**5000}, {"a": object()}):
+        refused(replace(plan, params=params).to_json, "params")
 
 
 def test_addresses_in_a_fluid_plan() -> None:

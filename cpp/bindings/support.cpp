@@ -126,6 +126,15 @@ double to_number(py::handle value, const std::string& field) {
         drop_refusal();
         refuse(field, value, "a number");
     }
+    if ((number == 0.0 || std::isinf(number)) && PyFloat_CheckExact(value.ptr()) == 0) {
+        const int same = PyObject_RichCompareBool(value.ptr(), py::float_(number).ptr(), Py_EQ);
+        if (same < 0) {
+            throw py::error_already_set();
+        }
+        if (same == 0) { // a Decimal or a Fraction beyond what doubles hold
+            refuse(field, value, "a number between 1e-308 and 1e308, or 0");
+        }
+    }
     return number;
 }
 

@@ -99,7 +99,7 @@ class Result:
             raise InvalidInputError(f"params is {shown(self.params)}; it must be a dict of options")
         checks.text("planner", self.planner)
         for name in ("lower_bound", "runtime", *(["estimate"] if self.estimate is not None else [])):
-            checks.non_negative(name, getattr(self, name), "seconds")
+            object.__setattr__(self, name, checks.non_negative(name, getattr(self, name), "seconds"))
         if self.bound_on not in BOUND_ON:
             raise InvalidInputError(f"bound_on is {shown(self.bound_on)}; it must be {' or '.join(BOUND_ON)}")
         if isinstance(self.problem, GraphFamily):
@@ -159,7 +159,8 @@ class Result:
         return self.schedule.recomputed
 
     def to_json(self) -> Document:
-        """The form `memsched-result/2`, problem and device included, as a dict."""
+        """The form `memsched-result/2`, problem and device included, as a dict; refuses params that JSON cannot hold."""
+        check_plain("params of the result", self.params)
         document: Document = {"format": _FORMATS[-1]}
         for key in _KEYS:
             value = getattr(self, key)

@@ -20,13 +20,14 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """The value as a float; nan if it is not a number, inf if it is too large."""
+    """The value as a float; nan if it is not a number or too small for a float, inf if it is too large."""
     if not is_number(value):
         return math.nan
     try:
-        return float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]
     except OverflowError:
         return math.inf
+    return number if number or value == 0 else math.nan
 
 
 Kind = TypeVar("Kind")

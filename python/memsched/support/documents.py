@@ -122,9 +122,9 @@ def plain(value: Any) -> Any:
 
 
 def check_plain(what: str, value: Any) -> None:
-    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting."""
+    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting, lone surrogates."""
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{what} cannot be written as JSON: {error}") from error
 

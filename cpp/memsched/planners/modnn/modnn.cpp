@@ -164,9 +164,10 @@ class Algorithm1 {
     }
 
     // Lines 3 to 8: room for the op's inputs, outputs and least workspace.
-    void make_room(OpId i) {
+    void make_room(OpId i, const Progress& progress) {
         const Flags protects = protect(i, i);
         const auto find = [&](TensorId owner, Bytes bytes) {
+            tick(i, progress); // an op may write 100,000 tensors
             auto low = first_fit(owner, bytes);
             if (!low) {
                 if (const auto found = state_.scheme(owner, bytes, protects, state_.clock(), i)) {
@@ -344,7 +345,7 @@ class Algorithm1 {
 
     void run(OpId i, const Progress& progress) {
         const Op& op = facts_.graph.op(i);
-        make_room(i);
+        make_room(i, progress);
         Seconds start = state_.clock();
         for (const TensorId t : facts_.graph.op(i).reads) {
             start = std::max(start, state_.ready(t));
