@@ -159,7 +159,7 @@ class Result:
         return self.schedule.recomputed
 
     def to_json(self) -> Document:
-        """The form `memsched-result/2`, problem and device included, as a dict; refuses params that JSON cannot hold."""
+        """The form `memsched-result/2`, problem and device included, as a dict; refuses params that are no JSON."""
         check_plain("params of the result", self.params)
         document: Document = {"format": _FORMATS[-1]}
         for key in _KEYS:
