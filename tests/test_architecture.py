@@ -100,6 +100,12 @@ def test_only_torch_knows_torch(module: str) -> None:
         assert not uses(module, "torch")
 
 
+def test_only_the_integer_programs_know_highs() -> None:
+    said = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if '"highspy"' in path.read_text()}
+    assert said == {"arena/ilp/model.py"}
+    assert not [module for module in MODULES if uses(module, "highspy")]
+
+
 TORCH = [module for module in MODULES if module.startswith("memsched.torch.")]
 # What the PyTorch package may use of the others: the types, the checks, and the planners through `plan` alone.
 TORCH_MAY_USE = {

@@ -15,6 +15,8 @@ using namespace memsched::testing;
 
 namespace {
 
+struct Interrupted {}; // as a caller throws it
+
 Progress stop_at(int tick) {
     return {[tick, seen = 0](double) mutable { return ++seen >= tick; }};
 }

@@ -22,7 +22,4 @@ class ScheduleError : public std::runtime_error {
     StepId step;
 };
 
-// Thrown by a tick when the user has asked to stop (Ctrl-C); planners do not catch it.
-class Interrupted : public std::exception {};
-
 } // namespace memsched

@@ -55,7 +55,7 @@ struct FluidStage {
         const double wait_backward = positive(backward_need + queued_in); // (6)
         const double sent = wait_forward + forward, fetched = wait_backward + backward;
         const double idle = s.idle + wait_forward + wait_backward;
-        // kept: (4), (8). offloaded: (2), (7)
+        // kept: (4), (8). offloaded: (2) is its out_queue, (7) its in_queue
         kept = {s.held + next, s.out_queue - sent, s.in_queue - fetched, idle, s.moved};
         offloaded = {s.held + next - x, queued_out + x - sent, x + positive(s.in_queue - fetched), idle, s.moved + x};
         return (forward_need <= 0) & (backward_need <= 0);
