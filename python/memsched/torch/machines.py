@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from types import MappingProxyType
 
 from memsched.errors import InvalidInputError
@@ -12,7 +14,7 @@ LAUNCH_SECONDS = 4e-6
 """What the start of one kernel costs in the roofline model, on every machine. An assumption, not from a data sheet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """The way between the memory of a GPU and the memory of its host.
 
@@ -71,149 +73,34 @@ class Machine:
     launch: float = LAUNCH_SECONDS
 
 
-_LINKS = (
-    Link(
-        name="pcie3",
-        bandwidth=12.2e9,
-        duplex=False,
-        source="measured in the Euro-Par 2020 paper, on PCIe 3.0 x16 (peak 15.75e9)",
-    ),
-    Link(
-        name="pcie4",
-        bandwidth=24.4e9,
-        duplex=False,
-        source="twice the measured pcie3, as the peak is (31.5e9, PCIe 4.0 x16); not measured",
-    ),
-    Link(
-        name="pcie5",
-        bandwidth=48.8e9,
-        duplex=False,
-        source="four times the measured pcie3, as the peak is (63.0e9, PCIe 5.0 x16); not measured",
-    ),
-    Link(
-        name="nvlink",
-        bandwidth=68e9,
-        duplex=False,
-        source="measured by The Next Platform (15 December 2017) from host to GPU on IBM's AC922: three links of "
-        "NVLink 2 between a V100 and its POWER9 (peak 75e9)",
-    ),
-)
+def _rows(table: str) -> Iterator[dict[str, str]]:
+    text = (resources.files("memsched.torch") / f"{table}.csv").read_text(encoding="utf-8")
+    return csv.DictReader(text.splitlines())
 
-_MACHINES = (
-    Machine(
-        name="v100",
-        memory=16 * 10**9,
-        memory_bandwidth=900e9,
-        float32=14e12,
-        tf32=None,
-        float16=112e12,
-        bfloat16=None,
-        capability=(7, 0),
-        link="pcie3",
-        source="NVIDIA Tesla V100 data sheet, V100 PCIe 16 GB",
-    ),
-    Machine(
-        name="a100",
-        memory=80 * 10**9,
-        memory_bandwidth=2039e9,
-        float32=19.5e12,
-        tf32=156e12,
-        float16=312e12,
-        bfloat16=312e12,
-        capability=(8, 0),
-        link="pcie4",
-        source="NVIDIA A100 data sheet, A100 80GB SXM, figures without sparsity",
-    ),
-    Machine(
-        name="h100",
-        memory=80 * 10**9,
-        memory_bandwidth=3.35e12,
-        float32=67e12,
-        tf32=494.5e12,
-        float16=989.5e12,
-        bfloat16=989.5e12,
-        capability=(9, 0),
-        link="pcie5",
-        source="NVIDIA H100 data sheet, H100 SXM; the tensor cores' figures, stated with sparsity, are halved here",
-    ),
-    Machine(
-        name="h200",
-        memory=141 * 10**9,
-        memory_bandwidth=4.8e12,
-        float32=67e12,
-        tf32=494.5e12,
-        float16=989.5e12,
-        bfloat16=989.5e12,
-        capability=(9, 0),
-        link="pcie5",
-        source="NVIDIA H200 data sheet, H200 SXM; the tensor cores' figures, stated with sparsity, are halved here",
-    ),
-    Machine(
-        name="rtx3090",
-        memory=24 * 10**9,
-        memory_bandwidth=936e9,
-        float32=35.6e12,
-        tf32=35.6e12,
-        float16=71e12,
-        bfloat16=71e12,
-        capability=(8, 6),
-        link="pcie4",
-        source="NVIDIA Ampere GA102 GPU architecture white paper, GeForce RTX 3090, sums in FP32, no sparsity",
-    ),
-    Machine(
-        name="rtx4090",
-        memory=24 * 10**9,
-        memory_bandwidth=1008e9,
-        float32=82.6e12,
-        tf32=82.6e12,
-        float16=165.2e12,
-        bfloat16=165.2e12,
-        capability=(8, 9),
-        link="pcie4",
-        source="NVIDIA Ada GPU architecture white paper, GeForce RTX 4090, sums in FP32, no sparsity",
-    ),
-    Machine(
-        name="l4",
-        memory=24 * 10**9,
-        memory_bandwidth=300e9,
-        float32=30.3e12,
-        tf32=60e12,
-        float16=121e12,
-        bfloat16=121e12,
-        capability=(8, 9),
-        link="pcie4",
-        source="NVIDIA L4 data sheet; the tensor cores' figures, stated with sparsity, are halved here",
-    ),
-    Machine(
-        name="t4",
-        memory=16 * 10**9,
-        memory_bandwidth=320e9,
-        float32=8.1e12,
-        tf32=None,
-        float16=65e12,
-        bfloat16=None,
-        capability=(7, 5),
-        link="pcie3",
-        source="NVIDIA T4 data sheet (memory bandwidth: NVIDIA T4 product brief)",
-    ),
-    Machine(
-        name="k40m",
-        memory=12 * 10**9,
-        memory_bandwidth=288e9,
-        float32=4.29e12,
-        tf32=None,
-        float16=None,
-        bfloat16=None,
-        capability=(3, 5),
-        link="pcie3",
-        source="NVIDIA Tesla K40 board specification BD-06902-001 and Tesla K-series overview, at the base clock",
-    ),
-)
 
-MACHINES: Mapping[str, Machine] = MappingProxyType({entry.name: entry for entry in _MACHINES})
+def _machine(row: dict[str, str]) -> Machine:
+    major, minor = row["capability"].split(".")
+    tf32, float16, bfloat16 = (float(row[name]) if row[name] else None for name in ("tf32", "float16", "bfloat16"))
+    return Machine(
+        name=row["name"],
+        memory=int(float(row["memory"])),
+        memory_bandwidth=float(row["memory_bandwidth"]),
+        float32=float(row["float32"]),
+        tf32=tf32,
+        float16=float16,
+        bfloat16=bfloat16,
+        capability=(int(major), int(minor)),
+        link=row["link"],
+        source=row["source"],
+    )
+
+
+MACHINES: Mapping[str, Machine] = MappingProxyType({row["name"]: _machine(row) for row in _rows("machines")})
 """By name: V100 PCIe 16 GB, A100 SXM 80 GB, H100 SXM, H200 SXM, RTX 3090, RTX 4090, L4, T4 and K40m, all NVIDIA's."""
 
-LINKS: Mapping[str, Link] = MappingProxyType({entry.name: entry for entry in _LINKS})
+LINKS: Mapping[str, Link] = MappingProxyType(
+    {row["name"]: Link(row["name"], float(row["bandwidth"]), False, row["source"]) for row in _rows("links")}
+)
 """The links by name. "nvlink" is NVLink 2 to the host, which only POWER9 machines have, not the links between GPUs."""
 
 
