@@ -11,7 +11,7 @@ import numpy as np
 from memsched._core import Chain
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory
-from memsched.problems.problem import make_device, peak_memory
+from memsched.problems.problem import Problem, graph_of, make_device, peak_memory
 from memsched.result import Result
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import lower_bounds
@@ -21,7 +21,9 @@ from memsched.show.report.tables import Column, Table
 from memsched.study.compare import compare
 from memsched.study.frontier import Frontier, frontier
 
-CURVES = ("pofo", "rotor", "offload")
+CHAIN_CURVES = ("pofo", "rotor", "offload")
+GRAPH_CURVES = ("selective", "pooch")
+MOST_OPS = 5_000  # of a graph with curves: of a larger one a first plan takes longer than a point should
 POINTS = 12
 SECONDS = 0.2  # for each point of a curve, if no limit is given
 GRAPH_SECONDS = 1.0  # for each planner of a graph, if no limit is given; some simulate every pair of feature maps
@@ -48,7 +50,7 @@ class Study:
     """The results of other planners on one problem."""
 
     outcomes: Outcomes  # from `compare`: planner -> Result, or the error it raised
-    curves: tuple[Frontier, ...]  # for a chain; else empty
+    curves: tuple[Frontier, ...]  # empty for very large graphs
 
     def frontier_json(self, result: Result) -> dict[str, Any] | None:
         """The curves as exact figures, with the result's own point."""
@@ -106,9 +108,10 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
         problem, device=device, chunk=chunk, time_limit=limit, progress=lambda name: say(f"planning: {name}")
     )
     curves = []
-    if isinstance(problem, Chain):
-        own = [result.planner] if "chain" in getattr(PLANNERS.get(result.planner), "problems", ()) else []
-        names = list(dict.fromkeys((*CURVES, *own)))
+    if isinstance(problem, Chain) or len(graph_of(problem).ops) <= MOST_OPS:
+        kind, usual = ("chain", CHAIN_CURVES) if isinstance(problem, Chain) else ("graph", GRAPH_CURVES)
+        own = [result.planner] if kind in getattr(PLANNERS.get(result.planner), "problems", ()) else []
+        names = list(dict.fromkeys((*usual, *own)))
         memories = _memories(problem, names, budget_of(result))
         for name in names:
             say(f"frontier: {name}")
@@ -119,10 +122,10 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
     return Study(outcomes=outcomes, curves=tuple(curves))
 
 
-def _memories(chain: Chain, planners: Sequence[str], budget: int) -> list[int]:
+def _memories(problem: Problem, planners: Sequence[str], budget: int) -> list[int]:
     """Evenly spaced from the least memory of these planners to the plain peak, plus the budget."""
-    least = min(min_memory(chain, name) for name in planners)
-    return sorted({max(1, int(one)) for one in (*np.linspace(least, peak_memory(chain), POINTS), budget)})
+    least = min(min_memory(problem, name) for name in planners)
+    return sorted({max(1, int(one)) for one in (*np.linspace(least, peak_memory(problem), POINTS), budget)})
 
 
 def studies(results: Sequence[Result], time_limit: float | None = None, progress: Progress = None) -> list[Study]:
