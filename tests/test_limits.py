@@ -381,6 +381,66 @@ def test_an_op_that_writes_thousands_of_tensors_keeps_the_limit(call: Callable[.
     takes(1.2, plan, graph)
 
 
+def shared(ops: int, weights: int) -> ms.Graph:
+    """Short chains whose ops all read the same weights."""
+    half, names = ops // 2, [f"w{k}" for k in range(weights)]
+    tensors = [{"name": name, "size": 3, "role": "weight"} for name in names]
+    tensors += [
+        {"name": f"a{k}", "size": k % 7 + 1, "role": "activation" if k < half else "gradient"} for k in range(ops)
+    ]
+    chosen = [{"alg": "a", "time": 1.0, "workspace": 0}]
+    listed = [
+        {
+            "name": f"o{k}",
+            "phase": "fwd" if k < half else "bwd",
+            "reads": names + [f"a{k - 1}"] * (k % 50 > 0),
+            "writes": [f"a{k}"],
+            "choices": chosen,
+        }
+        for k in range(ops)
+    ]
+    return ms.Graph(tensors, listed)
+
+
+def unlinked(layers: int) -> ms.Graph:
+    """Each activation is read by the next layer and by its own backward, which nothing else reads or writes."""
+    tensors = [{"name": f"a{k}", "size": 5, "role": "activation"} for k in range(layers)]
+    chosen = [{"alg": "a", "time": 1.0, "workspace": 0}]
+    forward = [
+        {
+            "name": f"F{k}",
+            "phase": "fwd",
+            "reads": [f"a{k - 1}"] * (k > 0),
+            "writes": [f"a{k}"],
+            "choices": chosen,
+        }
+        for k in range(layers)
+    ]
+    backward = [
+        {"name": f"B{k}", "phase": "bwd", "reads": [f"a{k}"], "writes": [], "choices": chosen}
+        for k in reversed(range(layers))
+    ]
+    return ms.Graph(tensors, [*forward, *backward])
+
+
+@pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
+@pytest.mark.parametrize(
+    ("graph", "beta"), [(shared(40_000, 10), 1000.0), (unlinked(4000), 0.0)], ids=["shared weights", "nothing at hand"]
+)
+@pytest.mark.parametrize("call", [ms.selective, ms.plan])
+def test_one_event_that_concerns_all_ops_keeps_the_limit(
+    call: Callable[..., ms.Result], graph: ms.Graph, beta: float
+) -> None:
+    """What is wanted was looked up among all readers of a weight, 3 s; what runs again, along all layers, 7 to 14 s."""
+    memory = ms.min_memory(graph)
+
+    def plan(graph: ms.Graph) -> None:
+        with contextlib.suppress(LimitError, ms.InfeasibleError):
+            call(graph, memory, beta, time_limit=0.1)
+
+    takes(0.5, plan, graph)
+
+
 @pytest.mark.parametrize("name", ["swap_all", "vdnn_sync"])
 def test_planners_without_a_limit_take_little(name: str) -> None:
     """What runs give back was sorted among what waits for the link, and each op looked for the first of the backward:

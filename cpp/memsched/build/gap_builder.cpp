@@ -256,7 +256,7 @@ bool GapBuilder::run(OpId id, TensorId wanted) {
     if (repeated_ > most_repeats * graph_.ops().size() || depth_ >= deepest_run) {
         return false;
     }
-    pace_.spend(Pace::named);
+    pace_.spend(Pace::named + wanted_.work());
     ++depth_;
     const bool done = run_op(id, wanted);
     --depth_;

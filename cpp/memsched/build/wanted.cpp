@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 namespace memsched {
+namespace {
+
+constexpr std::int32_t many = 64; // readers of a tensor, such as a weight that all layers share
+
+} // namespace
 
 Wanted::Wanted(const Graph& graph) : graph_(graph), uses_(graph.tensors().size()) {
     std::vector<std::vector<OpId>> readers(uses_.size());
@@ -16,6 +22,10 @@ Wanted::Wanted(const Graph& graph) : graph_(graph), uses_(graph.tensors().size()
         uses_[t].first = static_cast<std::int32_t>(readers_.size());
         readers_.insert(readers_.end(), readers[t].begin(), readers[t].end());
         uses_[t].beyond = static_cast<std::int32_t>(readers_.size());
+        if (uses_[t].beyond - uses_[t].first > many) {
+            uses_[t].crowd = static_cast<std::int32_t>(crowds_.size());
+            crowds_.emplace_back();
+        }
     }
     costs_.bits.resize(graph.ops().size() / 64 + 1);
     demands_.bits.resize(graph.ops().size() / 64 + 1);
@@ -42,6 +52,7 @@ void Wanted::reset(OpId last) {
         cost_[op] = own(static_cast<OpId>(op));
     }
     demand_.assign(graph_.ops().size(), never);
+    std::ranges::for_each(crowds_, &Crowd::clear);
     for (Due* due : {&costs_, &demands_}) {
         std::ranges::fill(due->bits, 0);
         due->low = due->bits.size();
@@ -51,11 +62,34 @@ void Wanted::reset(OpId last) {
 
 void Wanted::update_next(TensorId tensor) {
     const Uses& uses = uses_[at(tensor)];
-    OpId found = uses.next < uses.beyond ? readers_[at(uses.next)] : never;
-    for (std::int32_t k = uses.first; k < uses.next; ++k) { // these may run again
-        found = std::min(found, demand_[at(readers_[at(k)])]);
+    const OpId first = uses.next < uses.beyond ? readers_[at(uses.next)] : never;
+    next_[at(tensor)] = std::min(first, least_demand(uses)); // those that have run may run again
+}
+
+OpId Wanted::least_demand(const Uses& uses) {
+    OpId found = never;
+    if (uses.crowd < 0) {
+        for (std::int32_t k = uses.first; k < uses.next; ++k) {
+            found = std::min(found, demand_[at(readers_[at(k)])]);
+        }
+        return found;
     }
-    next_[at(tensor)] = found;
+    Crowd& crowd = crowds_[at(uses.crowd)];
+    while (!crowd.empty() && demand_[at(crowd.front().second)] != crowd.front().first) {
+        std::ranges::pop_heap(crowd, std::greater{});
+        crowd.pop_back();
+    }
+    return crowd.empty() ? never : crowd.front().first;
+}
+
+// A reader that has run is wanted for another op than before.
+void Wanted::demanded(TensorId tensor, OpId reader) {
+    const Uses& uses = uses_[at(tensor)];
+    if (uses.crowd >= 0 && demand_[at(reader)] != never) {
+        Crowd& crowd = crowds_[at(uses.crowd)];
+        crowd.emplace_back(demand_[at(reader)], reader);
+        std::ranges::push_heap(crowd, std::greater{});
+    }
 }
 
 void Wanted::ran() {
@@ -67,6 +101,7 @@ void Wanted::ran() {
         while (uses.next < uses.beyond && readers_[at(uses.next)] <= now_) {
             ++uses.next;
         }
+        demanded(t, now_);
         update_next(t);
     }
     ++now_;
@@ -87,6 +122,7 @@ void Wanted::set(TensorId tensor, bool at_hand) {
 }
 
 void Wanted::update_cost(OpId op) {
+    work_ += 4 + static_cast<std::int64_t>(graph_.op(op).reads.size());
     Seconds cost = own(op);
     for (const TensorId t : graph_.op(op).reads) {
         if (!at_hand_[at(t)]) {
@@ -119,6 +155,7 @@ void Wanted::settle_costs() { // upwards, since an op is read by later ones
 }
 
 void Wanted::update_demand(OpId op) {
+    work_ += 4 + static_cast<std::int64_t>(graph_.op(op).reads.size() + graph_.op(op).writes.size());
     OpId demand = never;
     for (const TensorId t : graph_.op(op).writes) {
         demand = at_hand_[at(t)] ? demand : std::min(demand, next_[at(t)]);
@@ -128,6 +165,9 @@ void Wanted::update_demand(OpId op) {
     }
     demand_[at(op)] = demand;
     for (const TensorId t : graph_.op(op).reads) {
+        if (op < now_) {
+            demanded(t, op);
+        }
         update_next(t);
         if (graph_.writer(t) >= 0 && !at_hand_[at(t)]) {
             demands_.add(graph_.writer(t));

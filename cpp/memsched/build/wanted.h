@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -37,11 +38,18 @@ class Wanted {
     // Seconds to run it again with all that is not at hand; what is needed twice counts twice.
     Seconds again(TensorId tensor);
 
+    // The work done since this was last asked, in steps of some nanoseconds: where much is not at hand, an answer may
+    // change for all ops.
+    std::int64_t work() { return std::exchange(work_, 0); }
+
   private:
     struct Uses {
         std::int32_t first = 0, beyond = 0; // into readers_
         std::int32_t next = 0;              // the first that has not run
+        std::int32_t crowd = -1;            // index into crowds_, if there are many
     };
+    // What readers that have run are wanted for, and these; the least first. Entries may be out of date.
+    using Crowd = std::vector<std::pair<OpId, OpId>>;
     // Ops whose answer may have changed.
     struct Due {
         std::vector<std::uint64_t> bits;
@@ -53,6 +61,8 @@ class Wanted {
         return op >= last_ || graph_.op(op).once ? impossible : graph_.op(op).choices[0].time;
     }
     void update_next(TensorId tensor);
+    OpId least_demand(const Uses& uses); // of the readers that have run
+    void demanded(TensorId tensor, OpId reader);
     void update_cost(OpId op);
     void update_demand(OpId op);
     void settle_costs();
@@ -61,7 +71,9 @@ class Wanted {
     const Graph& graph_;
     std::vector<Uses> uses_; // by tensor
     std::vector<OpId> readers_;
+    std::vector<Crowd> crowds_;
     OpId now_ = 0, last_ = never;
+    std::int64_t work_ = 0;
     std::vector<std::uint8_t> at_hand_; // by tensor
     std::vector<OpId> next_;
     std::vector<Seconds> cost_; // by op
