@@ -417,6 +417,19 @@ def test_bad_chunk(planner: str, chunk: Any) -> None:
         run(planner, profile(), 60, 1.0, chunk=chunk)
 
 
+class Unhashable(int):
+    """A number that cannot be a key, as numpy's timedelta64 without a unit."""
+
+    def __hash__(self) -> int:
+        raise ValueError
+
+
+def test_a_chunk_need_not_have_a_hash() -> None:
+    chain = ms.profiles.homogeneous(3)
+    plans = [ms.dynprog(chain, 1000, 1.0, chunk=chunk) for chunk in (20, Unhashable(20))]
+    assert plans[0].schedule == plans[1].schedule
+
+
 def test_a_chunk_that_makes_too_many_pieces() -> None:
     refused(lambda: ms.to_graph(ms.profiles.load("resnet152-224-b128"), chunk=1), "chunk", "1 byte")
 

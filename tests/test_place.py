@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -305,6 +306,21 @@ def test_validate_placement_distrusts() -> None:
         validate_placement(pair, [0])
     with pytest.raises(ms.InvalidInputError, match="whole number"):
         validate_placement(pair, [0, 4.0])  # type: ignore[list-item]
+
+
+class Labelled(list[Any]):
+    """As a pandas Series: its entries in order, but indexed by labels, here counted from the end."""
+
+    def __getitem__(self, label: Any) -> Any:
+        return super().__getitem__(-1 - label)
+
+
+def test_validate_placement_goes_by_the_order_not_by_labels() -> None:
+    """A Series with other labels was read by these: an illegal placement was accepted."""
+    pair = [Buffer(0, 2, 3), Buffer(1, 3, 4)]
+    assert validate_placement(Labelled(pair), Labelled([0, 3])) == 7
+    with pytest.raises(ms.ScheduleError):
+        validate_placement(pair, Labelled([3, 0]))
 
 
 @given(buffer_lists(most=8))

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -402,3 +403,12 @@ def test_more_points_than_a_sweep_may_have_are_counted_before_any_is_made() -> N
     with pytest.raises(ms.LimitError, match="at most 1000000"):
         ms.sweep(itertools.repeat(CHAIN), ["greedy"], memory=[1], beta=[1.0])  # type: ignore[arg-type]
     assert time.process_time() - begin < 60  # each pair used to be made: minutes, and all memory
+
+
+def test_an_option_may_be_a_number_of_numpy() -> None:
+    chunks = (4, np.int64(4))
+    rows = [
+        ms.sweep(CHAIN, ["greedy"], memory=["70%"], beta=[8e9], options={"greedy": {"chunk": chunk}}).rows
+        for chunk in chunks
+    ]
+    assert rows[0][0]["makespan"] == rows[1][0]["makespan"]

@@ -29,7 +29,11 @@ def once_per_object(make: Callable[..., Value]) -> Callable[..., Value]:
 
             known = kept[id(one)] = (weakref.ref(one, forget), {})
         values, key = known[1], tuple((type(value), value) for value in arguments)  # True is not 1
-        if key not in values:
+        try:
+            known_value = key in values
+        except (TypeError, ValueError):  # an argument without a hash, which `make` refuses by name
+            return make(one, *arguments)
+        if not known_value:
             values[key] = make(one, *arguments)
         return values[key]
 

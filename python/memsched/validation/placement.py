@@ -50,6 +50,7 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
         listed = hasattr(value, "__len__") and hasattr(value, "__getitem__") and getattr(value, "ndim", 1) != 0
         if not listed or isinstance(value, (str, bytes, dict)):
             raise InvalidInputError(f"{name} is a {type(value).__name__}; it must be a list")
+    buffers, offsets = list(buffers), list(offsets)  # in their order: a pandas Series is indexed by its labels
     for k, one in enumerate(buffers):
         if not hasattr(one, "alignment"):
             raise InvalidInputError(f"buffers[{k}] is {shown(one)}; it must be a Buffer")

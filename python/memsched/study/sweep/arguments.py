@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from memsched import profiles
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError, shown
@@ -119,6 +121,7 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
             )
         if planner != "all":
             check_options(planner, options)
+        options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
         for name, value in options.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise InvalidInputError(f"option {name!r} is {shown(value)}; it must be finite")
@@ -127,7 +130,7 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
                 raise InvalidInputError(
                     f"option {name!r} is {shown(value)}; it must be a number, a text, true or false, and short"
                 )
-        found[planner] = dict(options)
+        found[planner] = options
     for name in found.get("all", {}):
         if not any(_takes(planner, name) for planner in PLANNERS):
             raise InvalidInputError(f"no planner has the option {name!r}")
