@@ -7,12 +7,14 @@ import inspect
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import memsched as ms
 from listed import CHAIN_PLANNERS
+from memsched.planners.entry import takes
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains, devices
 
@@ -222,3 +224,18 @@ def test_compare_and_plan() -> None:
     with pytest.raises(ms.InfeasibleError) as caught:
         ms.plan(chain, ms.min_memory(chain) - 1, 1e9)
     assert caught.value.min_memory == ms.min_memory(chain)
+
+
+@pytest.mark.parametrize("name", CHAIN_PLANNERS)
+def test_options_may_be_numbers_of_numpy(name: str) -> None:
+    """`plan` left out those that refused them, so that its plan was slower."""
+    chain = ms.profiles.homogeneous(4)
+    given = {"chunk": 3, "moves": 20, "seed": 2, "slots": 40, "workspace_limit": 5, "walks": 2}
+    options = takes(PLANNERS[name].plan, given)
+    plans = [
+        PLANNERS[name].plan(chain, 12, 1.0, **{option: kind(value) for option, value in options.items()})
+        for kind in (int, np.int64)
+    ]
+    assert plans[0].schedule == plans[1].schedule
+    assert plans[0].params.keys() == plans[1].params.keys()
+    assert ms.Result.from_json(json.dumps(plans[1].to_json())).makespan == plans[0].makespan

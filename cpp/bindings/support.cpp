@@ -261,8 +261,15 @@ std::string dump_json(const py::object& value, const std::string& field) {
     if (!py::isinstance<py::dict>(value)) {
         refuse(field, value, "a dict");
     }
+    const auto of_numpy = [](const py::object& one) -> py::object { // its scalars are numbers of Python
+        if (py::isinstance(one, py::module_::import("numpy").attr("generic"))) {
+            return one.attr("item")();
+        }
+        throw py::type_error("no JSON");
+    };
     try {
-        return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, "allow_nan"_a = false));
+        const py::object dumps = py::module_::import("json").attr("dumps");
+        return py::cast<std::string>(dumps(value, "allow_nan"_a = false, "default"_a = py::cpp_function(of_numpy)));
     } catch (py::error_already_set& error) {
         if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError) &&
             !error.matches(PyExc_RecursionError)) {

@@ -97,6 +97,9 @@ class Result:
             raise InvalidInputError(f"{kinds}; give a Timeline, and a Placement or None")
         if not isinstance(self.params, dict):
             raise InvalidInputError(f"params is {shown(self.params)}; it must be a dict of options")
+        if any(isinstance(value, np.generic) for value in self.params.values()):
+            plain = {key: one.item() if isinstance(one, np.generic) else one for key, one in self.params.items()}
+            object.__setattr__(self, "params", plain)
         checks.text("planner", self.planner)
         for name in ("lower_bound", "runtime", *(["estimate"] if self.estimate is not None else [])):
             object.__setattr__(self, name, checks.non_negative(name, getattr(self, name), "seconds"))
