@@ -20,18 +20,3 @@ def set_random_state(device: torch.device, states: Sequence[torch.Tensor]) -> No
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[1], device)
-
-
-class RandomState:
-    """The state of the random number generators at one moment, to go back to for a while."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._then = random_state(device)
-
-    def __enter__(self) -> None:
-        self._now = random_state(self._device)
-        set_random_state(self._device, self._then)
-
-    def __exit__(self, *error: object) -> None:
-        set_random_state(self._device, self._now)
