@@ -12,26 +12,18 @@ from torch import fx
 
 from memsched._core import Chain
 from memsched.torch.compiled.as_graph import Sizes, held_storages
-from memsched.torch.compiled.joint import Joint, Operation, tensors
+from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.nests import tensors_of
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operations that follow each other in the forward, and those of the backward that belong to them.
+    """Operations that follow each other in the forward, and those of the backward that belong to them."""
 
-    Attributes
-    ----------
-    name : str
-        The first and the last module in it.
-    forward, backward : tuple of Operation
-    exit : int or None
-        The storage that it hands to the next stage; None for the last stage.
-    """
-
-    name: str
+    name: str  # the first and the last module in it
     forward: tuple[Operation, ...]
     backward: tuple[Operation, ...]
-    exit: int | None
+    exit: int | None  # the storage that it hands to the next stage; None for the last stage
 
 
 def stages_of(joint: Joint) -> list[Stage]:
@@ -84,7 +76,7 @@ def _cuts(joint: Joint, forward: Sequence[Operation]) -> Iterator[tuple[int, int
 def _learning(joint: Joint, forward: Sequence[Operation]) -> set[int]:
     """The storages of floating numbers that depend on what needs a gradient."""
     given = zip(joint.primals, joint.gradients, strict=False)
-    found = {n for primal, gradient in given if gradient is not None for n in joint.storages_of(primal)}
+    found = set(joint.storages_in(primal for primal, gradient in given if gradient is not None))
     floating = _floating(joint)
     for op in forward:
         if not found.isdisjoint(op.reads):
@@ -96,7 +88,7 @@ def _floating(joint: Joint) -> set[int]:
     return {
         number
         for storage in joint.storages
-        for number, one in zip(joint.storages_of(storage.base), tensors(storage.base.meta["val"]), strict=True)
+        for number, one in zip(joint.storages_of(storage.base), tensors_of(storage.base.meta["val"]), strict=True)
         if one.dtype.is_floating_point or one.dtype.is_complex
     }
 
@@ -161,16 +153,15 @@ class Bytes:
         born, late = _places([one.backward for one in stages])
         results = made.keys() & held_storages(joint)
         self.results = sorted(n for n in results if made[n] == last)
-        self.updates = {n for node in joint.copied for n in joint.storages_of(node)} & made.keys()
+        self.updates = made.keys() & joint.storages_in(joint.copied)
         own = made.keys() - results - self.updates - {one.exit for one in stages}
         self.environment = {n for n in own if (read[n] | late[n]) - {made[n]}}
         kept = sorted(n for n in own - self.environment if late[n])
         self.saved = [[n for n in kept if made[n] == k] for k in range(len(stages))]
 
-        returned = [node for node in joint.gradients if isinstance(node, fx.Node)]
-        self.gradients = {n for node in returned for n in joint.storages_of(node)}
-        self.gradients -= {one.number for one in joint.storages if one.writer is None}
-        given = [n for node in joint.tangents for n in joint.storages_of(node)]
+        returned = joint.storages_in(joint.gradients)
+        self.gradients = {n for n in returned if joint.storages[n].writer is not None}
+        given = joint.storages_in(joint.tangents)
         self.arriving = sorted({n for n in given if max(late[n], default=last) == last})
         self.early_results = {n for n in (*results, *given) if n not in self.results and n not in self.arriving}
         born |= dict.fromkeys(self.arriving, last)
@@ -182,7 +173,7 @@ class Bytes:
 
     def of(self, storages: Iterable[int]) -> int:
         """Bytes of some storages."""
-        return sum(self._sizes.bytes_of(n) for n in storages)
+        return self._sizes.total(storages)
 
     def chain(
         self, inputs: int, seconds: Sequence[float], resident: dict[str, int], name: str, provenance: dict[str, Any]
