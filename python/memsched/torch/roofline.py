@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from memsched.torch.machines import Machine
+from memsched.torch.nests import tensors_of
 
 FLOPS_SHARE = 0.6
 """The share of the peak of arithmetic that a kernel is taken to reach. An assumption of the model, not measured."""
@@ -135,18 +135,13 @@ class Roofline(TorchDispatchMode):
     def _peak(self, func: Any, arguments: Any) -> float:
         """Operations per second at which the machine does this operation."""
         gpu = self.machine
-        first = next(_tensors(arguments), None)
+        first = next(iter(tensors_of(arguments)), None)
         rates = {
             torch.float16: gpu.float16,
             torch.bfloat16: gpu.bfloat16,
             torch.float32: gpu.tf32 if func.overloadpacket in _CONVOLUTIONS else None,
         }
         return (rates.get(first.dtype) if first is not None else None) or gpu.float32
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a nest of containers, in order."""
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _storage(tensor: torch.Tensor) -> Any:
@@ -160,8 +155,8 @@ def _runs_a_kernel(func: Any, arguments: Any, out: Any) -> bool:
         return torch.Tag.inplace_view not in func.tags  # t_(), squeeze_(), ... change no byte
     if func.overloadpacket in _EMPTY:
         return False
-    known = {_storage(tensor) for tensor in _tensors(arguments)}
-    return any(_storage(tensor) not in known for tensor in _tensors(out))
+    known = {_storage(tensor) for tensor in tensors_of(arguments)}
+    return any(_storage(tensor) not in known for tensor in tensors_of(out))
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
@@ -175,12 +170,12 @@ def _touched_bytes(arguments: Any, out: Any, func: Any) -> int:
     named = dict(zip((argument.name for argument in func._schema.arguments), arguments[0], strict=False))
     named.update(arguments[1])
     changed = [named.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-    read = {_storage(tensor) for tensor in _tensors(arguments)}
-    new = [tensor for tensor in _tensors(out) if _storage(tensor) not in read]
-    return _seen_bytes(_tensors(arguments)) + _seen_bytes(_tensors((changed, new)))
+    read = {_storage(tensor) for tensor in tensors_of(arguments)}
+    new = [tensor for tensor in tensors_of(out) if _storage(tensor) not in read]
+    return _seen_bytes(tensors_of(arguments)) + _seen_bytes(tensors_of((changed, new)))
 
 
-def _seen_bytes(tensors: Iterator[torch.Tensor]) -> int:
+def _seen_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes under some tensors: each different view counts, each storage at most once over."""
     views: dict[Any, dict[Any, int]] = {}
     sizes: dict[Any, int] = {}

@@ -16,7 +16,7 @@ from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, fake_mode, stock_saved, with_sizes
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_step
+from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
 from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
@@ -58,7 +58,7 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
     fitting = _Fitting(joint, sizes, static)
 
     def planned(options: Options, fused: int) -> CompiledPlan:
-        return plan_step([fitting.visit], [0], replace(held, random=0, fused=fused), options)
+        return plan_and_document([fitting.visit], [0], replace(held, random=0, fused=fused), options)[0]
 
     whole = planned(replace(options, budget="100%"), 0)
     peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
