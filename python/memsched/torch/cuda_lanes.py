@@ -80,13 +80,7 @@ class CudaLanes:
 
 
 def pinned(nbytes: int) -> torch.Tensor:
-    """Page-locked memory of exactly this size, where the driver registers it; PyTorch's own pool may round it up.
-
-    Raises
-    ------
-    MemschedError
-        There is no such memory.
-    """
+    """Page-locked memory of exactly this size, where the driver registers it; PyTorch's own pool may round it up."""
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     page = 4096
@@ -97,10 +91,8 @@ def pinned(nbytes: int) -> torch.Tensor:
     status = runtime.cudaHostRegister(host.data_ptr(), nbytes, 0)
     if int(status) != 0:
         del host, memory
-        with contextlib.suppress(
-            RuntimeError, AssertionError
-        ):  # takes the error from the driver, or the next kernel would find it
-            torch.zeros(1, device="cuda")
+        with contextlib.suppress(RuntimeError, AssertionError):
+            torch.zeros(1, device="cuda")  # takes the error from the driver, or the next kernel would find it
         try:
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:

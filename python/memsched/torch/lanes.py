@@ -98,20 +98,13 @@ class EmulatedLanes:
 
     Memory that holds nothing yet, and memory that was given back, is filled with NaN: a missing wait shows in the
     results instead of passing by luck.
-
-    Attributes
-    ----------
-    early : callable
-        Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it.
-    poison : bool
-        Fill memory with NaN.
-    overlap : bool
-        Take memory for copies as a device does that computes and copies at once; without, in the order of the list.
     """
 
     early: Callable[[], bool] = field(default=lambda: True)
-    poison: bool = True
+    """Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it."""
+    poison: bool = True  # fill memory with NaN
     overlap: bool = False
+    """Take memory for copies as a device does that computes and copies at once; without, in the order of the list."""
     _pending: dict[str, deque[_Copy]] = field(default_factory=lambda: {"out": deque(), "in": deque()})
 
     def begin(self) -> None:

@@ -60,12 +60,7 @@ def construct(make: Callable[[], _Made]) -> _Made:
 def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
     """A fake tensor with this one's shape, strides and dtype, that claims to be on `device`.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        A parameter gives a parameter; a fake tensor is returned as it is.
-    fake : torch._subclasses.FakeTensorMode
-    device : torch.device
+    A parameter gives a parameter; a fake tensor is returned as it is.
 
     Examples
     --------
@@ -86,13 +81,6 @@ def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
 
 def make_fake(model: Any, fake: Any, device: Any) -> None:
     """Replace the parameters, the buffers and the tensors that are plain attributes; what is shared stays shared.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Changed in place.
-    fake, device
-        As in `fake_like`.
 
     Examples
     --------

@@ -28,13 +28,7 @@ def _one_at_a_time(method: Callable[..., _R]) -> Callable[..., _R]:
 
 
 class Traffic:
-    """The copies of one device, and the host memory that they use again and again.
-
-    Parameters
-    ----------
-    lanes : Lanes
-        The streams that copy.
-    """
+    """The copies of one device, and the host memory that they use again and again."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes

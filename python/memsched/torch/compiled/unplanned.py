@@ -20,13 +20,7 @@ class UnplannedWarning(UserWarning):
 def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = False) -> Callable[..., Any]:
     """Warn that a captured graph runs without a plan, and give what runs it so.
 
-    Parameters
-    ----------
-    module : fx.GraphModule
-        What Dynamo captured.
-    reason : exception
-    offload : bool
-        What it saves for its backward waits on the host.
+    With `offload`, what it saves for its backward waits on the host.
     """
     said = str(reason).strip().split("\n")[0]
     waits = "; what it saves for its backward waits on the host" if offload else ""
@@ -86,12 +80,7 @@ class Guarded:
     PyTorch traces with tensors that have no data; where their strides are not those of real ones, traced operations may
     refuse real tensors.
 
-    Parameters
-    ----------
-    module : fx.GraphModule
-        What Dynamo captured.
-    planned : callable
-        What runs in its place. It changes no input before its forward is done.
+    What runs in place of the module that Dynamo captured changes no input before its forward is done.
     """
 
     def __init__(self, module: fx.GraphModule, planned: Callable[..., Any], *, offload: bool = False) -> None:
@@ -108,9 +97,7 @@ class Guarded:
                 if states is None:
                     raise
                 torch.set_rng_state(states)
-            found = self._module(
-                *args
-            )  # what is wrong with the model itself, or with what it is given, fails here, too
+            found = self._module(*args)  # what is wrong with the model, or with what it is given, fails here, too
             self._run = unplanned(self._module, error, offload=self._offload)
         self._tried = True
         return found
