@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -55,6 +56,11 @@ def construct(make: Callable[[], _Made]) -> _Made:
         # A few models mix parameters with other tensors while they are built: then all of them have to be on meta.
         with torch.device("meta"):
             return make()
+
+
+def fake_mode_of(values: Iterable[Any]) -> FakeTensorMode | None:
+    """In which the fake tensors among some values were made; None if there are none."""
+    return next((one.fake_mode for one in values if hasattr(one, "fake_mode")), None)
 
 
 def fake_like(tensor: Any, fake: Any, device: Any) -> Any:

@@ -13,13 +13,14 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support.units import format_bytes, parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, fake_mode, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Half, stock_saved, with_sizes
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
 from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
+from memsched.torch.weightless import fake_mode_of
 
 _ROUNDS = 6
 _CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not improved
@@ -160,7 +161,7 @@ class _Fitting:
         given = [node.meta["val"] for node in self._joint.primals]
         arriving = [node.meta["val"] for node in self._joint.tangents]
 
-        with torch.no_grad(), fake_mode((*given, *arriving)) or contextlib.nullcontext(), Meter() as meter:
+        with torch.no_grad(), fake_mode_of((*given, *arriving)) or contextlib.nullcontext(), Meter() as meter:
             out = list(forward(list(given)))
             args = [*out[self._results :], *(torch.empty_like(one) for one in arriving)]
             del out[self._results :]  # the results stay until the end

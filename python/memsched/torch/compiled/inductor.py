@@ -26,6 +26,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from memsched.torch.compiled.private import Boxed, graph_inputs
+from memsched.torch.weightless import fake_mode_of
 
 READS_OF_SHARED = inductor_config.realize_reads_threshold
 READS_OF_ANY = inductor_config.realize_acc_reads_threshold or inductor_config.realize_cpu_acc_reads_threshold
@@ -38,7 +39,7 @@ decompositions: Callable[[], Mapping[Any, Callable[..., Any]]] = select_decomp_t
 def prepare(joint: fx.GraphModule) -> None:
     """What Inductor does to a joint graph before it is split, in place."""
     inputs = graph_inputs(joint)
-    with V.set_fake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode_of(inputs)):
         compile_fx._recursive_joint_graph_passes(joint, skip_invoke_subgraph=True, input_device=_device(inputs))
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)
@@ -194,7 +195,7 @@ class Half:
 
     def _compile(self) -> Boxed:
         _show_outputs(self._graph, self._results)
-        mode = fake_mode(self._inputs)
+        mode = fake_mode_of(self._inputs)
         with (
             inductor_config.patch(allow_buffer_reuse=self._reuse, **_PLAIN),
             torch.no_grad(),
@@ -218,11 +219,6 @@ def _show_outputs(graph: fx.GraphModule, results: int | None) -> None:
     output.meta["user_visible_output_idxs"] = [k for k, one in visible if isinstance(one, fx.Node)]
 
 
-def fake_mode(inputs: Sequence[Any]) -> FakeTensorMode | None:
-    """In which examples were made."""
-    return next((one.fake_mode for one in inputs if hasattr(one, "fake_mode")), None)
-
-
 def _device(inputs: Sequence[Any]) -> torch.device | None:
     return next((one.device for one in inputs if isinstance(one, torch.Tensor)), None)
 
@@ -237,10 +233,10 @@ def _laid_out(example: Any, strides: Sequence[int] | None) -> Any:
 def inference_code(graph: fx.GraphModule) -> Boxed:
     """A graph without a backward, compiled as Inductor does."""
     inputs = graph_inputs(graph)
-    with V.set_fake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode_of(inputs)):
         graph = compile_fx._recursive_joint_graph_passes(graph, input_device=_device(inputs))
     _show_outputs(graph, None)
-    with V.set_fake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode_of(inputs)):
         made: Boxed = compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
     return made
 

@@ -33,6 +33,7 @@ from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
+from memsched.torch.weightless import fake_mode_of
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
@@ -78,8 +79,7 @@ def look(
     lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)
     if lazy is not None:
         raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
-    mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fake_mode_of(_tensors(model, args, kwargs)) or FakeTensorMode(allow_non_fake_inputs=True)
     with unchanged(model, loss, tensors=False):
         return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
