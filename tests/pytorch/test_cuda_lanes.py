@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.cuda_lanes import CudaLanes, pinned
-from memsched.torch.lanes import Direction
+from memsched.torch.lanes import CudaLanes, Direction, pinned
 from pytorch.fake_cuda import FakeCuda
 
 CPU = torch.device("cpu")

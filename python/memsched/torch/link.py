@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from memsched.torch.choose_lanes import lanes_on
-from memsched.torch.lanes import Lanes
+from memsched.torch.lanes import Lanes, lanes_on
 from memsched.torch.machines import Link
 
 _BYTES = 64 << 20

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.choose_lanes import trial_lanes
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.plan import CompiledPlan, described
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import counted
+from memsched.torch.lanes import trial_lanes
 from memsched.torch.trial import Step, first_difference
 
 

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.choose_lanes import lanes_on
-from memsched.torch.lanes import Lanes
+from memsched.torch.lanes import Lanes, lanes_on
 
 _R = TypeVar("_R")
 
