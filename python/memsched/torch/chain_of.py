@@ -125,25 +125,13 @@ def _module_path(node: fx.Node) -> str:
 class Bytes:
     """What the stages of a step hold, by storage.
 
-    Parameters
-    ----------
-    joint : Joint
-    sizes : Sizes
-    stages : list of Stage
-        Of the joint graph.
+    `saved` is of each stage what it keeps for its backward, beside its exit and the results; `handed` of each but the
+    last the gradients that the next one hands to its backward. `results` and `arriving` are what the last stage returns
+    and the gradients that its backward is given.
 
-    Attributes
-    ----------
-    saved : list of list of int
-        Of each stage, what it keeps for its backward, beside its exit and the results.
-    handed : list of list of int
-        Of each stage but the last, the gradients that the next one hands to its backward.
-    results, arriving : list of int
-        Of the last stage, what it returns and the gradients that its backward is given.
-    environment, early_results, updates, gradients, shared_gradients : set of int
-        What passes beside the chain: what other stages read, what is returned before the last stage with the gradients
-        that arrive for it, new values of buffers, the gradients that the step returns, and parts of gradients that
-        wait for their sum.
+    Beside the chain pass `environment`, what other stages read; `early_results`, what is returned before the last stage
+    with the gradients that arrive for it; `updates`, new values of buffers; `gradients` that the step returns; and
+    `shared_gradients`, parts of gradients that wait for their sum.
     """
 
     def __init__(self, joint: Joint, sizes: Sizes, stages: Sequence[Stage]) -> None:
@@ -178,19 +166,7 @@ class Bytes:
     def chain(
         self, inputs: int, seconds: Sequence[float], resident: dict[str, int], name: str, provenance: dict[str, Any]
     ) -> Chain:
-        """The columns of the chain.
-
-        Parameters
-        ----------
-        inputs : int
-            Bytes of the step's inputs.
-        seconds : sequence of float
-            Of each operation of the joint graph.
-        resident : dict of str to int
-            What no plan moves.
-        name, provenance
-            Of the chain.
-        """
+        """The chain, given the bytes of the inputs, the seconds of each operation, and what no plan moves."""
         stages, last = self._stages, len(self._stages) - 1
         exits = [[one.exit] if one.exit is not None else self.results for one in stages]
         gradients = [*self.handed, self.arriving]

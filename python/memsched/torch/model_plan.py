@@ -22,7 +22,7 @@ from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.look import Look, Loss, check_model, device_of, forward_of, look, options_of
+from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
 from memsched.torch.compiled.special_groups import Expecting
@@ -349,13 +349,8 @@ def plan(
     seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
-    return planned(seen, options, device_of(model))
-
-
-def planned(seen: Look, options: Options, device: torch.device) -> TorchPlan:
-    """The plan of a step that was captured."""
     made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options)
-    return TorchPlan(made, document, options, loss=seen.loss, device=device, unplanned=seen.unplanned)
+    return TorchPlan(made, document, options, loss=seen.loss, device=device_of(model), unplanned=seen.unplanned)
 
 
 def _as_given(options: Options) -> dict[str, Any]:

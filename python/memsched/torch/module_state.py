@@ -52,35 +52,30 @@ def backward_aside(
 ) -> None:
     """A backward that leaves no gradient on leaves that are not one's own; else as `torch.autograd.backward`."""
     nodes = [one.grad_fn for one in results if one.grad_fn is not None]
-    seen, held = set(nodes), []
+    seen, leaves = set(nodes), []
     while nodes:
         node = nodes.pop()
         leaf = getattr(node, "variable", None)
         if leaf is not None and not own(leaf):
-            held.append((leaf, leaf.grad))
+            leaves.append(leaf)
         following = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= following
         nodes += following
-    for leaf, _ in held:
-        leaf.grad = None
-    try:
+    with gradients_aside(leaves):
         torch.autograd.backward(results, gradients)
-    finally:
-        for leaf, gradient in held:
-            leaf.grad = gradient
 
 
 @contextlib.contextmanager
-def gradients_aside(model: nn.Module) -> Iterator[None]:
-    """The parameters have no `.grad` here, and get theirs back."""
-    held = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in held:
-        parameter.grad = None
+def gradients_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
+    """They have no `.grad` here, and get theirs back."""
+    held = [(leaf, leaf.grad) for leaf in leaves]
+    for leaf, _ in held:
+        leaf.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in held:
-            parameter.grad = gradient
+        for leaf, gradient in held:
+            leaf.grad = gradient
 
 
 _CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)  # of these alone it is known what reading does

@@ -115,19 +115,8 @@ def profile_spec(
 ) -> Chain:
     """Profile a model that a line of text names, such as "torchvision:resnet101".
 
-    Parameters
-    ----------
-    model, input, seed
-        As `zoo.build` takes them. The model is built without memory for its weights.
-    device : str
-        As in `profile`. "here" is the GPU where there is one.
-    autocast : str, optional
-        "bf16" or "fp16".
-
-    Raises
-    ------
-    InvalidInputError, CaptureError
-        As `zoo.build` and `profile` do.
+    Model, input and seed are as `zoo.build` takes them; the model is built without memory for its weights. The device
+    is as in `profile`, where "here" is the GPU if there is one. Autocast is to "bf16" or "fp16".
 
     Examples
     --------

@@ -83,13 +83,7 @@ class Roofline(TorchDispatchMode):
       attention, and at the TF32 rate in convolutions where the chip has one: torch's defaults. Types for which the
       chip has no tensor cores, float64 too, count at the float32 rate.
 
-    Attributes
-    ----------
-    machine : Machine
-    seconds : float
-        Of all operations since it was made, or since the last `reset`.
-    kernels : int
-        How many of them cost time.
+    `seconds` are those of all operations since it was made, or since the last `reset`; `kernels` of them cost time.
 
     Examples
     --------

@@ -50,7 +50,7 @@ def untouched(
     data = [(parameter, parameter.data) for parameter in model.parameters()]
     python, own = random.getstate(), random_state(device)
     numpy = np.random.get_state()
-    with unchanged(model, loss), gradients_aside(model):
+    with unchanged(model, loss), gradients_aside(model.parameters()):
         try:
             yield
         finally:

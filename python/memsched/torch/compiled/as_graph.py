@@ -193,7 +193,6 @@ def step_graph(
     seconds: Sequence[Sequence[float]],
     *,
     resident: int,
-    name: str = "step",
 ) -> Graph:
     """The graph that planners see: the forwards of all visits, then their backwards.
 
@@ -211,7 +210,7 @@ def step_graph(
         gathered += visits[k].gradient_bytes
     ops = [op for part in parts for op in part.forward()]
     ops += [op for k in returns for op in parts[k].backward()]
-    return Graph([one for part in parts for one in part.tensors], ops, name=name, resident=resident)
+    return Graph([one for part in parts for one in part.tensors], ops, name="step", resident=resident)
 
 
 def prefix(visit: int, visits: int) -> str:

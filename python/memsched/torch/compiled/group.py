@@ -213,7 +213,7 @@ class Group:
         (visit,) = self._visits([unit], [call])
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
-            held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
+            held = replace(held, others=held.others + self._kept())
         if not eager:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
@@ -245,10 +245,9 @@ class Group:
         fit = [one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True))]
         return unit.for_all_sizes(min(fit)[1]) if fit else None
 
-    def _kept(self, call: _Call) -> int:
-        """Bytes that the plan of an earlier forward keeps for its backward."""
-        unit = call.unit()
-        return unit.versions[call.version].kept if unit is not None else 0
+    def _kept(self) -> int:
+        """Bytes that the plans of the step's forwards so far keep for their backwards."""
+        return sum(unit.versions[call.version].kept for call in self._calls if (unit := call.unit()) is not None)
 
     def _held(self, calls: Sequence[_Call], visits: Sequence[Visit]) -> Resident:
         """What is resident in a step of these calls, of which the last ones are these visits."""
