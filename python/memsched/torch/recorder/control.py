@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Effects", "control_edges"]
@@ -35,8 +35,9 @@ def control_edges(ops: Sequence[Effects], *, last: int | None = None) -> list[li
         wanted = history.conflicts(index, op)
         if index == last:
             wanted |= {other for other in range(index) if not followed >> other & 1}
-        known = _union(before, op.needs)
-        edges = []
+        known, edges = 0, []
+        for other in op.needs:
+            known |= before[other] | 1 << other
         for other in sorted(wanted, reverse=True):  # what an edge implies comes before it
             if not known >> other & 1:
                 edges.append(other)
@@ -67,11 +68,3 @@ class _History:
             found |= set() if self.drawn is None else {self.drawn}
             self.drawn = index
         return found
-
-
-def _union(before: Sequence[int], needs: Iterable[int]) -> int:
-    """The ancestors of an op that needs these."""
-    known = 0
-    for other in needs:
-        known |= before[other] | 1 << other
-    return known
