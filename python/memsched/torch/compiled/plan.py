@@ -17,7 +17,7 @@ from memsched.problems.budget import parse_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
-from memsched.support.documents import Document, plain
+from memsched.support.documents import Document, fields, plain
 from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, step_graph
@@ -127,10 +127,7 @@ def key_of_step(graph: Graph, options: Options, device: torch.device, memory: in
     asked = {
         "memory": memory if memory is not None else options.budget,
         "device": options.device if options.device != "here" else _device_name(device),
-        "bandwidth": options.bandwidth,
-        "host_memory": options.host_memory,
-        "planner": options.planner,
-        "time_limit": options.time_limit,
+        **fields(options, "bandwidth", "host_memory", "planner", "time_limit"),
         "threads": torch.get_num_threads(),
     }
     return cache.key_of(graph, asked, exact=memory is not None)
