@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from memsched.torch.machines import Machine
-from memsched.torch.nests import tensors_of
+from memsched.torch.nests import memory_of, tensors_of
 
 FLOPS_SHARE = 0.6
 """The share of the peak of arithmetic that a kernel is taken to reach. An assumption of the model, not measured."""
@@ -138,19 +138,14 @@ class Roofline(TorchDispatchMode):
         return (rates.get(first.dtype) if first is not None else None) or gpu.float32
 
 
-def _storage(tensor: torch.Tensor) -> Any:
-    """What two tensors that share memory have in common."""
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
 def _runs_a_kernel(func: Any, arguments: Any, out: Any) -> bool:
     """Whether an operation writes anything, to its arguments or to memory of its own."""
     if func._schema.is_mutable:
         return torch.Tag.inplace_view not in func.tags  # t_(), squeeze_(), ... change no byte
     if func.overloadpacket in _EMPTY:
         return False
-    known = {_storage(tensor) for tensor in tensors_of(arguments)}
-    return any(_storage(tensor) not in known for tensor in tensors_of(out))
+    known = {memory_of(tensor) for tensor in tensors_of(arguments)}
+    return any(memory_of(tensor) not in known for tensor in tensors_of(out))
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
@@ -164,8 +159,8 @@ def _touched_bytes(arguments: Any, out: Any, func: Any) -> int:
     named = dict(zip((argument.name for argument in func._schema.arguments), arguments[0], strict=False))
     named.update(arguments[1])
     changed = [named.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-    read = {_storage(tensor) for tensor in tensors_of(arguments)}
-    new = [tensor for tensor in tensors_of(out) if _storage(tensor) not in read]
+    read = {memory_of(tensor) for tensor in tensors_of(arguments)}
+    new = [tensor for tensor in tensors_of(out) if memory_of(tensor) not in read]
     return _seen_bytes(tensors_of(arguments)) + _seen_bytes(tensors_of((changed, new)))
 
 
@@ -176,6 +171,6 @@ def _seen_bytes(tensors: Iterable[torch.Tensor]) -> int:
     for tensor in tensors:
         dense = tensor.layout is torch.strided
         place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) if dense else ()
-        views.setdefault(_storage(tensor), {})[place] = tensor.numel() * tensor.itemsize
-        sizes[_storage(tensor)] = tensor.untyped_storage().nbytes() if dense else tensor.numel() * tensor.itemsize
+        views.setdefault(memory_of(tensor), {})[place] = tensor.numel() * tensor.itemsize
+        sizes[memory_of(tensor)] = tensor.untyped_storage().nbytes() if dense else tensor.numel() * tensor.itemsize
     return sum(min(sum(seen.values()), sizes[key]) for key, seen in views.items())

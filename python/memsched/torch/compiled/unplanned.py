@@ -11,6 +11,7 @@ from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 
 from memsched.torch.errors import CaptureError
+from memsched.torch.nests import memory_of
 
 
 class UnplannedWarning(UserWarning):
@@ -36,10 +37,10 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
     """Run a graph such that its saved tensors wait on the host, but for those that it is given."""
 
     def run(*args: Any) -> Any:
-        given = {_memory(one) for one in args if isinstance(one, torch.Tensor)}
+        given = {memory_of(one) for one in args if isinstance(one, torch.Tensor)}
 
         def pack(value: torch.Tensor) -> Any:
-            if value.layout is not torch.strided or _memory(value) in given:
+            if value.layout is not torch.strided or memory_of(value) in given:
                 return value
             return value.device, value.to("cpu", copy=True)
 
@@ -54,10 +55,6 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
             return module.forward(*args)
 
     return run
-
-
-def _memory(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
 
 
 def view_or_copy(value: torch.Tensor, shape: list[int]) -> torch.Tensor:
