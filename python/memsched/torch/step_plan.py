@@ -34,8 +34,7 @@ from memsched.torch.compiled.plan import (
 from memsched.torch.errors import CaptureError
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
-from memsched.torch.random_state import random_state
-from memsched.torch.trial import Step, untouched
+from memsched.torch.trial import Step, random_state, untouched
 from memsched.torch.verify import Verified, verified
 
 

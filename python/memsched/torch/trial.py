@@ -16,7 +16,6 @@ from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
 from memsched.torch.module_state import gradients_aside, unchanged
 from memsched.torch.nests import leaves_of, tensors_of
-from memsched.torch.random_state import random_state, set_random_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,21 @@ def untouched(
             random.setstate(python)
             np.random.set_state(numpy)
             set_random_state(device, own)
+
+
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """The states of the generators of random numbers that a step draws from: the CPU's, and that of its device."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def set_random_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
+    """Put the generators into states that `random_state` gave."""
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
 
 
 class Originals:
