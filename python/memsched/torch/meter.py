@@ -44,14 +44,9 @@ class Meter(TorchDispatchMode):
 
     @property
     def peak(self) -> int:
-        """The largest `live` since `start`."""
+        """The largest `live` so far."""
         self._settle()
         return self._peak
-
-    def start(self) -> None:
-        """Measure the peak from here on."""
-        self._sum = None
-        self._peak = self.live
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count these storages from now on, as if they were born now: they were made while it was not entered."""

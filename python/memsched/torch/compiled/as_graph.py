@@ -73,7 +73,7 @@ class Sizes:
     """
 
     def __init__(self, joint: Joint, values: Sequence[int]) -> None:
-        symbols = [node.meta["val"] for node in joint.primals if isinstance(node.meta.get("val"), torch.SymInt)]
+        symbols = [node.meta["val"] for node in joint.sizes]
         self.values = tuple(values)
         self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
         self._joint, self._device = joint, joint.device

@@ -60,6 +60,11 @@ class Joint:
     _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example
     _operation_at: dict[fx.Node, int] = field(default_factory=dict)
 
+    @property
+    def sizes(self) -> list[fx.Node]:
+        """The primals that are sizes and no tensors."""
+        return [node for node in self.primals if isinstance(node.meta.get("val"), torch.SymInt)]
+
     def storages_of(self, node: fx.Node) -> list[int]:
         """The storages in which the value of a node lies; none where it is no tensor.
 
@@ -87,11 +92,6 @@ def address(example: torch.Tensor) -> int:
     if example.layout is not torch.strided:
         raise CaptureError(f"a tensor of layout {example.layout} has no storage to plan; only dense tensors have")
     return example.untyped_storage()._cdata
-
-
-def is_number(node: fx.Node) -> bool:
-    """Whether the value of a node is a number, a size, or nothing, and no tensor."""
-    return node.op == "call_function" and "val" in node.meta and not tensors_of(node.meta["val"])
 
 
 def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] | None = None) -> Joint:
@@ -204,9 +204,10 @@ def _is_operation(joint: Joint, node: fx.Node) -> bool:
         raise CaptureError(f"{node.target} writes to one of its arguments, which no plan can run again")
     if "val" not in node.meta:
         return True
-    if is_number(node):
+    found = tensors_of(node.meta["val"])
+    if not found:
         return _has_effect(node)
-    return any(address(one) not in joint._storage_at for one in tensors_of(node.meta["val"]))
+    return any(address(one) not in joint._storage_at for one in found)
 
 
 def _has_effect(node: fx.Node) -> bool:

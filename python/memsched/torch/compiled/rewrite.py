@@ -56,7 +56,6 @@ class _Writer:
     def write(self) -> Rewritten:
         joint = self._joint
         forward, backward = _Half(joint, self), _Half(joint, self)
-        sizes = [node for node in joint.primals if is_size(node)]
         for node in joint.primals:
             forward.values[node] = forward.placeholder(node)
         results: list[Any] = []
@@ -67,7 +66,7 @@ class _Writer:
             else:
                 forward.take(step)
 
-        for node in sizes:
+        for node in joint.sizes:
             backward.values[node] = backward.placeholder(node)
         backward.forward = forward
         places: list[fx.Node] = []  # the arriving gradients are the last placeholders
@@ -79,7 +78,7 @@ class _Writer:
             backward.take(step)
         backward._await(list(backward.coming))
         gradients = [backward.value(node) for node in joint.gradients]
-        forward.graph.output((*results, *backward.saved, *(forward.values[node] for node in sizes)))
+        forward.graph.output((*results, *backward.saved, *(forward.values[node] for node in joint.sizes)))
         backward.graph.output(tuple(gradients))
         return Rewritten(forward.module(), backward.module(), len(backward.saved))
 
@@ -274,8 +273,3 @@ class _Half:
             return self.values[state]
         self.values[state] = self._argument(state, state)
         return self.values[state]
-
-
-def is_size(node: fx.Node) -> bool:
-    """Whether a primal is a size and no tensor."""
-    return isinstance(node.meta.get("val"), torch.SymInt)
