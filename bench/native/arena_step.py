@@ -26,7 +26,7 @@ import memsched as ms
 from memsched.torch.compiled.as_graph import Step, name_of, step_graph, steps_of
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.calls import cheapen
-from memsched.torch.compiled.joint import address, tensors
+from memsched.torch.compiled.joint import address
 from memsched.torch.compiled.look import Loss, forward_of, then
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.private import Boxed, python_code
@@ -34,6 +34,7 @@ from memsched.torch.compiled.rewrite import rewrite
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.errors import CaptureError
+from memsched.torch.nests import tensors_of
 from memsched.torch.trial import untouched
 
 ALIGNMENT = 64
@@ -217,7 +218,7 @@ class ArenaStep:
         self._names = {
             address(one): name_of(joint, number)
             for base in (storage.base for storage in joint.storages)
-            for one, number in zip(tensors(base.meta["val"]), joint.storages_of(base), strict=True)
+            for one, number in zip(tensors_of(base.meta["val"]), joint.storages_of(base), strict=True)
         }
         self.requests = self._rehearse()
         inside = {
@@ -232,7 +233,7 @@ class ArenaStep:
 
     def places(self, node: fx.Node, value: Any) -> Iterator[tuple[str, torch.UntypedStorage]]:
         """The tensors of the graph in which the value of a node lies, and where they are."""
-        for example, one in zip(tensors(node.meta["val"]), tensors(value), strict=True):
+        for example, one in zip(tensors_of(node.meta["val"]), tensors_of(value), strict=True):
             name = self._names[address(example)]
             if name in self._bytes:
                 yield name, one.untyped_storage()

@@ -25,8 +25,7 @@ from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 import memsched as ms
-from memsched.torch.random_state import random_state
-from memsched.torch.trial import Step, first_difference, untouched
+from memsched.torch.trial import Step, first_difference, random_state, untouched
 from pytorch.handmade import Made
 from pytorch.models import CASES, Case
 

@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memsched.torch.compiled import copies, group, unit
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.unit import counted
-from memsched.torch.cuda_lanes import CudaLanes
-from memsched.torch.lanes import EmulatedLanes
+from memsched.torch.lanes import CudaLanes, EmulatedLanes
 from pytorch.compiled_models import layers
 from pytorch.fake_cuda import FakeCuda
 

@@ -101,7 +101,7 @@ def check_random(name: str, seed: int, early: bool) -> tuple[int, int]:
     """Two steps under a random schedule; how many operations run again, and how many tensors travel."""
     case = CASES[name]
     wanted = trained(case, {"budget": "100%"} if case.sums_differ else None)
-    copies.use(CPU, EmulatedLanes(early=lambda: early, overlap=not early))
+    copies.use(CPU, EmulatedLanes(early=lambda: early))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Problem, "solved", randomly(seed))
         found = trained(case, {"budget": "1GiB", "bandwidth": "1GB/s"})

@@ -16,11 +16,12 @@ import memsched as ms
 from memsched.torch import weightless
 from memsched.torch.chain_of import Bytes, Stage, stages_of
 from memsched.torch.compiled.as_graph import Visit, held_by_caller, step_graph
-from memsched.torch.compiled.joint import Joint, tensors
+from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.look import Look, look
 from memsched.torch.compiled.options import Options
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
+from memsched.torch.nests import tensors_of
 from memsched.torch.profile import profile
 from memsched.torch.substitutes import substitute
 from pytorch import handmade
@@ -221,7 +222,7 @@ def eager_saved(model: nn.Module, args: Sequence[Any]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = model(*args)
-    results = {one.untyped_storage()._cdata for one in tensors(result)}
+    results = {one.untyped_storage()._cdata for one in tensors_of(result)}
     return sum(storage.nbytes() for key, storage in kept.items() if key not in results)
 
 
@@ -248,7 +249,7 @@ def test_the_peak_is_that_of_a_plain_step(make: Callable[[], handmade.Made]) -> 
     model, args = make()
     gradients = [torch.zeros_like(one) for one in model.parameters() if one.requires_grad]
     with Meter() as meter:
-        found = [one for one in tensors(model(*args)) if one.requires_grad]
+        found = [one for one in tensors_of(model(*args)) if one.requires_grad]
         backward = [torch.ones_like(one) for one in found]
         trained = [one for one in model.parameters() if one.requires_grad]
         torch.autograd.grad(found, trained, backward, allow_unused=True)

@@ -13,12 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from memsched.torch.choose_lanes import trial_lanes
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.compiled.unit import counted
-from memsched.torch.lanes import Lanes
+from memsched.torch.lanes import Lanes, trial_lanes
 from memsched.torch.meter import Meter
 from memsched.torch.trial import first_difference, trial_step
 

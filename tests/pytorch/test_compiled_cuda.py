@@ -12,7 +12,7 @@ import torch
 
 from memsched.torch.compiled import copies, unit
 from memsched.torch.compiled.group import plans
-from memsched.torch.cuda_lanes import CudaLanes
+from memsched.torch.lanes import CudaLanes
 from memsched.torch.trial import first_difference, trial_step
 from pytorch.fake_cuda import FakeCuda
 from pytorch.test_compiled import CASES

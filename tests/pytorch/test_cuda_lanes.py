@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.cuda_lanes import CudaLanes, pinned
-from memsched.torch.lanes import Direction
+from memsched.torch.lanes import CudaLanes, Direction, pinned
 from pytorch.fake_cuda import FakeCuda
 
 CPU = torch.device("cpu")
@@ -37,22 +36,20 @@ def test_a_copy_waits_and_is_recorded_on_its_own_stream(cuda: FakeCuda, way: Dir
         end = lanes.copy(way, device.untyped_storage(), host, [first, second])
     name = {"out": "stream 1", "in": "stream 2"}[way]
     assert cuda.log == [
-        (name, "wait", first.event),
-        (name, "wait", second.event),
-        (name, "record", end.start.event),
+        (name, "wait", first),
+        (name, "wait", second),
         (name, "copy_", None),
-        (name, "record", end.event),
+        (name, "record", end),
     ]
     assert cuda.current.name == "compute"
     assert (host if way == "out" else device)[0] == (1 if way == "out" else 2)
-    assert lanes.seconds(end.start, end) > 0
 
 
 def test_now_and_wait_are_on_the_compute_stream(cuda: FakeCuda) -> None:
     lanes = CudaLanes(CPU)
     event = lanes.now()
     lanes.wait(event)
-    assert cuda.log == [("compute", "record", event.event), ("compute", "wait", event.event)]
+    assert cuda.log == [("compute", "record", event), ("compute", "wait", event)]
 
 
 def test_a_step_stays_on_the_stream_that_began_it(cuda: FakeCuda) -> None:
@@ -110,7 +107,7 @@ def test_what_the_host_has_seen_needs_no_wait(cuda: FakeCuda) -> None:
     with cuda:
         value, host = bytes_of(1).add(1), bytes_of(0)
         event = lanes.copy("out", value.untyped_storage(), host, [lanes.now()])
-        assert lanes.reached(event)
+        assert event.query()
         del value
         host.add(1)
     assert cuda.races == []

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from memsched.torch.compiled.as_graph import Sizes
-from memsched.torch.compiled.joint import Joint, tensors
+from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.look import look
 from memsched.torch.compiled.options import Options
+from memsched.torch.nests import tensors_of
 from memsched.torch.substitutes import substitute
 
 HALF = torch.bfloat16
@@ -72,7 +73,7 @@ def saved(model: nn.Module, joint: Joint) -> list[tuple[Any, ...]]:
     found = []
     for n in needed:
         storage = joint.storages[n]
-        examples = zip(joint.storages_of(storage.base), tensors(storage.base.meta["val"]), strict=True)
+        examples = zip(joint.storages_of(storage.base), tensors_of(storage.base.meta["val"]), strict=True)
         example = dict(examples)[n]
         shape = tuple(example.shape)
         if storage.writer is not None or (shape, example.dtype) not in parameters:

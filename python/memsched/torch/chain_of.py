@@ -12,26 +12,18 @@ from torch import fx
 
 from memsched._core import Chain
 from memsched.torch.compiled.as_graph import Sizes, held_storages
-from memsched.torch.compiled.joint import Joint, Operation, tensors
+from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.nests import tensors_of
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operations that follow each other in the forward, and those of the backward that belong to them.
+    """Operations that follow each other in the forward, and those of the backward that belong to them."""
 
-    Attributes
-    ----------
-    name : str
-        The first and the last module in it.
-    forward, backward : tuple of Operation
-    exit : int or None
-        The storage that it hands to the next stage; None for the last stage.
-    """
-
-    name: str
+    name: str  # the first and the last module in it
     forward: tuple[Operation, ...]
     backward: tuple[Operation, ...]
-    exit: int | None
+    exit: int | None  # the storage that it hands to the next stage; None for the last stage
 
 
 def stages_of(joint: Joint) -> list[Stage]:
@@ -84,7 +76,7 @@ def _cuts(joint: Joint, forward: Sequence[Operation]) -> Iterator[tuple[int, int
 def _learning(joint: Joint, forward: Sequence[Operation]) -> set[int]:
     """The storages of floating numbers that depend on what needs a gradient."""
     given = zip(joint.primals, joint.gradients, strict=False)
-    found = {n for primal, gradient in given if gradient is not None for n in joint.storages_of(primal)}
+    found = set(joint.storages_in(primal for primal, gradient in given if gradient is not None))
     floating = _floating(joint)
     for op in forward:
         if not found.isdisjoint(op.reads):
@@ -96,7 +88,7 @@ def _floating(joint: Joint) -> set[int]:
     return {
         number
         for storage in joint.storages
-        for number, one in zip(joint.storages_of(storage.base), tensors(storage.base.meta["val"]), strict=True)
+        for number, one in zip(joint.storages_of(storage.base), tensors_of(storage.base.meta["val"]), strict=True)
         if one.dtype.is_floating_point or one.dtype.is_complex
     }
 
@@ -133,25 +125,13 @@ def _module_path(node: fx.Node) -> str:
 class Bytes:
     """What the stages of a step hold, by storage.
 
-    Parameters
-    ----------
-    joint : Joint
-    sizes : Sizes
-    stages : list of Stage
-        Of the joint graph.
+    `saved` is of each stage what it keeps for its backward, beside its exit and the results; `handed` of each but the
+    last the gradients that the next one hands to its backward. `results` and `arriving` are what the last stage returns
+    and the gradients that its backward is given.
 
-    Attributes
-    ----------
-    saved : list of list of int
-        Of each stage, what it keeps for its backward, beside its exit and the results.
-    handed : list of list of int
-        Of each stage but the last, the gradients that the next one hands to its backward.
-    results, arriving : list of int
-        Of the last stage, what it returns and the gradients that its backward is given.
-    environment, early_results, updates, gradients, shared_gradients : set of int
-        What passes beside the chain: what other stages read, what is returned before the last stage with the gradients
-        that arrive for it, new values of buffers, the gradients that the step returns, and parts of gradients that
-        wait for their sum.
+    Beside the chain pass `environment`, what other stages read; `early_results`, what is returned before the last stage
+    with the gradients that arrive for it; `updates`, new values of buffers; `gradients` that the step returns; and
+    `shared_gradients`, parts of gradients that wait for their sum.
     """
 
     def __init__(self, joint: Joint, sizes: Sizes, stages: Sequence[Stage]) -> None:
@@ -161,16 +141,15 @@ class Bytes:
         born, late = _places([one.backward for one in stages])
         results = made.keys() & held_storages(joint)
         self.results = sorted(n for n in results if made[n] == last)
-        self.updates = {n for node in joint.copied for n in joint.storages_of(node)} & made.keys()
+        self.updates = made.keys() & joint.storages_in(joint.copied)
         own = made.keys() - results - self.updates - {one.exit for one in stages}
         self.environment = {n for n in own if (read[n] | late[n]) - {made[n]}}
         kept = sorted(n for n in own - self.environment if late[n])
         self.saved = [[n for n in kept if made[n] == k] for k in range(len(stages))]
 
-        returned = [node for node in joint.gradients if isinstance(node, fx.Node)]
-        self.gradients = {n for node in returned for n in joint.storages_of(node)}
-        self.gradients -= {one.number for one in joint.storages if one.writer is None}
-        given = [n for node in joint.tangents for n in joint.storages_of(node)]
+        returned = joint.storages_in(joint.gradients)
+        self.gradients = {n for n in returned if joint.storages[n].writer is not None}
+        given = joint.storages_in(joint.tangents)
         self.arriving = sorted({n for n in given if max(late[n], default=last) == last})
         self.early_results = {n for n in (*results, *given) if n not in self.results and n not in self.arriving}
         born |= dict.fromkeys(self.arriving, last)
@@ -182,24 +161,12 @@ class Bytes:
 
     def of(self, storages: Iterable[int]) -> int:
         """Bytes of some storages."""
-        return sum(self._sizes.bytes_of(n) for n in storages)
+        return self._sizes.total(storages)
 
     def chain(
         self, inputs: int, seconds: Sequence[float], resident: dict[str, int], name: str, provenance: dict[str, Any]
     ) -> Chain:
-        """The columns of the chain.
-
-        Parameters
-        ----------
-        inputs : int
-            Bytes of the step's inputs.
-        seconds : sequence of float
-            Of each operation of the joint graph.
-        resident : dict of str to int
-            What no plan moves.
-        name, provenance
-            Of the chain.
-        """
+        """The chain, given the bytes of the inputs, the seconds of each operation, and what no plan moves."""
         stages, last = self._stages, len(self._stages) - 1
         exits = [[one.exit] if one.exit is not None else self.results for one in stages]
         gradients = [*self.handed, self.arriving]

@@ -78,11 +78,6 @@ def _define_missing_operators() -> None:
 def torchvision() -> Any:
     """The module torchvision, also where its wheel is built for CUDA and torch is not.
 
-    Raises
-    ------
-    InvalidInputError
-        It is not installed; the message says how to install it.
-
     Examples
     --------
     >>> torchvision().models.resnet18().fc.in_features  # doctest: +SKIP

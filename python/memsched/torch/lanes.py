@@ -1,8 +1,9 @@
-"""How bytes travel between the device and the host beside the computation, and its emulation on the CPU."""
+"""How bytes travel between the device and the host beside the computation: CUDA's streams, or their emulation."""
 
 from __future__ import annotations
 
-import time
+import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from memsched.errors import MemschedError
+
 Direction = Literal["out", "in"]
 
 
 class Lanes(Protocol):
     """A compute stream and two first-in-first-out streams of copies. An event is a moment on one of them."""
-
-    overlap: bool
-    """Whether a copy may run beside the computation that was issued before it."""
 
     def begin(self) -> None:
         """Called where a step begins: the calling thread's stream computes it, whichever thread issues the rest."""
@@ -33,10 +33,7 @@ class Lanes(Protocol):
         """The moment when the compute stream has done all that was issued so far."""
 
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
-        """Issue a copy that starts after some events; the event of its end, whose `start` is that of its start."""
-
-    def reached(self, event: Any) -> bool:
-        """Whether an event has happened."""
+        """Issue a copy that starts after some events; the event of its end."""
 
     def wait(self, event: Any) -> None:
         """Let the compute stream wait for an event."""
@@ -47,21 +44,11 @@ class Lanes(Protocol):
     def finish(self) -> None:
         """Let the calling thread wait until all is done."""
 
-    def seconds(self, first: Any, second: Any) -> float:
-        """The time from one event to another, once both have happened."""
-
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     """The storage as a tensor of bytes."""
     view = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return view.set_(storage, 0, (storage.nbytes(),), (1,))
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A moment of the emulated compute stream, which does everything at once."""
-
-    time: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(slots=True)
@@ -71,24 +58,20 @@ class _Copy:
     way: Direction
     device: torch.UntypedStorage | None
     host: torch.Tensor | None
-    after: Sequence[_Moment | _Copy]
-    start: _Moment | None = None
-    time: float | None = None
+    after: Sequence[_Copy | None]
 
     @property
     def done(self) -> bool:
-        return self.time is not None
+        return self.device is None
 
     def carry_out(self) -> None:
         assert self.device is not None
         assert self.host is not None
-        self.start = _Moment()
         with torch.no_grad():
             if self.way == "out":
                 self.host.copy_(as_bytes(self.device))
             else:
                 as_bytes(self.device).copy_(self.host)
-        self.time = time.perf_counter()
         self.device, self.host, self.after = None, None, ()
 
 
@@ -98,20 +81,11 @@ class EmulatedLanes:
 
     Memory that holds nothing yet, and memory that was given back, is filled with NaN: a missing wait shows in the
     results instead of passing by luck.
-
-    Attributes
-    ----------
-    early : callable
-        Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it.
-    poison : bool
-        Fill memory with NaN.
-    overlap : bool
-        Take memory for copies as a device does that computes and copies at once; without, in the order of the list.
     """
 
     early: Callable[[], bool] = field(default=lambda: True)
-    poison: bool = True
-    overlap: bool = False
+    """Asked at each copy: True to copy when it is issued, False to copy when somebody waits for it."""
+    poison: bool = True  # fill memory with NaN
     _pending: dict[str, deque[_Copy]] = field(default_factory=lambda: {"out": deque(), "in": deque()})
 
     def begin(self) -> None:
@@ -126,8 +100,8 @@ class EmulatedLanes:
         if self.poison:
             as_bytes(storage).fill_(0xFF)  # NaN in every floating type, -1 in every signed integer
 
-    def now(self) -> _Moment:
-        return _Moment()
+    def now(self) -> None:
+        """The compute stream does everything at once."""
 
     def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> _Copy:
         copy = _Copy(way, device, host, after)
@@ -136,11 +110,8 @@ class EmulatedLanes:
             self.wait(copy)
         return copy
 
-    def reached(self, event: _Moment | _Copy) -> bool:
-        return isinstance(event, _Moment) or event.done
-
-    def wait(self, event: _Moment | _Copy) -> None:
-        while isinstance(event, _Copy) and not event.done:
+    def wait(self, event: _Copy | None) -> None:
+        while event is not None and not event.done:
             first = self._pending[event.way][0]
             for earlier in first.after:
                 self.wait(earlier)
@@ -156,7 +127,98 @@ class EmulatedLanes:
             if copies:
                 self.wait(copies[-1])
 
-    def seconds(self, first: _Moment | _Copy, second: _Moment | _Copy) -> float:
-        assert first.time is not None
-        assert second.time is not None
-        return second.time - first.time
+
+def _moment_on(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """When all that was issued to a stream so far is done."""
+    event = torch.cuda.Event()
+    event.record(stream)
+    return event
+
+
+class CudaLanes:
+    """A CUDA device and pinned host memory: the current stream computes, one stream copies out and one copies in.
+
+    Device buffers are allocated on the compute stream and given back only after that stream waits for the copy's end:
+    the caching allocator needs no `record_stream`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._compute = torch.cuda.current_stream(device)
+        self._streams = {"out": torch.cuda.Stream(device), "in": torch.cuda.Stream(device)}
+
+    def begin(self) -> None:
+        self._compute = torch.cuda.current_stream(self._device)
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device).untyped_storage()
+
+    def give_back(self, storage: torch.UntypedStorage) -> None:
+        pass
+
+    def now(self) -> torch.cuda.Event:
+        return _moment_on(self._compute)
+
+    def copy(self, way: Direction, device: torch.UntypedStorage, host: torch.Tensor, after: Sequence[Any]) -> Any:
+        stream = self._streams[way]
+        for event in after:
+            stream.wait_event(event)
+        with torch.no_grad(), torch.cuda.stream(stream):
+            if way == "out":
+                host.copy_(as_bytes(device), non_blocking=True)
+            else:
+                as_bytes(device).copy_(host, non_blocking=True)
+        return _moment_on(stream)
+
+    def wait(self, event: torch.cuda.Event) -> None:
+        self._compute.wait_event(event)
+
+    def host_memory(self, nbytes: int) -> torch.Tensor:
+        return pinned(nbytes)
+
+    def finish(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+def pinned(nbytes: int) -> torch.Tensor:
+    """Page-locked memory of exactly this size, where the driver registers it; PyTorch's own pool may round it up."""
+    if nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    page = 4096
+    memory = np.empty(nbytes + page, dtype=np.uint8)
+    start = -memory.ctypes.data % page
+    host = torch.from_numpy(memory[start : start + nbytes])
+    runtime = torch.cuda.cudart()
+    status = runtime.cudaHostRegister(host.data_ptr(), nbytes, 0)
+    if int(status) != 0:
+        del host, memory
+        with contextlib.suppress(RuntimeError, AssertionError):
+            torch.zeros(1, device="cuda")  # takes the error from the driver, or the next kernel would find it
+        try:
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise MemschedError(
+                f"{nbytes} bytes of host memory cannot be pinned (cudaHostRegister: {status}; {error}); plan with a "
+                "smaller host_memory"
+            ) from error
+    weakref.finalize(memory, _unregister, runtime, host.data_ptr()).atexit = False
+    return host
+
+
+def _unregister(runtime: Any, address: int) -> None:
+    torch.cuda.synchronize()  # no copy may be under way
+    runtime.cudaHostUnregister(address)
+
+
+def lanes_on(device: torch.device) -> Lanes:
+    """CUDA's streams, or their emulation as fast as it goes."""
+    if device.type == "cuda":
+        return CudaLanes(device)
+    return EmulatedLanes(poison=False)
+
+
+def trial_lanes(device: torch.device) -> dict[str, Lanes]:
+    """Those on which a plan is tried, by name: emulated copies happen as late or as early as they may."""
+    if device.type == "cuda":
+        return {"on their streams": lanes_on(device)}
+    return {"late": EmulatedLanes(early=lambda: False), "early": EmulatedLanes()}

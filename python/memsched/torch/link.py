@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from memsched.torch.choose_lanes import lanes_on
-from memsched.torch.lanes import Lanes
+from memsched.torch.lanes import Direction, Lanes, lanes_on
 from memsched.torch.machines import Link
 
 _BYTES = 64 << 20
@@ -35,13 +34,13 @@ def measure_link(device: torch.device) -> Link:
     )
 
 
-def _seconds(lanes: Lanes, size: int, ways: tuple[str, ...]) -> float:
+def _seconds(lanes: Lanes, size: int, ways: tuple[Direction, ...]) -> float:
     """The time that one copy each way takes, all issued together."""
     pairs = [(lanes.allocate(size), lanes.host_memory(size)) for _ in ways]
     lanes.finish()
     start = time.perf_counter()
     for way, (storage, host) in zip(ways, pairs, strict=True):
-        lanes.copy("out" if way == "out" else "in", storage, host, [])
+        lanes.copy(way, storage, host, [])
     lanes.finish()
     return time.perf_counter() - start
 

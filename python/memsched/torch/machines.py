@@ -16,61 +16,33 @@ LAUNCH_SECONDS = 4e-6
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way between the memory of a GPU and the memory of its host.
-
-    Attributes
-    ----------
-    name : str
-    bandwidth : float
-        Bytes per second in one direction that large copies from and to pinned memory get, below the peak of the wires.
-    duplex : bool
-        Whether both directions run at full speed at once. False for all: what is measured here is one direction alone.
-    source : str
-        Where the bandwidth comes from.
-    """
+    """The way between the memory of a GPU and the memory of its host."""
 
     name: str
     bandwidth: float
+    """Bytes per second one way that large copies from and to pinned memory get, below the peak of the wires."""
     duplex: bool
-    source: str
+    """Whether both directions run at full speed at once. False in `LINKS`, whose sources have one direction alone."""
+    source: str  # where the bandwidth comes from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A GPU as its vendor's data sheet describes it: peaks, dense (no sparsity), that no program reaches.
-
-    Attributes
-    ----------
-    name : str
-    memory : int
-        Bytes: the data sheet's GB as powers of 1000. Drivers report a little more, and keep a little for themselves.
-    memory_bandwidth : float
-        Bytes per second, the peak.
-    float32 : float
-        Operations per second outside the tensor cores.
-    tf32, float16, bfloat16 : float or None
-        Operations per second of the tensor cores, sums in float32; None where the chip has none for that type.
-    capability : tuple of int
-        CUDA's compute capability: which attention kernels torch chooses depends on it.
-    link : str
-        Name of the link to the host that comes with it.
-    source : str
-        The documents that the figures are from.
-    launch : float
-        Seconds that the start of a kernel costs.
-    """
+    """A GPU as its vendor's data sheet describes it: peaks, dense (no sparsity), that no program reaches."""
 
     name: str
     memory: int
-    memory_bandwidth: float
-    float32: float
+    """Bytes: the data sheet's GB as powers of 1000. Drivers report a little more, and keep a little for themselves."""
+    memory_bandwidth: float  # bytes per second, the peak
+    float32: float  # operations per second outside the tensor cores
     tf32: float | None
+    """Operations per second of the tensor cores, sums in float32; None where the chip has none for that type."""
     float16: float | None
     bfloat16: float | None
-    capability: tuple[int, int]
-    link: str
-    source: str
-    launch: float = LAUNCH_SECONDS
+    capability: tuple[int, int]  # CUDA's: which attention kernels torch chooses depends on it
+    link: str  # name of the link to the host that comes with it
+    source: str  # the documents that the figures are from
+    launch: float = LAUNCH_SECONDS  # seconds that the start of a kernel costs
 
 
 def _rows(table: str) -> Iterator[dict[str, str]]:

@@ -18,19 +18,8 @@ class Meter(TorchDispatchMode):
     """Follows the storages that are born while it is entered, until they die.
 
     A storage that an operation reads before any operation made it existed already: it counts nothing. Gradients that
-    autograd adds up count as it does when nobody watches: in place (see `memsched.torch.fan_in`).
-
-    Parameters
-    ----------
-    device_type : str, optional
-        Count the tensors of such devices only.
-
-    Attributes
-    ----------
-    live : int
-        Bytes of the storages born under it that are alive.
-    peak : int
-        The largest `live` since `start`.
+    autograd adds up count as it does when nobody watches: in place (see `memsched.torch.fan_in`). With a device type
+    the tensors of such devices alone count.
 
     Examples
     --------
@@ -47,7 +36,7 @@ class Meter(TorchDispatchMode):
     def __init__(self, device_type: str | None = None) -> None:
         super().__init__()
         self._device_type = device_type
-        self.live = 0
+        self.live = 0  # bytes of the storages born under it that are alive
         self._peak = 0
         self._sizes: dict[int, int] = {}
         self._makers: dict[int, int | None] = {}  # the autograd nodes in which storages were born
@@ -55,13 +44,9 @@ class Meter(TorchDispatchMode):
 
     @property
     def peak(self) -> int:
+        """The largest `live` so far."""
         self._settle()
         return self._peak
-
-    def start(self) -> None:
-        """Measure the peak from here on."""
-        self._sum = None
-        self._peak = self.live
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count these storages from now on, as if they were born now: they were made while it was not entered."""
@@ -70,13 +55,6 @@ class Meter(TorchDispatchMode):
             if self._counts(tensor) and storage._cdata not in self._sizes:
                 self._follow(storage, storage.nbytes())
         self._peak = max(self._peak, self.live)
-
-    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count these storages no longer: somebody else holds them."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            self.live -= self._sizes.get(storage._cdata, 0)
-            self._follow(storage, 0)
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

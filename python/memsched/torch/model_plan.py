@@ -17,12 +17,12 @@ from memsched.planners.registry import min_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support import checks
-from memsched.support.documents import Document, Source, check_keys, read_document, write_document
+from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
-from memsched.torch.compiled.look import Look, Loss, check_model, device_of, forward_of, look, options_of
+from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
 from memsched.torch.compiled.special_groups import Expecting
@@ -116,7 +116,7 @@ class TorchPlan:
         """
         given = {"budget": budget, "planner": planner, "host_memory": host_memory, "time_limit": time_limit}
         changed = {name: value for name, value in given.items() if value is not None}
-        options = read_options({**_as_given(self.options), **changed})
+        options = read_options({**fields(self.options, *_SAVED), **changed})
         plan, document = plan_again(self.plan, self.document, options)
         return TorchPlan(plan, document, options, loss=self.loss, device=self.device, unplanned=self.unplanned)
 
@@ -212,7 +212,7 @@ class TorchPlan:
         """The plan as a JSON document, memsched-torch-plan/2."""
         return {
             "format": FORMAT,
-            "options": _as_given(self.options),
+            "options": fields(self.options, *_SAVED),
             "loss": self.loss,
             "on": self.device.type,
             "unplanned": list(self.unplanned),
@@ -349,17 +349,8 @@ def plan(
     seen = look(model, args, dict(kwargs or {}), options, loss=loss)
     if seen.unplanned:
         warnings.warn(seen.unplanned[0], UnplannedWarning, stacklevel=2)
-    return planned(seen, options, device_of(model))
-
-
-def planned(seen: Look, options: Options, device: torch.device) -> TorchPlan:
-    """The plan of a step that was captured."""
     made, document = plan_and_document(seen.visits, seen.returns, seen.resident, options)
-    return TorchPlan(made, document, options, loss=seen.loss, device=device, unplanned=seen.unplanned)
-
-
-def _as_given(options: Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in _SAVED}
+    return TorchPlan(made, document, options, loss=seen.loss, device=device_of(model), unplanned=seen.unplanned)
 
 
 def _compiled(model: torch.nn.Module, group: Group) -> Callable[..., Any]:

@@ -36,13 +36,8 @@ def unchanged(model: nn.Module, *others: Any, tensors: bool = True) -> Iterator[
     parameters and buffers. Of what else the code of the model and of the others reaches (objects, classes, closures,
     and globals by name), only what now holds tensors without data is put back: the rest may be the work of others.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    *others
-        Such as a loss. Of modules that they reach, parameters and buffers are put back, too.
-    tensors : bool
-        Tensors among the attributes may be written to; they are copied. Those among globals are taken not to be.
+    The others are such as a loss: of modules that they reach, parameters and buffers are put back, too. With `tensors`
+    those among the attributes may be written to; they are copied. Those among globals are taken not to be.
     """
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     held = _Held((model, *others), own, _DATA if tensors else _CONTENT)
@@ -55,46 +50,32 @@ def unchanged(model: nn.Module, *others: Any, tensors: bool = True) -> Iterator[
 def backward_aside(
     results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor] | None, own: Callable[[torch.Tensor], bool]
 ) -> None:
-    """A backward that leaves no gradient on leaves that are not one's own.
-
-    Parameters
-    ----------
-    results : sequence of torch.Tensor
-    gradients : sequence of torch.Tensor or None
-        As `torch.autograd.backward` takes them.
-    own : callable
-        Whether a leaf of the graph is.
-    """
+    """A backward that leaves no gradient on leaves that are not one's own; else as `torch.autograd.backward`."""
     nodes = [one.grad_fn for one in results if one.grad_fn is not None]
-    seen, held = set(nodes), []
+    seen, leaves = set(nodes), []
     while nodes:
         node = nodes.pop()
         leaf = getattr(node, "variable", None)
         if leaf is not None and not own(leaf):
-            held.append((leaf, leaf.grad))
+            leaves.append(leaf)
         following = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= following
         nodes += following
-    for leaf, _ in held:
-        leaf.grad = None
-    try:
+    with gradients_aside(leaves):
         torch.autograd.backward(results, gradients)
-    finally:
-        for leaf, gradient in held:
-            leaf.grad = gradient
 
 
 @contextlib.contextmanager
-def gradients_aside(model: nn.Module) -> Iterator[None]:
-    """The parameters have no `.grad` here, and get theirs back."""
-    held = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in held:
-        parameter.grad = None
+def gradients_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
+    """They have no `.grad` here, and get theirs back."""
+    held = [(leaf, leaf.grad) for leaf in leaves]
+    for leaf, _ in held:
+        leaf.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in held:
-            parameter.grad = gradient
+        for leaf, gradient in held:
+            leaf.grad = gradient
 
 
 _CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)  # of these alone it is known what reading does

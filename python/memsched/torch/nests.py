@@ -33,6 +33,11 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)]
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """What two tensors that share memory have in common."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
 def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A copy of a nest with other tensors in it.
 

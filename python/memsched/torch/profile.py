@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.errors import CaptureError
 from memsched.torch.link import measure_link
-from memsched.torch.machines import Link, Machine, machine
+from memsched.torch.machines import Machine, machine
+from memsched.torch.optimizer_state import distinct_bytes
 from memsched.torch.roofline import describe
 from memsched.torch.substitutes import substitute
 
@@ -97,7 +98,7 @@ def profile(
         "source": _source(model, joint.device, chip),
         "times": describe(chip) if chip else f"measured on {_here(joint.device)}, operation by operation",
         "machine": chip.name if chip else _here(joint.device),
-        "link": _describe_link(link),
+        "link": f"{link.name}: {link.source}",
         "link_bandwidth": link.bandwidth,
         "resident": resident,
     }
@@ -114,19 +115,8 @@ def profile_spec(
 ) -> Chain:
     """Profile a model that a line of text names, such as "torchvision:resnet101".
 
-    Parameters
-    ----------
-    model, input, seed
-        As `zoo.build` takes them. The model is built without memory for its weights.
-    device : str
-        As in `profile`. "here" is the GPU where there is one.
-    autocast : str, optional
-        "bf16" or "fp16".
-
-    Raises
-    ------
-    InvalidInputError, CaptureError
-        As `zoo.build` and `profile` do.
+    Model, input and seed are as `zoo.build` takes them; the model is built without memory for its weights. The device
+    is as in `profile`, where "here" is the GPU if there is one. Autocast is to "bf16" or "fp16".
 
     Examples
     --------
@@ -146,13 +136,7 @@ def profile_spec(
 
 
 def _only_graph(seen: Look, model: torch.nn.Module) -> Visit:
-    """The one graph of a step.
-
-    Raises
-    ------
-    CaptureError
-        There are several, or a part of the step is in none.
-    """
+    """The one graph of a step; an error if there are several, or a part of the step is in none."""
     if len(seen.visits) > 1 or seen.unplanned:
         reasons = seen.unplanned or (f"torch.compile captures it in {len(seen.visits)} graphs",)
         raise CaptureError(f"{type(model).__name__} is no chain: {reasons[0]}")
@@ -163,9 +147,9 @@ def _resident(found: Bytes, seen: Look, model: torch.nn.Module, *, modelled: boo
     """Bytes that stay through the step, by what they are for."""
     visit = seen.visits[0]
     parts = {
-        "parameters": _bytes_of(model.parameters()),
+        "parameters": distinct_bytes(model.parameters()),
         "gradients": found.of(found.gradients),
-        "buffers": _bytes_of(model.buffers()) + held_by_caller(visit.joint, visit.sizes).parameters,
+        "buffers": distinct_bytes(model.buffers()) + held_by_caller(visit.joint, visit.sizes).parameters,
         "environment": found.of(found.environment),
         "early_results": found.of(found.early_results),
         "repeated": seen.resident.updates + found.of(found.updates),
@@ -173,12 +157,6 @@ def _resident(found: Bytes, seen: Look, model: torch.nn.Module, *, modelled: boo
         "shared_gradients": found.of(found.shared_gradients),
     }
     return {part: size for part, size in parts.items() if size}
-
-
-def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages under some tensors, each counted once."""
-    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
-    return sum(storages.values())
 
 
 def _source(model: torch.nn.Module, device: torch.device, chip: Machine | None) -> str:
@@ -206,7 +184,3 @@ def _here(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"this {device.type.upper()} ({platform.machine()}, threads: {torch.get_num_threads()})"
-
-
-def _describe_link(link: Link) -> str:
-    return f"{link.name}: {link.source}"

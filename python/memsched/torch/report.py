@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
+if TYPE_CHECKING:
+    from memsched.torch.compiled.plan import CompiledPlan
 
-def describe(
-    result: Result,
-    *,
-    title: str,
-    resident: Mapping[str, int],
-    runs_once: float,
-    times: str,
-    again: str,
-    peak: int,
-) -> str:
-    """The report of a plan.
 
-    Parameters
-    ----------
-    result : Result
-    title : str
-    resident : dict of str to int
-        Bytes that do not move, by what they are.
-    runs_once : float
-        Seconds of a step without a plan.
-    times : str
-        Where the times come from.
-    again : str
-        What runs again.
-    peak : int
-        Bytes with the plan.
-    """
-    timeline = result.timeline
+_HELD = {
+    "parameters": "parameters and buffers",
+    "inputs": "inputs",
+    "results": "results, until the step ends",
+    "updates": "old values of buffers that the step changes",
+    "gradients": "gradients from before the step",
+    "optimizer": "optimiser state",
+    "random": "states of random number generators",
+    "others": "whatever else was on the device",
+    "reserve": "reserve",
+    "fused": "buffers of compiled code that are no tensors of the plan",
+}
+
+
+def describe(plan: CompiledPlan) -> str:
+    """The report of a plan."""
+    result, timeline, operations = plan.result, plan.result.timeline, plan.result.graph.ops
+    rounds = sum(count for _, count in result.schedule.rounds)
+    runs_once = sum(op["choices"][0]["time"] for op in operations) * rounds  # seconds of a step without a plan
+    again = f"{len(result.recomputed)} operations in {format_seconds(timeline.recompute_time)}"
     lines = [
-        title,
+        f"{result.graph.name}: {len(operations)} operations, planned by {result.planner}",
         *_rounds(result),
         "",
         "memory",
         f"  budget        {format_bytes(result.schedule.budget)}",
         f"  without plan  {format_bytes(peak_memory(result.problem))}",
-        f"  with plan     {format_bytes(peak)}",
-        f"  resident      {format_bytes(sum(resident.values()))}, of which",
-        *(f"    {format_bytes(count):>10}  {name}" for name, count in resident.items() if count),
+        f"  with plan     {format_bytes(plan.peak_memory)}",
+        f"  resident      {format_bytes(plan.resident.total)}, of which",
+        *(f"    {format_bytes(count):>10}  {_HELD[name]}" for name, count in plan.resident.parts().items() if count),
         *_arena(result),
         "",
-        f"time of a step ({times})",
+        f"time of a step ({plan.times})",
         f"  without plan  {format_seconds(runs_once)}",
         f"  with plan     {format_seconds(timeline.makespan)}, {_above(timeline.makespan, runs_once)} more",
         f"  no plan can   {format_seconds(result.lower_bound)} is a lower bound on {result.bounded}; "
@@ -61,7 +56,7 @@ def describe(
         f"  link          {_describe_link(result)}",
         "",
         "what is recomputed",
-        f"  {again}",
+        f"  {again if result.recomputed else 'nothing'}",
     ]
     return "\n".join(lines)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from memsched.torch.machines import Machine
+from memsched.torch.nests import memory_of, tensors_of
 
 FLOPS_SHARE = 0.6
 """The share of the peak of arithmetic that a kernel is taken to reach. An assumption of the model, not measured."""
@@ -83,13 +83,7 @@ class Roofline(TorchDispatchMode):
       attention, and at the TF32 rate in convolutions where the chip has one: torch's defaults. Types for which the
       chip has no tensor cores, float64 too, count at the float32 rate.
 
-    Attributes
-    ----------
-    machine : Machine
-    seconds : float
-        Of all operations since it was made, or since the last `reset`.
-    kernels : int
-        How many of them cost time.
+    `seconds` are those of all operations since it was made, or since the last `reset`; `kernels` of them cost time.
 
     Examples
     --------
@@ -135,7 +129,7 @@ class Roofline(TorchDispatchMode):
     def _peak(self, func: Any, arguments: Any) -> float:
         """Operations per second at which the machine does this operation."""
         gpu = self.machine
-        first = next(_tensors(arguments), None)
+        first = next(iter(tensors_of(arguments)), None)
         rates = {
             torch.float16: gpu.float16,
             torch.bfloat16: gpu.bfloat16,
@@ -144,24 +138,14 @@ class Roofline(TorchDispatchMode):
         return (rates.get(first.dtype) if first is not None else None) or gpu.float32
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a nest of containers, in order."""
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-def _storage(tensor: torch.Tensor) -> Any:
-    """What two tensors that share memory have in common."""
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
 def _runs_a_kernel(func: Any, arguments: Any, out: Any) -> bool:
     """Whether an operation writes anything, to its arguments or to memory of its own."""
     if func._schema.is_mutable:
         return torch.Tag.inplace_view not in func.tags  # t_(), squeeze_(), ... change no byte
     if func.overloadpacket in _EMPTY:
         return False
-    known = {_storage(tensor) for tensor in _tensors(arguments)}
-    return any(_storage(tensor) not in known for tensor in _tensors(out))
+    known = {memory_of(tensor) for tensor in tensors_of(arguments)}
+    return any(memory_of(tensor) not in known for tensor in tensors_of(out))
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
@@ -175,18 +159,18 @@ def _touched_bytes(arguments: Any, out: Any, func: Any) -> int:
     named = dict(zip((argument.name for argument in func._schema.arguments), arguments[0], strict=False))
     named.update(arguments[1])
     changed = [named.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-    read = {_storage(tensor) for tensor in _tensors(arguments)}
-    new = [tensor for tensor in _tensors(out) if _storage(tensor) not in read]
-    return _seen_bytes(_tensors(arguments)) + _seen_bytes(_tensors((changed, new)))
+    read = {memory_of(tensor) for tensor in tensors_of(arguments)}
+    new = [tensor for tensor in tensors_of(out) if memory_of(tensor) not in read]
+    return _seen_bytes(tensors_of(arguments)) + _seen_bytes(tensors_of((changed, new)))
 
 
-def _seen_bytes(tensors: Iterator[torch.Tensor]) -> int:
+def _seen_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes under some tensors: each different view counts, each storage at most once over."""
     views: dict[Any, dict[Any, int]] = {}
     sizes: dict[Any, int] = {}
     for tensor in tensors:
         dense = tensor.layout is torch.strided
         place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) if dense else ()
-        views.setdefault(_storage(tensor), {})[place] = tensor.numel() * tensor.itemsize
-        sizes[_storage(tensor)] = tensor.untyped_storage().nbytes() if dense else tensor.numel() * tensor.itemsize
+        views.setdefault(memory_of(tensor), {})[place] = tensor.numel() * tensor.itemsize
+        sizes[memory_of(tensor)] = tensor.untyped_storage().nbytes() if dense else tensor.numel() * tensor.itemsize
     return sum(min(sum(seen.values()), sizes[key]) for key, seen in views.items())

@@ -34,8 +34,7 @@ from memsched.torch.compiled.plan import (
 from memsched.torch.errors import CaptureError
 from memsched.torch.module_state import backward_aside
 from memsched.torch.nests import tensors_of
-from memsched.torch.random_state import random_state
-from memsched.torch.trial import Step, untouched
+from memsched.torch.trial import Step, random_state, untouched
 from memsched.torch.verify import Verified, verified
 
 
@@ -251,17 +250,15 @@ def plan_step(
         time_limit=time_limit,
         optimizer=optimizer,
     )
-    steps = _Steps(model, tuple(args), loss, options, rounds=rounds)
+    steps = _Steps(model, tuple(args), loss, options)
     return steps.planned_in_rounds() if rounds else steps.planned()
 
 
 class _Steps:
     """The step of a model at any size of the batch."""
 
-    def __init__(
-        self, model: torch.nn.Module, args: tuple[Any, ...], loss: Loss, options: Options, *, rounds: bool
-    ) -> None:
-        self._model, self._args, self._loss, self._options, self._rounds = model, args, loss, options, rounds
+    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], loss: Loss, options: Options) -> None:
+        self._model, self._args, self._loss, self._options = model, args, loss, options
         self._timed: dict[int, Timed] = {}
         self._looks: dict[int, Look] = {}
 

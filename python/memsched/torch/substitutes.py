@@ -40,14 +40,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def substitute(module: fx.GraphModule, capability: tuple[int, int] | None = None) -> None:
-    """Replace calls in a graph that Dynamo captured.
+    """Replace calls in a graph that Dynamo captured, and in the graphs nested in it.
 
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-        Changed in place, with the graphs nested in it.
-    capability : tuple of int, optional
-        The compute capability of the GPU (`Machine.capability`); without, the kernels stay those of the device.
+    Without a GPU's compute capability (`Machine.capability`) the kernels stay those of the device.
     """
     share = _sharing()
     calls: dict[Any, Callable[..., Any]] = {torch.cat: share, torch.concat: share, torch.concatenate: share}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,41 +16,27 @@ from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
 from memsched.torch.module_state import gradients_aside, unchanged
 from memsched.torch.nests import leaves_of, tensors_of
-from memsched.torch.random_state import random_state, set_random_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one training step computed.
+    """What one training step computed."""
 
-    Attributes
-    ----------
-    outputs : list of (Tensor or None)
-        None where it is not to be compared.
-    gradients : dict of str to (Tensor or None)
-        Of the parameters that need one, and of the inputs that do ("input 0", ...).
-    buffers : dict of str to Tensor
-        After the step.
-    random : list of Tensor
-        The states of the generators after the step.
-    form : list
-        How the result nests; of each leaf whether it is a tensor that needs a gradient, or what it is.
-    """
-
-    outputs: list[torch.Tensor | None]
+    outputs: list[torch.Tensor | None]  # None where it is not to be compared
     gradients: dict[str, torch.Tensor | None]
-    buffers: dict[str, torch.Tensor]
-    random: list[torch.Tensor]
+    """Of the parameters that need one, and of the inputs that do ("input 0", ...)."""
+    buffers: dict[str, torch.Tensor]  # after the step
+    random: list[torch.Tensor]  # the states of the generators after the step
     form: list[Any] = field(default_factory=list)
+    """How the result nests; of each leaf whether it is a tensor that needs a gradient, or what it is."""
 
     def without_noise(self, again: Step) -> Step:
         """The step less what another run of the same step computed otherwise."""
-        return Step(
+        return replace(
+            self,
             outputs=[a if _identical(a, b) else None for a, b in zip(self.outputs, again.outputs, strict=True)],
             gradients={name: g for name, g in self.gradients.items() if _identical(g, again.gradients[name])},
             buffers={name: b for name, b in self.buffers.items() if _identical(b, again.buffers[name])},
-            random=self.random,
-            form=self.form,
         )
 
 
@@ -58,21 +44,12 @@ class Step:
 def untouched(
     model: torch.nn.Module, device: torch.device, inputs: Any = (), loss: Callable[..., Any] | None = None
 ) -> Iterator[None]:
-    """Puts model, inputs, loss, gradients and generators back at the end.
-
-    Parameters
-    ----------
-    model, device
-    inputs
-        Their tensors are put back, too.
-    loss
-        So are modules that it reaches.
-    """
-    originals = Originals([*model.parameters(), *model.buffers(), *leaves_of(inputs)])
+    """Puts model, inputs, loss, gradients and generators back at the end, and modules that the loss reaches."""
+    originals = Originals([*model.parameters(), *model.buffers(), *tensors_of(inputs)])
     data = [(parameter, parameter.data) for parameter in model.parameters()]
     python, own = random.getstate(), random_state(device)
     numpy = np.random.get_state()
-    with unchanged(model, loss), gradients_aside(model):
+    with unchanged(model, loss), gradients_aside(model.parameters()):
         try:
             yield
         finally:
@@ -85,17 +62,26 @@ def untouched(
             set_random_state(device, own)
 
 
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """The states of the generators of random numbers that a step draws from: the CPU's, and that of its device."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def set_random_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
+    """Put the generators into states that `random_state` gave."""
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
 class Originals:
-    """What tensors hold, so that it can be put back.
+    """What tensors hold, so that it can be put back."""
 
-    Parameters
-    ----------
-    values
-        The tensors among them count.
-    """
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        strided = [t for t in tensors if t.layout is torch.strided]
         storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in strided}
         with torch.no_grad():
             self._copies = [(storage, as_bytes(storage).to("cpu", copy=True)) for storage in storages.values()]
@@ -120,11 +106,6 @@ def trial_step(
     """Forward and backward with random gradients of the results, the same at each call.
 
     `.grad` is written only by a backward that the model runs within its own; what it holds then is taken away.
-
-    Raises
-    ------
-    MemschedError
-        No result needs a gradient.
     """
     returned = forward(*args, **(kwargs or {}))
     results, nest = leaves_of(returned), pytree.tree_structure(returned)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.choose_lanes import trial_lanes
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.plan import CompiledPlan, described
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import counted
+from memsched.torch.lanes import trial_lanes
 from memsched.torch.trial import Step, first_difference
 
 
@@ -46,29 +46,11 @@ def verified(
     plan: CompiledPlan,
     device: torch.device,
 ) -> Verified:
-    """Compare a planned step with a plain one.
+    """Compare a planned step with a plain one: an error tells of a difference, or of what the plan does not hold.
 
-    Parameters
-    ----------
-    trial : callable
-        Runs a step, and gives what it computed.
-    plain : callable
-        The step as in plain PyTorch.
-    planned : callable
-        The step, compiled so that it follows the plan of a group.
-    start : callable
-        A context that each run begins in, and that leaves no trace.
-    group : callable
-        Makes a group that knows the plan.
-    plan : CompiledPlan
-        The plan that must run.
-    device : torch.device
-
-    Raises
-    ------
-    MemschedError
-        Naming the first tensor that differs, or the bytes that exceed the budget; or the step is not the one that was
-        planned.
+    `trial` runs a step, and gives what it computed. The step is that of plain PyTorch, or compiled so that it follows
+    the plan of a group. `start` makes a context that each run begins in, and that leaves no trace; `group` makes a
+    group that knows the plan.
     """
 
     def tried(step: Callable[..., Any]) -> Step:

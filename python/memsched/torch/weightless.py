@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -57,15 +58,15 @@ def construct(make: Callable[[], _Made]) -> _Made:
             return make()
 
 
+def fake_mode_of(values: Iterable[Any]) -> FakeTensorMode | None:
+    """In which the fake tensors among some values were made; None if there are none."""
+    return next((one.fake_mode for one in values if hasattr(one, "fake_mode")), None)
+
+
 def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
     """A fake tensor with this one's shape, strides and dtype, that claims to be on `device`.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-        A parameter gives a parameter; a fake tensor is returned as it is.
-    fake : torch._subclasses.FakeTensorMode
-    device : torch.device
+    A parameter gives a parameter; a fake tensor is returned as it is.
 
     Examples
     --------
@@ -86,13 +87,6 @@ def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
 
 def make_fake(model: Any, fake: Any, device: Any) -> None:
     """Replace the parameters, the buffers and the tensors that are plain attributes; what is shared stays shared.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Changed in place.
-    fake, device
-        As in `fake_like`.
 
     Examples
     --------

@@ -27,21 +27,11 @@ _INPUT = re.compile(r"\s*(\d+(?:x\d+)*)(?::(float|int|bool))?(?::(\d+))?\s*", re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A model ready for a training step.
+    """A model ready for a training step."""
 
-    Attributes
-    ----------
-    model : torch.nn.Module
-        In train mode.
-    args : tuple
-        What to call it with, positionally: tensors, or None for an argument that is left out.
-    name : str
-        The model's name without family and options, such as "resnet101".
-    """
-
-    model: Any
-    args: tuple[Any, ...]
-    name: str
+    model: Any  # in train mode
+    args: tuple[Any, ...]  # to call it with, positionally: tensors, or None for an argument that is left out
+    name: str  # the model's, without family and options, such as "resnet101"
 
 
 class _Input(NamedTuple):
@@ -50,23 +40,11 @@ class _Input(NamedTuple):
     below: int | None  # of whole numbers; None: the vocabulary
 
 
-def parse_input(text: str) -> tuple[tuple[tuple[int, ...], str | None, int | None], ...]:
+def parse_input(text: str) -> tuple[_Input, ...]:
     """Shapes and kinds of the inputs that a text describes.
 
-    Parameters
-    ----------
-    text : str
-        Sizes joined by x, then ":int" (int64), ":bool" or ":float"; ":int:100" for whole numbers below 100. Several
-        inputs are separated by commas.
-
-    Returns
-    -------
-    tuple of (shape, kind or None, bound or None)
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the part that cannot be read and the forms that can.
+    Sizes joined by x, then ":int" (int64), ":bool" or ":float"; ":int:100" for whole numbers below 100. Several inputs
+    are separated by commas.
 
     Examples
     --------
@@ -142,7 +120,7 @@ def _make_args(parts: Parts, input: str | None, spec: str, dtype: Any) -> tuple[
     text = parts.default if input is None else input
     if text is None:
         raise InvalidInputError(f"the model {spec!r} has no default input; {_INPUT_FORMS}")
-    values = [_values(_Input(*given), parts, dtype) for given in parse_input(text)]
+    values = [_values(given, parts, dtype) for given in parse_input(text)]
     if len(parts.names) == 2 and len(values) == 1:
         values.append(values[0].clone())  # the decoder reads as many tokens as the encoder
     if len(values) > len(parts.names):

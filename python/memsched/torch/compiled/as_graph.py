@@ -11,9 +11,10 @@ import torch
 from torch import fx
 
 from memsched._core import Graph
-from memsched.torch.compiled.joint import Joint, Operation, tensors
+from memsched.torch.compiled.joint import Joint, Operation
 from memsched.torch.compiled.kernel_bytes import kernel_bytes
 from memsched.torch.errors import CaptureError
+from memsched.torch.nests import tensors_of
 
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
@@ -68,15 +69,11 @@ class Resident:
 class Sizes:
     """The bytes of a step's storages for one set of values of its symbols.
 
-    Parameters
-    ----------
-    joint : Joint
-    values : sequence of int
-        Of the primals that are sizes, in order; empty where all shapes are fixed.
+    The values are those of the primals that are sizes, in order; none where all shapes are fixed.
     """
 
     def __init__(self, joint: Joint, values: Sequence[int]) -> None:
-        symbols = [node.meta["val"] for node in joint.primals if isinstance(node.meta.get("val"), torch.SymInt)]
+        symbols = [node.meta["val"] for node in joint.sizes]
         self.values = tuple(values)
         self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
         self._joint, self._device = joint, joint.device
@@ -99,9 +96,13 @@ class Sizes:
             self._bytes[storage] = self._bytes_of(storage)
         return self._bytes[storage]
 
+    def total(self, storages: Iterable[int]) -> int:
+        """Bytes of several storages together."""
+        return sum(map(self.bytes_of, storages))
+
     def _bytes_of(self, storage: int) -> int:
         base = self._joint.storages[storage].base
-        examples = enumerate(tensors(base.meta["val"]))
+        examples = enumerate(tensors_of(base.meta["val"]))
         place, one = next((k, one) for k, one in examples if self._joint.storage_at(one) == storage)
         if one.device != self._device:
             return 0
@@ -124,10 +125,12 @@ def name_of(joint: Joint, storage: int) -> str:
 
 def held_storages(joint: Joint) -> set[int]:
     """Storages that the caller holds: parameters, inputs, results, and the gradient of a loss."""
-    given = {n for node in joint.primals for n in joint.storages_of(node)}
-    constants = {s.number for s in joint.storages if s.base.op == "get_attr"}
     kept = [node for node in joint.results if isinstance(node, fx.Node) and node not in joint.copied]
-    return given | constants | {n for node in (*kept, *_losses(joint)) for n in joint.storages_of(node)}
+    return _constants(joint).union(joint.storages_in((*joint.primals, *kept, *_losses(joint))))
+
+
+def _constants(joint: Joint) -> set[int]:
+    return {s.number for s in joint.storages if s.base.op == "get_attr"}
 
 
 def _losses(joint: Joint) -> list[fx.Node]:
@@ -137,17 +140,11 @@ def _losses(joint: Joint) -> list[fx.Node]:
 
 def held_by_caller(joint: Joint, sizes: Sizes) -> Resident:
     """What the graph itself tells of the bytes that no plan moves: all but what it is given."""
-    given = {n for node in joint.primals for n in joint.storages_of(node)}
-    constants = {s.number for s in joint.storages if s.base.op == "get_attr"}
-    changed = {n for node in joint.updated for n in joint.storages_of(node)}
-
-    def total(numbers: set[int]) -> int:
-        return sum(sizes.bytes_of(n) for n in numbers)
-
+    constants = _constants(joint)
     return Resident(
-        parameters=total(constants),
-        results=total(held_storages(joint) - given - constants),
-        updates=total(changed),
+        parameters=sizes.total(constants),
+        results=sizes.total(held_storages(joint).difference(joint.storages_in(joint.primals), constants)),
+        updates=sizes.total(joint.storages_in(joint.updated)),
         random=sum(_STATE_BYTES for one in joint.operations if one.random) if joint.device.type == "cpu" else 0,
     )
 
@@ -157,31 +154,23 @@ _STATE_BYTES = 5056  # of the CPU's generator
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One run of a captured graph in a step: its forward, and later its backward.
-
-    Attributes
-    ----------
-    joint : Joint
-    sizes : Sizes
-    loss : int
-        Bytes that the caller needs when it has the results.
-    """
+    """One run of a captured graph in a step: its forward, and later its backward."""
 
     joint: Joint
     sizes: Sizes
-    loss: int = 0
+    loss: int = 0  # bytes that the caller needs when it has the results
 
     @property
     def loss_gradients(self) -> int:
         """Bytes of the gradients of results that are one number, which the caller holds."""
-        return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, _losses(self.joint)))
+        return self.sizes.total(self.joint.storages_in(_losses(self.joint)))
 
     @property
     def laid_out_anew(self) -> int:
         """Bytes of the largest gradient that autograd copies, as it lies otherwise than its parameter."""
         pairs = zip(self.joint.primals, self.joint.gradients, strict=False)
         others = [gradient for primal, gradient in pairs if self._lies_otherwise(gradient, primal)]
-        return max((self.sizes.bytes_of(n) for n in _storages(self.joint, others)), default=0)
+        return max((self.sizes.bytes_of(n) for n in self.joint.storages_in(others)), default=0)
 
     def _lies_otherwise(self, gradient: Any, primal: fx.Node) -> bool:
         if not isinstance(gradient, fx.Node):
@@ -195,7 +184,7 @@ class Visit:
     @property
     def gradient_bytes(self) -> int:
         """Of the gradients that the backward returns."""
-        return sum(self.sizes.bytes_of(n) for n in _storages(self.joint, self.joint.gradients))
+        return self.sizes.total(self.joint.storages_in(self.joint.gradients))
 
 
 def step_graph(
@@ -204,7 +193,6 @@ def step_graph(
     seconds: Sequence[Sequence[float]],
     *,
     resident: int,
-    name: str = "step",
 ) -> Graph:
     """The graph that planners see: the forwards of all visits, then their backwards.
 
@@ -212,16 +200,8 @@ def step_graph(
     operations with effects, and those that draw random numbers, in their order. The gradients of a backward stay with
     the caller while those after it run, which have them as workspace; so they have in their forward, too.
 
-    Parameters
-    ----------
-    visits : sequence of Visit
-        In the order of their forwards.
-    returns : sequence of int
-        The visits in the order of their backwards.
-    seconds : sequence of sequences of float
-        Of each visit's operations.
-    resident : int
-        Bytes.
+    `visits` are in the order of their forwards, `returns` tells the order of their backwards, and `seconds` has those
+    of each visit's operations.
     """
     parts = [_Part(visit, seconds[k], prefix(k, len(visits))) for k, visit in enumerate(visits)]
     gathered = 0
@@ -230,7 +210,7 @@ def step_graph(
         gathered += visits[k].gradient_bytes
     ops = [op for part in parts for op in part.forward()]
     ops += [op for k in returns for op in parts[k].backward()]
-    return Graph([one for part in parts for one in part.tensors], ops, name=name, resident=resident)
+    return Graph([one for part in parts for one in part.tensors], ops, name="step", resident=resident)
 
 
 def prefix(visit: int, visits: int) -> str:
@@ -275,10 +255,10 @@ class _Part:
         self._visit, self._seconds, self._prefix = visit, seconds, prefix
         joint = visit.joint
         self._held = held_storages(joint)
-        tangents = _storages(joint, joint.tangents)
+        tangents = joint.storages_in(joint.tangents)
         self._arriving = [n for n in tangents if n not in self._held]
         self._sources = {s.number for s in joint.storages if s.writer is None} - set(self._arriving)
-        self._gradients = [n for n in _storages(joint, joint.gradients) if n not in self._sources]
+        self._gradients = [n for n in joint.storages_in(joint.gradients) if n not in self._sources]
         self._chain: str | None = None  # the tensor without bytes that the next operation in order reads
         self._left = ""  # orders the backward after the forward
         self.gathered = 0  # bytes of the gradients that other backwards have returned before
@@ -294,7 +274,7 @@ class _Part:
         for op in joint.operations:
             if not op.backward:
                 yield self._op(op)
-        returned = [self._name(n) for n in _storages(joint, joint.results) if n not in self._sources]
+        returned = [self._name(n) for n in joint.storages_in(joint.results) if n not in self._sources]
         returned += [self._chain] if self._chain is not None else []
         self._left = self._order(LEAVE)
         yield self._point(LEAVE, returned, [self._left])
@@ -317,7 +297,7 @@ class _Part:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
             writes.append(self._chain)
-        twice = sum(self._visit.sizes.bytes_of(n) for n in op.writes if n in self._held) if len(op.writes) > 1 else 0
+        twice = self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
         return {
             "name": self._prefix + op.node.name,
             "phase": "bwd" if op.backward else "fwd",
@@ -354,10 +334,6 @@ class _Part:
         made = f"{self._prefix}after {name}"
         self.tensors.append({"name": made, "size": 0, "role": "activation"})
         return made
-
-
-def _storages(joint: Joint, nodes: Sequence[Any]) -> list[int]:
-    return list(dict.fromkeys(n for node in nodes if isinstance(node, fx.Node) for n in joint.storages_of(node)))
 
 
 def _kind(node: fx.Node) -> str:

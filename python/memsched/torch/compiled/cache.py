@@ -28,15 +28,9 @@ def folder() -> Path | None:
 
 
 def key_of(graph: Graph, asked: Mapping[str, Any], *, exact: bool) -> str:
-    """What a plan was made for, as a digest: the graph without times, and what was asked.
+    """What a plan was made for, as a digest: the graph without times, and what was asked, in plain values.
 
-    Parameters
-    ----------
-    graph : Graph
-    asked : dict
-        Plain values.
-    exact : bool
-        Resident bytes count, too. Processes that train together differ in them and still follow one plan.
+    If it is exact, resident bytes count, too. Processes that train together differ in them and still follow one plan.
     """
     document = graph.to_json()
     for op in document["ops"]:

@@ -65,6 +65,7 @@ _ON_CPU: dict[Any, Callable[..., Any]] = {
     _aten.native_dropout.default: dropout,
     _aten.native_dropout_backward.default: dropout_backward,
 }
+_METHODS = {_aten.view.default: "view", _aten.expand.default: "expand"}
 _TWICE_IS_NOTHING = (_aten.t.default, _aten.transpose.int)
 
 
@@ -153,9 +154,7 @@ def _numbers(sizes: Any) -> list[int] | None:
 def _bind(node: fx.Node) -> None:
     sizes = node.args[1] if len(node.args) == 2 and not node.kwargs else ()
     listed = isinstance(sizes, Sequence) and len(sizes) > 0  # the methods take sizes one by one, at least one
-    if node.target is _aten.view.default and listed:
-        node.op, node.target, node.args = "call_method", "view", (node.args[0], *node.args[1])
-    elif node.target is _aten.expand.default and listed:
-        node.op, node.target, node.args = "call_method", "expand", (node.args[0], *node.args[1])
+    if node.target in _METHODS and listed:
+        node.op, node.target, node.args = "call_method", _METHODS[node.target], (node.args[0], *node.args[1])
     else:
         node.target = bound(node)

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from memsched.errors import MemschedError
-from memsched.torch.choose_lanes import lanes_on
-from memsched.torch.lanes import Lanes
+from memsched.torch.lanes import Lanes, lanes_on
 
 _R = TypeVar("_R")
 
@@ -28,13 +27,7 @@ def _one_at_a_time(method: Callable[..., _R]) -> Callable[..., _R]:
 
 
 class Traffic:
-    """The copies of one device, and the host memory that they use again and again.
-
-    Parameters
-    ----------
-    lanes : Lanes
-        The streams that copy.
-    """
+    """The copies of one device, and the host memory that they use again and again."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes

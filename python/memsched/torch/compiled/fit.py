@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +13,14 @@ from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.support.units import format_bytes, parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
-from memsched.torch.compiled.inductor import Half, counted_on_fakes, fake_mode, stock_saved, with_sizes
+from memsched.torch.compiled.inductor import Half, stock_saved, with_sizes
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_step
+from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
 from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
+from memsched.torch.meter import Meter
+from memsched.torch.weightless import fake_mode_of
 
 _ROUNDS = 6
 _CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not improved
@@ -25,27 +28,15 @@ _CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not imp
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A plan, and its compiled code.
+    """A plan, and its compiled code."""
 
-    Attributes
-    ----------
-    plan : CompiledPlan
-        With the peak of the code.
-    forward, backward : callable
-    """
-
-    plan: CompiledPlan
+    plan: CompiledPlan  # with the peak of the code
     forward: Boxed
     backward: Boxed
 
 
 def check_compiled(options: Options, device: torch.device) -> None:
-    """Refuse what compiled code cannot do yet.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Refuse what compiled code cannot do yet."""
     if options.bandwidth is not None and parse_bandwidth(options.bandwidth, "bandwidth") > 0:
         raise InvalidInputError(
             f"bandwidth is {options.bandwidth!r}, but compiled code cannot offload yet; "
@@ -61,30 +52,14 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
     """Plan a joint graph, and compile it, so that the code keeps to the budget.
 
     The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
-    tensors, or less, is resident in the next plan.
-
-    Parameters
-    ----------
-    joint : Joint
-        After `inductor.prepare`.
-    sizes : Sizes
-    static : sequence of int
-        Positions of the primals that are parameters or buffers.
-    held : Resident
-    options : Options
-
-    Raises
-    ------
-    InvalidInputError
-        Compiled code cannot do what the options ask for.
-    InfeasibleError
-        No plan was found whose code keeps to the budget.
+    tensors, or less, is resident in the next plan. The joint graph went through `inductor.prepare`; `static` are the
+    positions of the primals that are parameters or buffers.
     """
     check_compiled(options, joint.device)
     fitting = _Fitting(joint, sizes, static)
 
     def planned(options: Options, fused: int) -> CompiledPlan:
-        return plan_step([fitting.visit], [0], replace(held, random=0, fused=fused), options)
+        return plan_and_document([fitting.visit], [0], replace(held, random=0, fused=fused), options)[0]
 
     whole = planned(replace(options, budget="100%"), 0)
     peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
@@ -186,11 +161,9 @@ class _Fitting:
         given = [node.meta["val"] for node in self._joint.primals]
         arriving = [node.meta["val"] for node in self._joint.tangents]
 
-        def step() -> object:
+        with torch.no_grad(), fake_mode_of((*given, *arriving)) or contextlib.nullcontext(), Meter() as meter:
             out = list(forward(list(given)))
-            results, args = out[: self._results], out[self._results :]
-            del out
-            args += [torch.empty_like(one) for one in arriving]
-            return results, backward(args)
-
-        return counted_on_fakes(step, fake_mode((*given, *arriving)))
+            args = [*out[self._results :], *(torch.empty_like(one) for one in arriving)]
+            del out[self._results :]  # the results stay until the end
+            backward(args)
+        return meter.peak

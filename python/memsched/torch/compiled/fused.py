@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import fx
 
 from memsched.torch.compiled.inductor import READS_OF_ANY, READS_OF_SHARED, is_costly, is_fusible, is_pointwise
-from memsched.torch.compiled.joint import address, tensors
+from memsched.torch.compiled.joint import address
+from memsched.torch.nests import tensors_of
 
 
 def folded_calls(module: fx.GraphModule, saved: set[str]) -> frozenset[fx.Node]:
@@ -14,18 +15,13 @@ def folded_calls(module: fx.GraphModule, saved: set[str]) -> frozenset[fx.Node]:
     Stored are: what is returned, what `saved` names, what an operation reads whose code is not generated (a matrix
     product), and values that would take many reads to compute again.
 
-    Parameters
-    ----------
-    module : fx.GraphModule
-        A joint graph.
-    saved : set of str
-        Nodes that the stock compiler keeps for the backward.
+    The module is a joint graph, and `saved` names what the stock compiler keeps for the backward.
     """
     (output,) = module.graph.find_nodes(op="output")
     owner: dict[int, fx.Node] = {}  # by the address of an example, the node that made it
     base: dict[fx.Node, fx.Node] = {}  # of a view, what it is a view of
     for node in module.graph.nodes:
-        for one in tensors(node.meta.get("val")):
+        for one in tensors_of(node.meta.get("val")):
             base.setdefault(node, owner.setdefault(address(one), node))
     stored = set()
     readers: dict[fx.Node, int] = {}

@@ -16,7 +16,7 @@ from memsched.support.units import parse_bytes
 from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, held_by_caller
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.options import Options
-from memsched.torch.compiled.plan import CompiledPlan, plan_carefully, plan_step
+from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.optimizer_state import optimizer_bytes
 
@@ -40,14 +40,11 @@ class _Call:
     key: Key
     serial: int
     version: int = 0
-    due: bool = True
-    """Its backward may still run."""
+    due: bool = True  # its backward may still run
     recorded: bool = False
-    given: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    """Of each storage that it was given, bytes, and whether it lasts."""
-    gradients: dict[int, int] = field(default_factory=dict)
-    """Of each storage of a gradient that a parameter had before, bytes."""
-    results: dict[int, int] = field(default_factory=dict)
+    given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
+    gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
+    results: dict[int, int] = field(default_factory=dict)  # bytes by storage
 
 
 class Group:
@@ -62,13 +59,8 @@ class Group:
     Results may be kept whose backward never runs. After very many calls a step ends all the same: the next begins with
     the calls that are due by then.
 
-    Parameters
-    ----------
-    options : Options
-    loss : int
-        Bytes that the caller needs between the last forward and its backward.
-    known : dict of str to Document
-        Plans that were made before, by `unsized_key`.
+    `loss` are bytes that the caller needs between the last forward and its backward, `known` are plans that were made
+    before, by `key_of_step`.
     """
 
     def __init__(self, options: Options, *, loss: int = 0, known: Mapping[str, Document] | None = None) -> None:
@@ -198,7 +190,7 @@ class Group:
     def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, order: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
         visits = self._visits(units, calls)
-        plan = plan_step(visits, order, self._held(calls, visits), self.options, self._plans)
+        plan, _ = plan_and_document(visits, order, self._held(calls, visits), self.options, self._plans)
         others = {one[: k + 1] for one in self._spanned for k in range(len(one))}  # steps that begin alike
         for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
             here, made = path[: k + 1], unit.add(plan, k, len(calls), visit.sizes)
@@ -221,7 +213,7 @@ class Group:
         (visit,) = self._visits([unit], [call])
         held = self._held([*self._calls, call], [visit])
         if unit.joint.device.type != "cuda":  # whose allocator knows
-            held = replace(held, others=held.others + sum(self._kept(earlier) for earlier in self._calls))
+            held = replace(held, others=held.others + self._kept())
         if not eager:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
@@ -232,7 +224,7 @@ class Group:
             if len(found) == _MOST_ALONE - 1:
                 plan = plan_carefully(visit, held, self.options)
             else:
-                plan = plan_step([visit], [0], held, self.options, self._plans)
+                plan, _ = plan_and_document([visit], [0], held, self.options, self._plans)
         except InfeasibleError:
             if not self._calls:
                 raise
@@ -253,10 +245,9 @@ class Group:
         fit = [one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True))]
         return unit.for_all_sizes(min(fit)[1]) if fit else None
 
-    def _kept(self, call: _Call) -> int:
-        """Bytes that the plan of an earlier forward keeps for its backward."""
-        unit = call.unit()
-        return unit.versions[call.version].kept if unit is not None else 0
+    def _kept(self) -> int:
+        """Bytes that the plans of the step's forwards so far keep for their backwards."""
+        return sum(unit.versions[call.version].kept for call in self._calls if (unit := call.unit()) is not None)
 
     def _held(self, calls: Sequence[_Call], visits: Sequence[Visit]) -> Resident:
         """What is resident in a step of these calls, of which the last ones are these visits."""

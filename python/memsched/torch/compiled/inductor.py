@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -27,23 +26,20 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from memsched.torch.compiled.private import Boxed, graph_inputs
-from memsched.torch.meter import Meter
+from memsched.torch.weightless import fake_mode_of
 
 READS_OF_SHARED = inductor_config.realize_reads_threshold
 READS_OF_ANY = inductor_config.realize_acc_reads_threshold or inductor_config.realize_cpu_acc_reads_threshold
 """A value with more reads than this is stored: one with several readers, and any."""
 
-
-def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """The operations that Inductor traces as others."""
-    table: Mapping[Any, Callable[..., Any]] = select_decomp_table()
-    return table
+decompositions: Callable[[], Mapping[Any, Callable[..., Any]]] = select_decomp_table
+"""The operations that Inductor traces as others."""
 
 
 def prepare(joint: fx.GraphModule) -> None:
     """What Inductor does to a joint graph before it is split, in place."""
     inputs = graph_inputs(joint)
-    with V.set_fake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode_of(inputs)):
         compile_fx._recursive_joint_graph_passes(joint, skip_invoke_subgraph=True, input_device=_device(inputs))
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)
@@ -51,14 +47,7 @@ def prepare(joint: fx.GraphModule) -> None:
 
 
 def with_sizes(module: fx.GraphModule, number: Callable[[Any], int]) -> fx.GraphModule:
-    """A copy of a graph without symbols.
-
-    Parameters
-    ----------
-    module : fx.GraphModule
-    number : callable
-        The number that a size is.
-    """
+    """A copy of a graph without symbols, given the number that each size is."""
     made = _copied(module)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = []
@@ -160,24 +149,11 @@ _PLAIN = {"cpp_wrapper": False, "memory_planning": False, "max_autotune": False}
 
 
 class Half:
-    """A graph of a forward or a backward that Inductor compiles.
+    """A graph of a forward or a backward that Inductor compiles; its placeholders carry examples.
 
-    Parameters
-    ----------
-    graph : fx.GraphModule
-        Its placeholders carry examples.
-    results : int
-        How many of its outputs the caller sees, so that their strides are fixed.
-    backward : bool
-    reuse : bool
-        Let it put a buffer where a freed one was, though that memory is then held in between.
-    strides : sequence, optional
-        Of the first placeholders, where another half decides them; None at a place leaves it.
-
-    Attributes
-    ----------
-    strides : list
-        Of the outputs, once its code is written.
+    The caller sees the first `results` of its outputs, so that their strides are fixed. With `reuse` a buffer may take
+    the place of a freed one, though that memory is then held in between. The strides of the first placeholders are
+    given where another half decides them.
     """
 
     def __init__(
@@ -193,7 +169,7 @@ class Half:
         examples = graph_inputs(graph)
         known = [*strides, *[None] * (len(examples) - len(strides))]
         self._inputs = [_laid_out(one, stride) for one, stride in zip(examples, known, strict=True)]
-        self.strides: list[Sequence[int] | None] = []
+        self.strides: list[Sequence[int] | None] = []  # of the outputs, once its code is written
 
     def dry(self) -> Boxed:
         """What the code allocates and frees, as a function of tensors without data; its kernels are not compiled."""
@@ -218,38 +194,29 @@ class Half:
             return self._compile()
 
     def _compile(self) -> Boxed:
-        graph = self._graph
-        (output,) = graph.graph.find_nodes(op="output")
-        visible = range(self._results)
-        output.meta["user_visible_output_idxs"] = [k for k in visible if isinstance(output.args[0][k], fx.Node)]
+        _show_outputs(self._graph, self._results)
+        mode = fake_mode_of(self._inputs)
         with (
             inductor_config.patch(allow_buffer_reuse=self._reuse, **_PLAIN),
-            _compiling(self._inputs),
+            torch.no_grad(),
+            torch._C._DisableAutocast(),
+            compiled_autograd._disable(),
+            V.set_fake_mode(mode),
+            tracing(TracingContext(mode)),
             TracingContext.report_output_strides() as strides,
         ):
             made: Boxed = compile_fx.compile_fx_inner(
-                graph, self._inputs, cudagraphs=BoxedBool(False), is_backward=self._backward
+                self._graph, self._inputs, cudagraphs=BoxedBool(False), is_backward=self._backward
             )
         self.strides = list(strides or ())
         return made
 
 
-@contextlib.contextmanager
-def _compiling(inputs: Sequence[Any]) -> Iterator[None]:
-    mode = fake_mode(inputs)
-    with (
-        torch.no_grad(),
-        torch._C._DisableAutocast(),
-        compiled_autograd._disable(),
-        V.set_fake_mode(mode),
-        tracing(TracingContext(mode)),
-    ):
-        yield
-
-
-def fake_mode(inputs: Sequence[Any]) -> FakeTensorMode | None:
-    """In which examples were made."""
-    return next((one.fake_mode for one in inputs if hasattr(one, "fake_mode")), None)
+def _show_outputs(graph: fx.GraphModule, results: int | None) -> None:
+    """Tell Inductor that the caller sees the first outputs of a graph, or all."""
+    (output,) = graph.graph.find_nodes(op="output")
+    visible = enumerate(output.args[0][:results])
+    output.meta["user_visible_output_idxs"] = [k for k, one in visible if isinstance(one, fx.Node)]
 
 
 def _device(inputs: Sequence[Any]) -> torch.device | None:
@@ -266,11 +233,10 @@ def _laid_out(example: Any, strides: Sequence[int] | None) -> Any:
 def inference_code(graph: fx.GraphModule) -> Boxed:
     """A graph without a backward, compiled as Inductor does."""
     inputs = graph_inputs(graph)
-    with V.set_fake_mode(fake_mode(inputs)):
+    with V.set_fake_mode(fake_mode_of(inputs)):
         graph = compile_fx._recursive_joint_graph_passes(graph, input_device=_device(inputs))
-    (output,) = graph.graph.find_nodes(op="output")
-    output.meta["user_visible_output_idxs"] = [k for k, one in enumerate(output.args[0]) if isinstance(one, fx.Node)]
-    with V.set_fake_mode(fake_mode(inputs)):
+    _show_outputs(graph, None)
+    with V.set_fake_mode(fake_mode_of(inputs)):
         made: Boxed = compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
     return made
 
@@ -292,11 +258,3 @@ def _without_kernels(source: str) -> Boxed:
     )
     call: Boxed = space["call"]
     return call
-
-
-def counted_on_fakes(run: Callable[[], object], mode: FakeTensorMode | None) -> int:
-    """The peak of what a function allocates on tensors without data."""
-    meter = Meter()
-    with torch.no_grad(), mode or contextlib.nullcontext(), meter:
-        run()
-    return meter.peak

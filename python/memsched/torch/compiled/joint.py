@@ -3,102 +3,67 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from memsched.torch.errors import CaptureError
+from memsched.torch.nests import tensors_of
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Memory that one operation writes, or that is there from the start; views of it are the same storage.
-
-    Attributes
-    ----------
-    base : fx.Node
-        The first node whose value lies in it.
-    writer : int or None
-        The operation that writes it; None where it is given.
-    """
+    """Memory that one operation writes, or that is there from the start; views of it are the same storage."""
 
     number: int
-    base: fx.Node
-    writer: int | None
+    base: fx.Node  # the first node whose value lies in it
+    writer: int | None  # the operation that writes it; None where it is given
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of the joint graph that computes something; a call that only makes a view of a tensor is none.
-
-    Attributes
-    ----------
-    reads, writes : tuple of int
-        Storages; what is given to the step, such as parameters, is among the reads, too.
-    backward : bool
-        It needs a gradient that arrives, or AOTAutograd traced it in the backward.
-    once : bool
-        It cannot run again: it has an effect besides its results.
-    random : bool
-        It draws random numbers.
-    """
+    """One call of the joint graph that computes something; a call that only makes a view of a tensor is none."""
 
     number: int
     node: fx.Node
-    reads: tuple[int, ...]
+    reads: tuple[int, ...]  # storages; what is given to the step, such as parameters, is among them, too
     writes: tuple[int, ...]
-    backward: bool
-    once: bool
-    random: bool
+    backward: bool  # it needs a gradient that arrives, or AOTAutograd traced it in the backward
+    once: bool  # it cannot run again: it has an effect besides its results
+    random: bool  # it draws random numbers
 
 
 @dataclass(slots=True)
 class Joint:
-    """A joint graph, read once.
-
-    Attributes
-    ----------
-    module : fx.GraphModule
-    primals, tangents : list of fx.Node
-        What the forward is given, and the gradients of its results that the backward is given.
-    results, gradients : list of (fx.Node or None)
-        What the forward and the backward return.
-    updated : set of fx.Node
-        Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward.
-    new_values : dict of int to int
-        Which results are new values of which inputs, by their places.
-    copied : set of fx.Node
-        Results that are nothing but new values of such inputs: they are dropped once they are copied.
-    device : torch.device
-        Where most of the bytes are.
-    strides_differ : bool
-        Some operation, when tried, gave tensors with other strides than traced.
-    operations : list of Operation
-        In the order in which they were traced, forward before backward.
-    storages : list of Storage
-    folded : dict
-        Calls that each reader makes anew, with the storages that they need.
-    """
+    """A joint graph, read once."""
 
     module: fx.GraphModule
-    primals: list[fx.Node]
-    tangents: list[fx.Node]
-    results: list[Any]
+    primals: list[fx.Node]  # what the forward is given
+    tangents: list[fx.Node]  # the gradients of its results that the backward is given
+    results: list[Any]  # what the forward returns, and the backward: nodes, or None
     gradients: list[Any]
     updated: set[fx.Node] = field(default_factory=set)
+    """Inputs that the step changes, such as running statistics: AOTAutograd writes to them right after the forward."""
     new_values: dict[int, int] = field(default_factory=dict)
+    """Which results are new values of which inputs, by their places."""
     copied: set[fx.Node] = field(default_factory=set)
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    strides_differ: bool = False
-    operations: list[Operation] = field(default_factory=list)
+    """Results that are nothing but new values of such inputs: they are dropped once they are copied."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where most of the bytes are
+    strides_differ: bool = False  # some operation, when tried, gave tensors with other strides than traced
+    operations: list[Operation] = field(default_factory=list)  # as they were traced, forward before backward
     storages: list[Storage] = field(default_factory=list)
     folded: dict[fx.Node, list[int]] = field(default_factory=dict)
+    """Calls that each reader makes anew, with the storages that they need."""
     _storage_at: dict[int, int] = field(default_factory=dict)  # by the address of the storage of an example
     _operation_at: dict[fx.Node, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> list[fx.Node]:
+        """The primals that are sizes and no tensors."""
+        return [node for node in self.primals if isinstance(node.meta.get("val"), torch.SymInt)]
 
     def storages_of(self, node: fx.Node) -> list[int]:
         """The storages in which the value of a node lies; none where it is no tensor.
@@ -107,7 +72,11 @@ class Joint:
         """
         if node in self.folded:
             return self.folded[node]
-        return [self.storage_at(one) for one in tensors(node.meta.get("val"))]
+        return [self.storage_at(one) for one in tensors_of(node.meta.get("val"))]
+
+    def storages_in(self, nodes: Iterable[Any]) -> list[int]:
+        """Those of several nodes, each once; what is no node has none."""
+        return list(dict.fromkeys(n for node in nodes if isinstance(node, fx.Node) for n in self.storages_of(node)))
 
     def storage_at(self, example: torch.Tensor) -> int:
         """The storage in which the example of a value lies."""
@@ -118,11 +87,6 @@ class Joint:
         return self._operation_at.get(node)
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a nest of containers, in order."""
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-
-
 def address(example: torch.Tensor) -> int:
     """What two examples in the same storage have in common."""
     if example.layout is not torch.strided:
@@ -130,23 +94,12 @@ def address(example: torch.Tensor) -> int:
     return example.untyped_storage()._cdata
 
 
-def is_number(node: fx.Node) -> bool:
-    """Whether the value of a node is a number, a size, or nothing, and no tensor."""
-    return node.op == "call_function" and "val" in node.meta and not any(True for _ in tensors(node.meta["val"]))
-
-
 def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] | None = None) -> Joint:
-    """Find operations and storages of a joint graph.
+    """Find operations and storages of a joint graph, of whose outputs the first `results` are the forward's.
 
-    Parameters
-    ----------
-    module : fx.GraphModule
-        Its placeholders are named primals_* and tangents_*, its nodes carry examples without data in meta["val"].
-    results : int
-        How many of its outputs are the forward's.
-    folded : set of fx.Node, optional
-        For a compiler that fuses: calls that it makes anew in each reader, which so cost nothing and store nothing.
-        Random operations then run once.
+    Its placeholders are named primals_* and tangents_*, its nodes carry examples without data in meta["val"]. For a
+    compiler that fuses, `folded` are the calls that it makes anew in each reader, which so cost nothing and store
+    nothing; random operations then run once.
 
     Raises
     ------
@@ -179,20 +132,18 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
             _add_storages(joint, node, None)
         elif node.op == "call_function":
             if folded is not None and node in folded:
-                needed = (s for source in node.all_input_nodes for s in joint.storages_of(source))
-                joint.folded[node] = list(dict.fromkeys(needed))
+                joint.folded[node] = joint.storages_in(node.all_input_nodes)
                 continue
             if not _is_operation(joint, node):
                 continue
             number = len(joint.operations)
             writes = tuple(_add_storages(joint, node, number))
-            reads = tuple(dict.fromkeys(s for source in node.all_input_nodes for s in joint.storages_of(source)))
             joint._operation_at[node] = number
             joint.operations.append(
                 Operation(
                     number=number,
                     node=node,
-                    reads=reads,
+                    reads=tuple(joint.storages_in(node.all_input_nodes)),
                     writes=writes,
                     backward=node in behind or place[node] > last,
                     once=_has_effect(node) or (folded is not None and _is_random(node)),
@@ -218,12 +169,7 @@ def give_memory(module: fx.GraphModule) -> None:
 
 
 def check_casts(module: fx.GraphModule) -> None:
-    """Refuse operations whose kernels multiply matrices: autocast casts these in training, and not in a captured step.
-
-    Raises
-    ------
-    CaptureError
-    """
+    """Refuse what multiplies matrices inside a kernel: autocast casts that in training, and not in a captured step."""
     for node in module.graph.nodes:
         if node.target in _CAST_WITHIN:
             raise CaptureError(f"under autocast {node.target} computes otherwise when it is run by itself")
@@ -232,7 +178,7 @@ def check_casts(module: fx.GraphModule) -> None:
 def _main_device(joint: Joint) -> torch.device:
     bytes_on: dict[torch.device, int] = {}
     for storage in joint.storages:
-        for one in tensors(storage.base.meta.get("val")):
+        for one in tensors_of(storage.base.meta.get("val")):
             size = one.untyped_storage().nbytes()
             bytes_on[one.device] = bytes_on.get(one.device, 0) + (size if isinstance(size, int) else 1)
     return max(bytes_on, key=lambda device: bytes_on[device], default=torch.device("cpu"))
@@ -241,7 +187,7 @@ def _main_device(joint: Joint) -> torch.device:
 def _add_storages(joint: Joint, node: fx.Node, writer: int | None) -> list[int]:
     """The storages that a node is the first to lie in."""
     new = []
-    for one in tensors(node.meta.get("val")):
+    for one in tensors_of(node.meta.get("val")):
         key = address(one)
         if key not in joint._storage_at:
             joint._storage_at[key] = len(joint.storages)
@@ -258,9 +204,10 @@ def _is_operation(joint: Joint, node: fx.Node) -> bool:
         raise CaptureError(f"{node.target} writes to one of its arguments, which no plan can run again")
     if "val" not in node.meta:
         return True
-    if is_number(node):
+    found = tensors_of(node.meta["val"])
+    if not found:
         return _has_effect(node)
-    return any(address(one) not in joint._storage_at for one in tensors(node.meta["val"]))
+    return any(address(one) not in joint._storage_at for one in found)
 
 
 def _has_effect(node: fx.Node) -> bool:

@@ -30,18 +30,9 @@ _ONE_MORE = (_aten._embedding_bag.default, _aten._embedding_bag_forward_only.def
 def kernel_bytes(target: Any, args: Any, result: torch.Tensor, place: int, bytes_of: Callable[[Any], int]) -> int:
     """What a result of an operation takes at least; 0 where that is what PyTorch traces.
 
-    Parameters
-    ----------
-    target : callable
-    args : nest
-        Its arguments, with examples of tensors.
-    result : torch.Tensor
-        The example of the result.
-    place : int
-        Of the result among all.
-    bytes_of : callable
-        Of the memory in which an argument lies (given the example), or of a tensor by itself (given its number of
-        elements, which may be a symbol): bytes.
+    Arguments and result are examples; `place` is that of the result among all. `bytes_of` tells the bytes of the memory
+    in which an argument lies (given the example), or of a tensor by itself (given its number of elements, which may be
+    a symbol).
     """
     if target in _COPY_OF_STORAGE:
         return bytes_of(args[0])

@@ -33,6 +33,7 @@ from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
+from memsched.torch.weightless import fake_mode_of
 
 Loss = Callable[[Any], torch.Tensor]
 _SERIAL = itertools.count()
@@ -41,26 +42,13 @@ _INSTEAD = 'let it be planned while it trains: model.compile(backend="memsched",
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a training step does to memory.
+    """What a training step does to memory."""
 
-    Attributes
-    ----------
-    visits : tuple of Visit
-        Its graphs, in the order of their forwards.
-    returns : tuple of int
-        The visits, in the order of their backwards.
-    resident : Resident
-    loss : int
-        Bytes that a loss outside the graphs needs between forward and backward.
-    unplanned : tuple of str
-        Why parts of the step are in no graph.
-    """
-
-    visits: tuple[Visit, ...]
-    returns: tuple[int, ...]
+    visits: tuple[Visit, ...]  # its graphs, in the order of their forwards
+    returns: tuple[int, ...]  # the visits, in the order of their backwards
     resident: Resident
-    loss: int
-    unplanned: tuple[str, ...]
+    loss: int  # bytes that a loss outside the graphs needs between forward and backward
+    unplanned: tuple[str, ...]  # why parts of the step are in no graph
 
 
 def look(
@@ -75,17 +63,8 @@ def look(
 ) -> Look:
     """Capture a training step of a model. Nothing is computed, and no memory is needed for its tensors.
 
-    Parameters
-    ----------
-    model, args, kwargs
-        As the model is trained.
-    options : Options
-    loss : callable, optional
-        From the model's result to a scalar. Without, all results need their gradients.
-    within : bool
-        The loss is captured with the model.
-    prepare : callable, optional
-        Changes each graph that Dynamo captured, before AOTAutograd traces it.
+    `loss` makes a scalar of the model's result, and is captured with the model if it is `within`; without one, all
+    results need their gradients. `prepare` changes each graph that Dynamo captured, before AOTAutograd traces it.
 
     Raises
     ------
@@ -100,8 +79,7 @@ def look(
     lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)
     if lazy is not None:
         raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
-    mode = next((one.fake_mode for one in _tensors(model, args, kwargs) if hasattr(one, "fake_mode")), None)
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fake_mode_of(_tensors(model, args, kwargs)) or FakeTensorMode(allow_non_fake_inputs=True)
     with unchanged(model, loss, tensors=False):
         return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
@@ -272,13 +250,7 @@ def _check_loss(value: Any) -> None:
 
 
 def check_model(model: object) -> None:
-    """Refuse what has no training steps.
-
-    Raises
-    ------
-    InvalidInputError
-        No module, or one in eval mode.
-    """
+    """Refuse what has no training steps: no module, or one in eval mode."""
     if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
     if not model.training:
@@ -301,11 +273,5 @@ def device_of(model: torch.nn.Module) -> torch.device:
 
 
 def options_of(model: torch.nn.Module, *, optimizer: Any, **given: Any) -> Options:
-    """Options for a model, checked; of an optimiser the bytes of its state count.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the option and its value.
-    """
+    """Options for a model, checked; of an optimiser the bytes of its state count."""
     return read_options({**given, "optimizer": optimizer_bytes(optimizer, device_of(model))})

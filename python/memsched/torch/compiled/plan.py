@@ -17,8 +17,8 @@ from memsched.problems.budget import parse_memory
 from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
-from memsched.support.documents import Document, plain
-from memsched.support.units import format_bytes, format_seconds, parse_bandwidth, parse_bytes
+from memsched.support.documents import Document, fields, plain
+from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
 from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, step_graph
 from memsched.torch.compiled.options import Options
@@ -28,19 +28,6 @@ from memsched.torch.machines import Link, machine
 from memsched.torch.report import describe
 from memsched.torch.roofline import describe as describe_model
 from memsched.validation.plan import validate
-
-_HELD = {
-    "parameters": "parameters and buffers",
-    "inputs": "inputs",
-    "results": "results, until the step ends",
-    "updates": "old values of buffers that the step changes",
-    "gradients": "gradients from before the step",
-    "optimizer": "optimiser state",
-    "random": "states of random number generators",
-    "others": "whatever else was on the device",
-    "reserve": "reserve",
-    "fused": "buffers of compiled code that are no tensors of the plan",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +68,16 @@ class CompiledPlan:
 
     def report(self) -> str:
         """What the plan does and what it costs, as text."""
-        result = self.result
-        seconds = format_seconds(result.timeline.recompute_time)
-        once = sum(op["choices"][0]["time"] for op in result.graph.ops)
-        return describe(
-            result,
-            title=f"{result.graph.name}: {len(result.graph.ops)} operations, planned by {result.planner}",
-            resident={_HELD[name]: count for name, count in self.resident.parts().items()},
-            runs_once=once * sum(count for _, count in result.schedule.rounds),
-            times=self.times,
-            again=f"{len(result.recomputed)} operations in {seconds}" if result.recomputed else "nothing",
-            peak=self.peak_memory,
-        )
+        return describe(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The graph of a step with times.
-
-    Attributes
-    ----------
-    graph : Graph
-    facts : dict
-        What a document of its plans says of it.
-    link : Link or None
-        To the host, where one is known.
-    """
+    """The graph of a step with times."""
 
     graph: Graph
-    facts: Document
-    link: Link | None
+    facts: Document  # what a document of its plans says of it
+    link: Link | None  # to the host, where one is known
 
 
 def timed(visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options) -> Timed:
@@ -125,34 +92,6 @@ def timed(visits: Sequence[Visit], returns: Sequence[int], held: Resident, optio
     return Timed(step_graph(visits, returns, seconds, resident=held.total), facts, link)
 
 
-def plan_step(
-    visits: Sequence[Visit],
-    returns: Sequence[int],
-    held: Resident,
-    options: Options,
-    known: Mapping[str, Document] | None = None,
-) -> CompiledPlan:
-    """Plan the step that visits make, or find the plan that was made for the like.
-
-    Processes that train together follow the plan of the first of them, as long as it fits each.
-
-    Parameters
-    ----------
-    visits, returns
-        As `step_graph` takes them.
-    resident : Resident
-    options : Options
-    known : dict of str to Document
-        Plans that were made before, by `key_of_step`.
-
-    Raises
-    ------
-    InfeasibleError
-        The budget is too small; `.min_memory` is one that is enough.
-    """
-    return plan_and_document(visits, returns, held, options, known)[0]
-
-
 def plan_and_document(
     visits: Sequence[Visit],
     returns: Sequence[int],
@@ -160,7 +99,11 @@ def plan_and_document(
     options: Options,
     known: Mapping[str, Document] | None = None,
 ) -> tuple[CompiledPlan, Document]:
-    """The same, and how the plan is kept."""
+    """Plan the step that visits make, or find the plan that was made for the like; and how the plan is kept.
+
+    Processes that train together follow the plan of the first of them, as long as it fits each. `known` are plans that
+    were made before, by `key_of_step`.
+    """
     problem = _Problem(visits, returns, held, options)
     untimed = problem.graph(problem.untimed)
     memory, device = parse_memory(options.budget, untimed, "the budget"), visits[0].joint.device
@@ -177,25 +120,14 @@ def plan_and_document(
 
 
 def key_of_step(graph: Graph, options: Options, device: torch.device, memory: int | None = None) -> str:
-    """What a plan is found by.
+    """What a plan is found by; the times of the graph do not count.
 
-    Parameters
-    ----------
-    graph : Graph
-        Its times do not count.
-    options : Options
-    device : torch.device
-        That the step runs on.
-    memory : int, optional
-        The budget, bytes. Without, neither it nor resident bytes count: processes that train together differ in them.
+    Without a budget in bytes, neither it nor resident bytes count: processes that train together differ in them.
     """
     asked = {
         "memory": memory if memory is not None else options.budget,
         "device": options.device if options.device != "here" else _device_name(device),
-        "bandwidth": options.bandwidth,
-        "host_memory": options.host_memory,
-        "planner": options.planner,
-        "time_limit": options.time_limit,
+        **fields(options, "bandwidth", "host_memory", "planner", "time_limit"),
         "threads": torch.get_num_threads(),
     }
     return cache.key_of(graph, asked, exact=memory is not None)
@@ -203,15 +135,13 @@ def key_of_step(graph: Graph, options: Options, device: torch.device, memory: in
 
 def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tuple[CompiledPlan, Document]:
     """A plan of the same step with other options, from the same times."""
-    graph = plan.result.problem
+    graph, before = plan.result.problem, plan.result.device
     assert isinstance(graph, Graph)
-    before = plan.result.device
     memory = parse_memory(options.budget, graph, "the budget")
     hosts = parse_bytes(options.host_memory, "host_memory") if options.host_memory is not None else before.host_memory
     device = Device.from_json({**before.to_json(), "memory": memory, "host_memory": hosts})
     result = _solve(graph, device, options)
-    made = CompiledPlan(result, plan.resident, plan.times)
-    return made, {**document, **described(result)}
+    return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
 
 
 def _solve(graph: Graph, device: Device, options: Options, **rest: Any) -> Result:
@@ -239,6 +169,9 @@ def described(result: Result) -> Document:
     }
 
 
+_HALVINGS = 6
+
+
 def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPlan:
     """Plan a visit for about the least memory for which there is a plan."""
     problem = _Problem([visit], [0], held, options)
@@ -252,9 +185,6 @@ def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPl
         except InfeasibleError:
             least = middle
     return best
-
-
-_HALVINGS = 6
 
 
 class _Problem:
@@ -305,11 +235,7 @@ def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> Co
 def bytes_left(result: Result, own: str) -> int:
     """Bytes that a visit has on the device when its forward returns, besides what the caller holds.
 
-    Parameters
-    ----------
-    result : Result
-    own : str
-        What the names of the visit begin with.
+    The names of the visit begin with `own`.
     """
     graph = result.problem
     assert isinstance(graph, Graph)

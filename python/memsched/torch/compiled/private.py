@@ -43,13 +43,7 @@ RELEASES = ("2.12", "2.13", "2.14")
 
 
 def check_release(release: str = torch.__version__) -> None:
-    """Refuse a PyTorch whose insides nobody has tried.
-
-    Raises
-    ------
-    MemschedError
-        Naming the release.
-    """
+    """Refuse a PyTorch whose insides nobody has tried."""
     if ".".join(release.split(".")[:2]) not in RELEASES:
         raise MemschedError(
             f"this memsched plans for PyTorch {RELEASES[0]} to {RELEASES[-1]}, and here is {release}; install one of "
@@ -69,20 +63,10 @@ def compile_joint(
 ) -> Callable[..., Any]:
     """Compile what Dynamo captured: AOTAutograd traces forward and backward, and calls what runs them.
 
-    Parameters
-    ----------
-    module, inputs
-        As Dynamo gives them to a backend.
-    partition : callable
-        Called once with the joint graph.
-    forward, backward : callable
-        Give the functions that run in place of the examples which `partition` returned.
-    inference : callable
-        Gives the function for a graph without a backward.
-    decompositions : dict, optional
-        Operations that are traced as others.
+    `partition` is called once with the joint graph; `forward` and `backward` give the functions that run in place of
+    the examples which it returned, `inference` that for a graph without a backward. `decompositions` are operations
+    that are traced as others.
     """
-
     joints: list[fx.GraphModule] = []
 
     def split(

@@ -14,27 +14,21 @@ from torch import fx
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, held_storages, name_of
-from memsched.torch.compiled.joint import Joint, tensors
+from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.unplanned import view_or_copy
+from memsched.torch.nests import tensors_of
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A step as a schedule wants it.
-
-    Attributes
-    ----------
-    forward : fx.GraphModule
-        Takes the primals; returns the results, then what it saves for the backward, then the primals that are sizes.
-    backward : fx.GraphModule
-        Takes the sizes, what was saved, and the arriving gradients; returns the gradients.
-    saved : int
-        How many tensors the forward saves.
-    """
+    """A step as a schedule wants it."""
 
     forward: fx.GraphModule
+    """Takes the primals; returns the results, then what it saves for the backward, then the primals that are sizes."""
     backward: fx.GraphModule
+    """Takes the sizes, what was saved, and the arriving gradients; returns the gradients."""
     saved: int
+    """How many tensors the forward saves."""
 
 
 def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None = None) -> Rewritten:
@@ -43,13 +37,8 @@ def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], siz
     Each run of an op is a node, each run after the first a copied node; a tensor is gone after its last reader, so a
     `free` writes nothing but an end of a copy to the host that is under way. Views are made where they are read.
 
-    Parameters
-    ----------
-    joint : Joint
-    forward, backward : sequence of dict
-        Steps of a schedule, as `steps_of` gives them: `LEAVE` is where the forward has its results.
-    sizes : Sizes, optional
-        The graphs are for these sizes alone; without, sizes stay symbols.
+    The steps are those of a schedule, as `steps_of` gives them: `LEAVE` is where the forward has its results. With
+    `sizes` the graphs are for these alone; without, sizes stay symbols.
     """
     return _Writer(joint, forward, backward, sizes).write()
 
@@ -58,18 +47,15 @@ class _Writer:
     def __init__(self, joint: Joint, forward: Sequence[Step], backward: Sequence[Step], sizes: Sizes | None) -> None:
         self._joint, self._forward, self._backward, self.sizes = joint, forward, backward, sizes
         self.held = held_storages(joint)
-        results = (node for node in joint.results if isinstance(node, fx.Node))
-        self.returned = {n for node in results for n in joint.storages_of(node)}
-        self._operations = {op.node.name: op for op in joint.operations}
-        self._storages = {name_of(joint, s.number): s.number for s in joint.storages}
-        runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
-        self._again = {name for name, count in runs.items() if count > 1}
-        self._states: dict[str, Any] = {}  # of the generators, before a random operation's first run
+        self.returned = set(joint.storages_in(joint.results))
+        self.operations = {op.node.name: op for op in joint.operations}
+        self.storages = {name_of(joint, s.number): s.number for s in joint.storages}
+        self.runs = Counter(step["run"] for step in (*forward, *backward) if "run" in step)
+        self.states: dict[str, Any] = {}  # of the generators, before a random operation's first run
 
     def write(self) -> Rewritten:
         joint = self._joint
         forward, backward = _Half(joint, self), _Half(joint, self)
-        sizes = [node for node in joint.primals if is_size(node)]
         for node in joint.primals:
             forward.values[node] = forward.placeholder(node)
         results: list[Any] = []
@@ -80,10 +66,9 @@ class _Writer:
             else:
                 forward.take(step)
 
-        for node in sizes:
+        for node in joint.sizes:
             backward.values[node] = backward.placeholder(node)
-        saved: list[fx.Node] = []
-        backward.saved_from(forward, saved)
+        backward.forward = forward
         places: list[fx.Node] = []  # the arriving gradients are the last placeholders
         for node in joint.tangents:
             places.append(backward.placeholder(node))
@@ -93,23 +78,9 @@ class _Writer:
             backward.take(step)
         backward._await(list(backward.coming))
         gradients = [backward.value(node) for node in joint.gradients]
-        forward.graph.output((*results, *saved, *(forward.values[node] for node in sizes)))
+        forward.graph.output((*results, *backward.saved, *(forward.values[node] for node in joint.sizes)))
         backward.graph.output(tuple(gradients))
-        return Rewritten(forward.module(), backward.module(), len(saved))
-
-    def operation(self, name: str) -> Any:
-        return self._operations[name]
-
-    def storage(self, name: str) -> int | None:
-        """None for the tensors without bytes that only keep an order."""
-        return self._storages.get(name)
-
-    def runs_again(self, name: str) -> bool:
-        return name in self._again
-
-    @property
-    def states(self) -> dict[str, Any]:
-        return self._states
+        return Rewritten(forward.module(), backward.module(), len(backward.saved))
 
 
 @dataclass(slots=True)
@@ -128,6 +99,7 @@ class _Half:
     coming: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """By storage, the value that is on its way back, and its copy on the host."""
     forward: _Half | None = None
+    """What is not here is asked of the forward, which saves it."""
     saved: list[Any] = field(default_factory=list)
     first_argument: Any = None
     views: dict[int, list[fx.Node]] = field(default_factory=dict)
@@ -139,18 +111,14 @@ class _Half:
         new.meta = dict(node.meta)
         return new
 
-    def saved_from(self, forward: _Half, saved: list[Any]) -> None:
-        """What is not here is asked of the forward, which saves it."""
-        self.forward, self.saved = forward, saved
-
     def take(self, step: Step) -> None:
         """Write one step of the schedule."""
         if "run" in step:
-            self.run(self.writer.operation(step["run"]))
+            self.run(self.writer.operations[step["run"]])
             return
         (verb, name), *_ = step.items()
-        storage = self.writer.storage(name)
-        if storage is None:
+        storage = self.writer.storages.get(name)
+        if storage is None:  # a tensor without bytes that only keeps an order
             return
         base, holder = self.joint.storages[storage].base, self._holder(storage)
         if holder is None:  # a result of several that nobody reads: it is gone already
@@ -186,7 +154,7 @@ class _Half:
         self._await(op.reads)
         args, kwargs = fx.map_arg((node.args, node.kwargs), self.value)
         target = node.target
-        again = op.random and self.writer.runs_again(node.name)
+        again = op.random and self.writer.runs[node.name] > 1
         if again and node.name not in self.writer.states:
             device = self._device_of(node)
             self.writer.states[node.name] = state = self._call(randomness.state, (device,), None)
@@ -297,7 +265,7 @@ class _Half:
         return new
 
     def _device_of(self, node: fx.Node) -> torch.device:
-        return next((one.device for one in tensors(node.meta["val"])), torch.device("cpu"))
+        return next((one.device for one in tensors_of(node.meta["val"])), torch.device("cpu"))
 
     def _state(self, node: fx.Node) -> Any:
         state = self.writer.states[node.name]
@@ -305,8 +273,3 @@ class _Half:
             return self.values[state]
         self.values[state] = self._argument(state, state)
         return self.values[state]
-
-
-def is_size(node: fx.Node) -> bool:
-    """Whether a primal is a size and no tensor."""
-    return isinstance(node.meta.get("val"), torch.SymInt)

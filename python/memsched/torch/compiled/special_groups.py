@@ -21,11 +21,7 @@ from memsched.torch.errors import CaptureError
 class Unplanned(Group):
     """A group whose graphs follow no plan: they keep everything. What runs in a step is noted.
 
-    Parameters
-    ----------
-    options : Options
-    aside : callable
-        Makes a context in which tensors have data.
+    `aside` makes a context in which tensors have data.
     """
 
     def __init__(
@@ -38,13 +34,7 @@ class Unplanned(Group):
         self._aside = aside
 
     def seen(self) -> tuple[list[Visit], list[int], Resident]:
-        """The graphs of the present step by their forwards, the order of their backwards, and what is resident.
-
-        Raises
-        ------
-        CaptureError
-            There are none.
-        """
+        """The graphs of the present step by their forwards, the order of their backwards, and what is resident."""
         units = [unit for call in self._calls if (unit := call.unit()) is not None]
         if not units:
             raise CaptureError("PyTorch captures nothing of the step")
@@ -65,18 +55,7 @@ class Unplanned(Group):
 class Expecting(Group):
     """A group that expects the step for which a plan was made: also a first step of several graphs follows it.
 
-    Other steps are planned as in any group.
-
-    Parameters
-    ----------
-    options : Options
-    plan : CompiledPlan
-    document : dict
-        How the plan is kept.
-    device : torch.device
-        That the step runs on.
-    loss : int
-        As `Group` takes it.
+    Other steps are planned as in any group. The document is how the plan is kept, the device what the step runs on.
     """
 
     def __init__(

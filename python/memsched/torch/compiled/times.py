@@ -12,8 +12,9 @@ from torch._subclasses import FakeTensorMode
 
 from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.calls import bound
-from memsched.torch.compiled.joint import Joint, Operation, is_foreign, tensors
+from memsched.torch.compiled.joint import Joint, Operation, is_foreign
 from memsched.torch.machines import Machine
+from memsched.torch.nests import tensors_of
 from memsched.torch.roofline import Roofline
 
 _REPEATS = 4
@@ -57,7 +58,7 @@ def _can_be_tried(node: fx.Node) -> bool:
     """Whether made-up values do no harm: some kernels trust what they read, and nobody knows those of users."""
     target = node.target
     if is_foreign(target):
-        read = [one for source in node.all_input_nodes for one in tensors(source.meta.get("val"))]
+        read = [one for source in node.all_input_nodes for one in tensors_of(source.meta.get("val"))]
         return all(one.dtype.is_floating_point for one in read)
     names = [one.name for one in target._schema.arguments] if isinstance(target, torch._ops.OpOverload) else []
     return not any("workspace" in name or "reserve" in name for name in names)
@@ -85,7 +86,7 @@ def _one_pass(node: fx.Node, sizes: Sizes) -> float:
 
 
 def _touched(node: fx.Node, sizes: Sizes) -> int:
-    touched = (one for source in (node, *node.all_input_nodes) for one in tensors(source.meta.get("val")))
+    touched = (one for source in (node, *node.all_input_nodes) for one in tensors_of(source.meta.get("val")))
     return sum(sizes.number(one.numel()) * one.element_size() for one in touched)
 
 
@@ -124,7 +125,7 @@ def _time(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:
 
 def _differs(node: fx.Node, found: Any, sizes: Sizes) -> bool:
     """Whether the results of an operation lie otherwise than PyTorch traced; views after it may then fail."""
-    for traced, real in zip(tensors(node.meta["val"]), tensors(found), strict=False):
+    for traced, real in zip(tensors_of(node.meta["val"]), tensors_of(found), strict=False):
         shape, strides = _shape(traced, sizes)
         promised = [step for n, step in zip(shape, strides, strict=True) if n > 1]
         kept = [step for n, step in zip(real.shape, real.stride(), strict=True) if n > 1]

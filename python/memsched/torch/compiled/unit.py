@@ -27,34 +27,19 @@ _SERIAL = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Code that follows a plan.
-
-    Attributes
-    ----------
-    plan : CompiledPlan or None
-    kept : int
-        Bytes that it has on the device between its forward and its backward.
-    serial : int
-        Later versions have larger ones.
-    forward, backward : callable
-    """
+    """Code that follows a plan."""
 
     plan: CompiledPlan | None
-    kept: int
-    serial: int
+    kept: int  # bytes that it has on the device between its forward and its backward
+    serial: int  # later versions have larger ones
     forward: Boxed
     backward: Boxed
 
 
 class Unit:
-    """A joint graph, and code for each plan that it is a part of.
+    """A joint graph, as AOTAutograd gives it to its partitioner, and code for each plan that it is a part of.
 
-    Parameters
-    ----------
-    module, results, static
-        As AOTAutograd gives them to its partitioner.
-    group : Group
-        Chooses the plan of each call.
+    The group chooses the plan of each call.
     """
 
     def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], group: Group) -> None:

@@ -11,6 +11,7 @@ from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 
 from memsched.torch.errors import CaptureError
+from memsched.torch.nests import memory_of
 
 
 class UnplannedWarning(UserWarning):
@@ -20,13 +21,7 @@ class UnplannedWarning(UserWarning):
 def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = False) -> Callable[..., Any]:
     """Warn that a captured graph runs without a plan, and give what runs it so.
 
-    Parameters
-    ----------
-    module : fx.GraphModule
-        What Dynamo captured.
-    reason : exception
-    offload : bool
-        What it saves for its backward waits on the host.
+    With `offload`, what it saves for its backward waits on the host.
     """
     said = str(reason).strip().split("\n")[0]
     waits = "; what it saves for its backward waits on the host" if offload else ""
@@ -42,10 +37,10 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
     """Run a graph such that its saved tensors wait on the host, but for those that it is given."""
 
     def run(*args: Any) -> Any:
-        given = {_memory(one) for one in args if isinstance(one, torch.Tensor)}
+        given = {memory_of(one) for one in args if isinstance(one, torch.Tensor)}
 
         def pack(value: torch.Tensor) -> Any:
-            if value.layout is not torch.strided or _memory(value) in given:
+            if value.layout is not torch.strided or memory_of(value) in given:
                 return value
             return value.device, value.to("cpu", copy=True)
 
@@ -60,10 +55,6 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
             return module.forward(*args)
 
     return run
-
-
-def _memory(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
 
 
 def view_or_copy(value: torch.Tensor, shape: list[int]) -> torch.Tensor:
@@ -86,12 +77,7 @@ class Guarded:
     PyTorch traces with tensors that have no data; where their strides are not those of real ones, traced operations may
     refuse real tensors.
 
-    Parameters
-    ----------
-    module : fx.GraphModule
-        What Dynamo captured.
-    planned : callable
-        What runs in its place. It changes no input before its forward is done.
+    What runs in place of the module that Dynamo captured changes no input before its forward is done.
     """
 
     def __init__(self, module: fx.GraphModule, planned: Callable[..., Any], *, offload: bool = False) -> None:
@@ -108,9 +94,7 @@ class Guarded:
                 if states is None:
                     raise
                 torch.set_rng_state(states)
-            found = self._module(
-                *args
-            )  # what is wrong with the model itself, or with what it is given, fails here, too
+            found = self._module(*args)  # what is wrong with the model, or with what it is given, fails here, too
             self._run = unplanned(self._module, error, offload=self._offload)
         self._tried = True
         return found

@@ -17,72 +17,37 @@ _NAMES_SHOWN = 3  # of operations that joined another one
 
 @dataclass(slots=True, kw_only=True)
 class Storage:
-    """A block of memory that tensors and their views share.
-
-    Attributes
-    ----------
-    bytes : int
-    born : int
-        The event that made it; -1: it was there before the step.
-    died : int or None
-        How many events had happened when its last tensor was dropped; None: it outlives the step.
-    resident : bool
-        Whether it stays for good and is no tensor of the graph.
-    """
+    """A block of memory that tensors and their views share."""
 
     bytes: int
-    born: int
-    died: int | None = None
-    resident: bool = False
+    born: int  # the event that made it; -1: it was there before the step
+    died: int | None = None  # how many events had happened when its last tensor was dropped; None: it outlives the step
+    resident: bool = False  # whether it stays for good and is no tensor of the graph
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """One operation of the dispatcher that computes; views are none.
-
-    Attributes
-    ----------
-    kind, path : str
-        The operation, and the module that called it.
-    layer : int
-    backward : bool
-        Whether the first backward had begun.
-    once, random : bool
-        Whether it must not be repeated, and whether that is because it draws random numbers.
-    seconds : float
-    reads, changes, makes : list of int
-        Storages that are not resident, each once: read, written in place (these are among `reads` too), made.
-    resident_reads, resident_changes : list of int
-        The same of those that are.
-    parts : list of (changes, reads)
-        How it splits where it treats lists element by element.
-    optimizer : bool
-        Whether an optimiser did it.
-    node : int or None
-        The autograd node that ran when it happened.
-    sum_so_far : int or None
-        The storage that `sum_in_place` may write the result to.
-    again : int or None
-        Where `once` may be overruled: bytes that another run needs for what it must not write twice.
-    """
+    """One operation of the dispatcher that computes; views are none."""
 
     kind: str
-    path: str
-    layer: int
-    backward: bool
-    once: bool
-    seconds: float
-    reads: list[int]
-    changes: list[int]
-    makes: list[int]
-    random: bool = False
-    resident_reads: list[int] = field(default_factory=list)
+    path: str = ""  # the module that called it
+    layer: int = 0
+    backward: bool  # whether the first backward had begun
+    once: bool  # whether it must not be repeated
+    seconds: float = 0.0
+    reads: list[int]  # storages that are not resident, each once; those that are written in place are among them
+    changes: list[int] = field(default_factory=list)
+    makes: list[int] = field(default_factory=list)
+    random: bool = False  # whether it draws random numbers, which must not be repeated
+    resident_reads: list[int] = field(default_factory=list)  # storages that are
     resident_changes: list[int] = field(default_factory=list)
     parts: list[tuple[list[int], list[int]]] = field(default_factory=list)
-    optimizer: bool = False
-    node: int | None = None
-    sum_so_far: int | None = None
+    """How it splits where it treats lists element by element: what each part changes, and what it reads."""
+    optimizer: bool = False  # whether an optimiser did it
+    node: int | None = None  # the autograd node that ran when it happened
+    sum_so_far: int | None = None  # the storage that `sum_in_place` may write the result to
     again: int | None = None
+    """Where `once` may be overruled: bytes that another run needs for what it must not write twice."""
 
 
 @dataclass(slots=True)
@@ -221,12 +186,8 @@ class _Builder:
 
     def place(self, index: int, event: Event) -> tuple[int, dict[int, int]] | None:
         """The op that an in-place event can join, and by storage the tensor that then holds the result; or None."""
-        common: set[int] | None = None
-        options: dict[int, dict[int, int]] = {}
-        for storage in event.changes:
-            options[storage] = self.options(index, event, storage)
-            common = set(options[storage]) if common is None else common & set(options[storage])
-        for op in sorted(common or (), reverse=True):
+        options = {storage: self.options(index, event, storage) for storage in event.changes}
+        for op in sorted(set.intersection(*map(set, options.values())), reverse=True):
             held = {storage: options[storage][op] for storage in event.changes}
             if len(set(held.values())) == len(held) and self.may_move(event, op):
                 return op, held
@@ -283,21 +244,7 @@ class _Builder:
         ]
         if results:
             layer = max(event.layer for event in self.tape.events)
-            self.emit(
-                Event(
-                    kind="end",
-                    path="",
-                    layer=layer,
-                    backward=True,
-                    once=True,
-                    seconds=0.0,
-                    reads=results,
-                    changes=[],
-                    makes=[],
-                ),
-                results,
-                [],
-            )
+            self.emit(Event(kind="end", layer=layer, backward=True, once=True, reads=results), results, [])
 
     def control(self) -> None:
         """A tensor without bytes from each op that others must follow without reading from it."""

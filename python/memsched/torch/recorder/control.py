@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Effects", "control_edges"]
@@ -10,22 +10,12 @@ __all__ = ["Effects", "control_edges"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What one op does beside its tensors.
+    """What one op does beside its tensors."""
 
-    Attributes
-    ----------
-    needs : sequence of int
-        Earlier ops that made what it reads.
-    reads, changes : set of int
-        Storages that are no tensors of the graph: read, written in place.
-    random : bool
-        Whether it draws random numbers.
-    """
-
-    needs: Sequence[int]
-    reads: set[int] = field(default_factory=set)
-    changes: set[int] = field(default_factory=set)
-    random: bool = False
+    needs: Sequence[int]  # earlier ops that made what it reads
+    reads: set[int] = field(default_factory=set)  # storages that are no tensors of the graph
+    changes: set[int] = field(default_factory=set)  # those that are written in place
+    random: bool = False  # whether it draws random numbers
 
 
 def control_edges(ops: Sequence[Effects], *, last: int | None = None) -> list[list[int]]:
@@ -35,17 +25,7 @@ def control_edges(ops: Sequence[Effects], *, last: int | None = None) -> list[li
     but for reads between two writes, and random numbers are drawn in the same order. No edge follows from the tensors
     and the other edges.
 
-    Parameters
-    ----------
-    ops : sequence of Effects
-        In the order in which they ran.
-    last : int, optional
-        An op that must follow all others.
-
-    Returns
-    -------
-    list of list of int
-        Increasing.
+    The ops are in the order in which they ran; `last` is one that must follow all others. Each list increases.
     """
     history = _History()
     follow: list[list[int]] = []
@@ -55,8 +35,9 @@ def control_edges(ops: Sequence[Effects], *, last: int | None = None) -> list[li
         wanted = history.conflicts(index, op)
         if index == last:
             wanted |= {other for other in range(index) if not followed >> other & 1}
-        known = _union(before, op.needs)
-        edges = []
+        known, edges = 0, []
+        for other in op.needs:
+            known |= before[other] | 1 << other
         for other in sorted(wanted, reverse=True):  # what an edge implies comes before it
             if not known >> other & 1:
                 edges.append(other)
@@ -87,11 +68,3 @@ class _History:
             found |= set() if self.drawn is None else {self.drawn}
             self.drawn = index
         return found
-
-
-def _union(before: Sequence[int], needs: Iterable[int]) -> int:
-    """The ancestors of an op that needs these."""
-    known = 0
-    for other in needs:
-        known |= before[other] | 1 << other
-    return known

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +19,10 @@ from memsched._core import Graph
 from memsched.errors import InvalidInputError
 from memsched.support import checks
 from memsched.torch.module_state import named_places, unchanged
+from memsched.torch.nests import tensors_of
 from memsched.torch.recorder.assemble import assemble
 from memsched.torch.recorder.tape import Recorder, sum_in_place
-from memsched.torch.weightless import fake_like
+from memsched.torch.weightless import fake_like, fake_mode_of
 
 __all__ = ["Recording", "graph", "graph_all", "record", "record_all"]
 
@@ -133,17 +136,7 @@ def record_all(
 ) -> Recording:
     """As `record`, with what was measured meanwhile.
 
-    Parameters
-    ----------
-    step, resident, times, name, batch, reorderable, repeatable
-        As in `record`.
-    paths : mapping of torch.nn.Module to str, optional
-        Names of modules; an op that runs within one has its name in front, as in "layer1.0.conv1/convolution".
-
-    Raises
-    ------
-    InvalidInputError
-        As in `record`.
+    An op that runs within a module that `paths` names has its name in front, as in "layer1.0.conv1/convolution".
     """
     count = checks.count("batch", batch, 1, 2**31 - 1)
     lap = getattr(times, "lap", None)
@@ -256,25 +249,13 @@ def graph_all(
     reorderable: bool = False,
     repeatable: bool = False,
 ) -> Recording:
-    """As `graph`, with what was measured meanwhile.
-
-    Parameters
-    ----------
-    model, args, loss, optimizer, autocast, times, name, reorderable, repeatable
-        As in `graph`.
-
-    Raises
-    ------
-    InvalidInputError
-        As in `graph`.
-    """
+    """As `graph`, with what was measured meanwhile."""
     if not isinstance(model, nn.Module):
         raise InvalidInputError(f"model is of type {type(model).__name__}; give a torch.nn.Module")
     if not isinstance(args, tuple):
         raise InvalidInputError(f"args is of type {type(args).__name__}; give a tuple, such as (x,) for one input")
-    known = [*model.parameters(), *model.buffers(), *_tensors(args)]
-    modes = [tensor.fake_mode for tensor in known if hasattr(tensor, "fake_mode")]
-    fake = modes[0] if modes else FakeTensorMode(allow_non_fake_inputs=True)
+    known = [*model.parameters(), *model.buffers(), *tensors_of(args)]
+    fake = fake_mode_of(known) or FakeTensorMode(allow_non_fake_inputs=True)
     memo = WeakIdKeyDictionary()  # tied weights stay tied
 
     def faked(tensor: torch.Tensor) -> Any:
@@ -285,7 +266,7 @@ def graph_all(
     state = {path: faked(tensor) for path, tensor in named_places(model)}
     inputs = pytree.tree_map_only(torch.Tensor, faked, args)
     parameters = [faked(parameter) for parameter in model.parameters()]
-    first = next(iter(_tensors(args)), None)
+    first = next(iter(tensors_of(args)), None)
     with fake, unchanged(model), _values_needed(), contextlib.ExitStack() as stack:
         updates = None if optimizer is None else optimizer(parameters)
         mixed = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
@@ -308,7 +289,7 @@ def graph_all(
             updates.zero_grad(set_to_none=True)
         return record_all(
             step,
-            resident=[*state.values(), *_tensors(updates.state if updates is not None else {})],
+            resident=[*state.values(), *tensors_of(updates.state if updates is not None else {})],
             times=times,
             name=type(model).__name__ if name is None else name,
             batch=max(1, first.shape[0]) if first is not None and first.dim() > 0 else 1,
@@ -316,11 +297,6 @@ def graph_all(
             reorderable=reorderable,
             repeatable=repeatable,
         )
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a nest of containers."""
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _checked(value: Any) -> torch.Tensor:
@@ -335,13 +311,10 @@ def _checked(value: Any) -> torch.Tensor:
 
 def _sum_of_floats(outputs: Any) -> torch.Tensor:
     """The default loss."""
-    floats = [tensor.sum() for tensor in _tensors(outputs) if tensor.is_floating_point()]
+    floats = [tensor.sum() for tensor in tensors_of(outputs) if tensor.is_floating_point()]
     if not floats:
         raise InvalidInputError("the model returns no floating tensor; give a loss: from its output to a scalar")
-    total = floats[0]
-    for part in floats[1:]:
-        total = total + part
-    return _checked(total)
+    return _checked(functools.reduce(operator.add, floats))
 
 
 @contextlib.contextmanager

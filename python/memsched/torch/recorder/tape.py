@@ -132,8 +132,6 @@ class Recorder(TorchDispatchMode):
         changed = {number for number in changes if storages[number].resident}
         event = Event(
             kind=kind,
-            path="",
-            layer=0,
             backward=self.backward,
             once=random or bool(changed),
             seconds=0.0 if self.cost is None else float(self.cost(func, args, kwargs, out)),
