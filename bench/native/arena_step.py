@@ -281,7 +281,7 @@ class ArenaStep:
         return value.detach()
 
     def _try(self) -> None:
-        with untouched(self.model, torch.device("cpu"), self.args):
+        with untouched(self.model, self.args):
             self._call(*self.args).backward()
 
     def _written(self, steps: Sequence[Step]) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -129,7 +129,7 @@ def prepared(name: str) -> ArenaStep:
 
 def outcome(step: ArenaStep, take: Callable[[], Any]) -> Step:
     """What a step leaves behind. The model is as before afterwards."""
-    with untouched(step.model, CPU, step.args):
+    with untouched(step.model, step.args):
         torch.manual_seed(0)
         value = take()
         gradients = {name: one.grad for name, one in step.model.named_parameters()}
@@ -303,7 +303,7 @@ def test_a_request_that_no_list_names_is_counted() -> None:
 def test_times_of_both_allocators() -> None:
     step = prepared("dropout_mlp")
     schedule = placed(step.graph, random_order(step.graph, 0))
-    with untouched(step.model, CPU, step.args):
+    with untouched(step.model, step.args):
         found = allocator_times(step, schedule, repeat=2)
     assert found.arena_bytes == schedule.budget - step.graph.resident
     assert found.default_step > 0 < found.arena_step

@@ -13,6 +13,7 @@ from torch import nn
 import memsched as ms
 import memsched.torch as mt
 from memsched.torch.profile import profile
+from memsched.torch.recorder.record import graph
 
 X = torch.randn(8, 4)
 TABLE: torch.Tensor | None = None
@@ -189,3 +190,35 @@ def test_tensors_that_cannot_be_compared_are_passed_by(kept: Callable[[], torch.
     other, model = Keeping(), nn.Linear(4, 4)
     plan = mt.plan_step(model, (X,), lambda out: (out + other(out)).square().mean(), budget="100%")
     plan.verify(X)
+
+
+class Seeding(nn.Module):
+    """A forward that seeds all global generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(11)
+        return nn.functional.dropout(self.layer(x), 0.2).exp()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda model: mt.plan(model, (X,), budget="100%"),
+        lambda model: mt.plan_step(model, (X,), lambda out: out.mean(), budget="100%"),
+        lambda model: mt.profile(model, (X,)),
+        lambda model: graph(model, (X,)),
+    ],
+    ids=["plan", "plan_step", "profile", "recorder"],
+)
+def test_a_forward_that_seeds_leaves_the_generators_as_they_were(work: Callable[[nn.Module], object]) -> None:
+    """Training after a look drew other numbers."""
+    model = Seeding()
+    torch.manual_seed(100)
+    before = torch.get_rng_state()
+    work(model)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.initial_seed() == 100

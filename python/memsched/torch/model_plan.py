@@ -198,7 +198,7 @@ class TorchPlan:
             lambda step: trial_step(model, step, args, kwargs, self.device),
             model._call_impl,
             lambda group: _compiled(model, group),
-            start=lambda: untouched(model, self.device, (args, kwargs)),
+            start=lambda: untouched(model, (args, kwargs)),
             group=self._group,
             plan=self.plan,
             device=self.device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ProxyTypes
 
+import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -45,6 +47,21 @@ def unchanged(model: nn.Module, *others: Any, tensors: bool = True) -> Iterator[
         yield
     finally:
         held.put_back()
+
+
+@contextlib.contextmanager
+def generators_unchanged() -> Iterator[None]:
+    """Puts the global generators of random numbers back: a forward may draw from them, or seed them."""
+    python, arrays, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
+        torch.set_rng_state(own)
+        if cards:
+            torch.cuda.set_rng_state_all(cards)
 
 
 def backward_aside(

@@ -134,7 +134,7 @@ class StepPlan:
             trial,
             then(model._call_impl, loss),
             self._compiled,
-            start=lambda: untouched(model, self._device, args, loss),
+            start=lambda: untouched(model, args, loss),
             group=lambda: Group(self._options, known=self._known),
             plan=counting if self._rounds else self.plan,
             device=self._device,

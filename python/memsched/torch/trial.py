@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from memsched.errors import MemschedError
 from memsched.torch.lanes import as_bytes
-from memsched.torch.module_state import gradients_aside, unchanged
+from memsched.torch.module_state import generators_unchanged, gradients_aside, unchanged
 from memsched.torch.nests import leaves_of, tensors_of
 
 
@@ -41,15 +39,11 @@ class Step:
 
 
 @contextlib.contextmanager
-def untouched(
-    model: torch.nn.Module, device: torch.device, inputs: Any = (), loss: Callable[..., Any] | None = None
-) -> Iterator[None]:
+def untouched(model: torch.nn.Module, inputs: Any = (), loss: Callable[..., Any] | None = None) -> Iterator[None]:
     """Puts model, inputs, loss, gradients and generators back at the end, and modules that the loss reaches."""
     originals = Originals([*model.parameters(), *model.buffers(), *tensors_of(inputs)])
     data = [(parameter, parameter.data) for parameter in model.parameters()]
-    python, own = random.getstate(), random_state(device)
-    numpy = np.random.get_state()
-    with unchanged(model, loss), gradients_aside(model.parameters()):
+    with generators_unchanged(), unchanged(model, loss), gradients_aside(model.parameters()):
         try:
             yield
         finally:
@@ -57,9 +51,6 @@ def untouched(
             for parameter, before in data:
                 if parameter.data_ptr() != before.data_ptr():
                     parameter.data = before
-            random.setstate(python)
-            np.random.set_state(numpy)
-            set_random_state(device, own)
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:
@@ -68,13 +59,6 @@ def random_state(device: torch.device) -> list[torch.Tensor]:
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return states
-
-
-def set_random_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
-    """Put the generators into states that `random_state` gave."""
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
 
 
 class Originals:

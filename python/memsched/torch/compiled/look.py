@@ -30,7 +30,7 @@ from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
-from memsched.torch.module_state import backward_aside, unchanged
+from memsched.torch.module_state import backward_aside, generators_unchanged, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
 from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
 from memsched.torch.weightless import fake_mode_of
@@ -80,7 +80,7 @@ def look(
     if lazy is not None:
         raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
     mode = fake_mode_of(_tensors(model, args, kwargs)) or FakeTensorMode(allow_non_fake_inputs=True)
-    with unchanged(model, loss, tensors=False):
+    with generators_unchanged(), unchanged(model, loss, tensors=False):
         return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memsched._core import Graph
 from memsched.errors import InvalidInputError
 from memsched.support import checks
-from memsched.torch.module_state import named_places, unchanged
+from memsched.torch.module_state import generators_unchanged, named_places, unchanged
 from memsched.torch.nests import tensors_of
 from memsched.torch.recorder.assemble import assemble
 from memsched.torch.recorder.tape import Recorder, sum_in_place
@@ -267,7 +267,7 @@ def graph_all(
     inputs = pytree.tree_map_only(torch.Tensor, faked, args)
     parameters = [faked(parameter) for parameter in model.parameters()]
     first = next(iter(tensors_of(args)), None)
-    with fake, unchanged(model), _values_needed(), contextlib.ExitStack() as stack:
+    with generators_unchanged(), fake, unchanged(model), _values_needed(), contextlib.ExitStack() as stack:
         updates = None if optimizer is None else optimizer(parameters)
         mixed = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast)
 
