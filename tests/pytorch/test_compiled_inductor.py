@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 import torch
 from allocator import allocator_peak
 from test_compiled import Transformer, conv_net
+from test_compiled_models import made_since
 from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 
 from memsched.errors import InvalidInputError
 from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.unplanned import UnplannedWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
 
@@ -138,3 +141,42 @@ def test_another_batch_has_a_plan_of_its_own_and_no_plan_is_needed_without_gradi
         assert plan.peak_memory <= plan.result.schedule.budget
     with torch.no_grad():
         torch.testing.assert_close(compiled(args[0]), plain(args[0]), rtol=1e-5, atol=1e-6)
+
+
+class Packed(nn.Module):
+    """Attention whose query, key and value are one product; its activations are larger than its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.layer(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(query, key, value).sum()
+
+
+def test_code_that_stores_less_than_all_that_is_resident() -> None:
+    """Resident bytes came out below 0, and every budget was refused."""
+    torch.manual_seed(0)
+    model, x = Packed(), torch.randn(8, 16, 32)
+    known = plans()
+    run = torch.compile(model, backend="memsched", options={"budget": 1 << 30, "mode": "inductor"})
+    loss = step(model, run, (x,))
+    assert torch.allclose(loss, model(x).detach(), rtol=1e-4)
+    (plan,) = made_since(known)
+    assert plan.peak_memory <= 1 << 30
+
+
+def test_sizes_that_are_computed_with_have_plans_of_their_own() -> None:
+    """A mean divides by the batch: Inductor's split could not keep that number, and other sizes ran unplanned."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 50), nn.Tanh())
+    net = lambda x: model(x).mean()  # noqa: E731 - a function with code of its own, which Dynamo compiles
+    known = plans()
+    run = torch.compile(net, backend="memsched", options={"budget": 1 << 30, "mode": "inductor"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnplannedWarning)
+        for batch in (8, 9, 10):
+            x = torch.randn(batch, 32)
+            assert torch.allclose(step(model, run, (x,)), net(x).detach(), rtol=1e-4)
+    assert len(made_since(known)) == 3

@@ -66,6 +66,13 @@ class TorchPlan:
         self.unplanned = tuple(unplanned)
         self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the models that it was applied to: a copy was applied to none."""
+        return {name: value for name, value in vars(self).items() if name != "_applied"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _applied=weakref.WeakSet())
+
     def __repr__(self) -> str:
         return f"TorchPlan({self.result!r})"
 

@@ -63,6 +63,7 @@ def verified(
     peak, reordered = 0, None
     for name, lanes in trial_lanes(device).items():
         one = group()
+        one.forget()
         with copies.using(device, lanes):
             step = planned(one)
             for _ in range(plan.visits):  # the first step of several graphs shows which they are

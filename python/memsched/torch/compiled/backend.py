@@ -17,6 +17,7 @@ from memsched.torch.compiled.private import (
     DynamoSignal,
     check_release,
     compile_joint,
+    inline_regions,
     python_code,
     under_autocast,
 )
@@ -60,6 +61,7 @@ def backend_of(group: Group) -> Callable[[fx.GraphModule, Sequence[Any]], Callab
 
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Callable[..., Any]:
     check_release()
+    inline_regions(module)
     casts = under_autocast(module)
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None

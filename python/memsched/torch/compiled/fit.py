@@ -63,7 +63,8 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
 
     whole = planned(replace(options, budget="100%"), 0)
     peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
-    fused, tried = min(peaks) - whole.result.peak_memory, set[int]()
+    least_fused = -replace(held, random=0).total  # what is resident cannot be less than nothing
+    fused, tried = max(min(peaks) - whole.result.peak_memory, least_fused), set[int]()
     best: tuple[CompiledPlan, bool] | None = None
     least = 0
     for _ in range(_ROUNDS):
@@ -84,7 +85,7 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
             break
         least = min(least, peak) if least else peak
         tried.add(fused)
-        fused = found
+        fused = max(found, least_fused)
         if fused in tried:  # plans that are alike, and not alike to the compiler
             if best is not None:
                 break

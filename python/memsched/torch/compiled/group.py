@@ -80,6 +80,10 @@ class Group:
         self._serials = itertools.count()
         _ALIVE.add(self)
 
+    def forget(self) -> None:
+        """Its plans are no longer among those that `plans` lists."""
+        _ALIVE.discard(self)
+
     def versions(self) -> Iterator[Version]:
         """Those of all its graphs."""
         return (one for unit in self.units for one in unit.versions)

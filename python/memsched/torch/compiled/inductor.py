@@ -62,7 +62,22 @@ def with_sizes(module: fx.GraphModule, number: Callable[[Any], int]) -> fx.Graph
         FakeTensorProp(made, mode).propagate_dont_convert_inputs(*inputs)
     for node, one in zip(made.graph.find_nodes(op="placeholder"), inputs, strict=True):
         node.meta["val"] = one
+    _fold_numbers(made.graph)
     return made
+
+
+def _fold_numbers(graph: fx.Graph) -> None:
+    """Put numbers where they are read: Inductor's split can neither keep nor compute what is no tensor."""
+    for node in list(graph.nodes):
+        number = node.meta.get("val")
+        if not isinstance(number, int):
+            continue
+        for reader in [one for one in node.users if one.op != "output"]:
+            reader.args, reader.kwargs = fx.map_arg(
+                (reader.args, reader.kwargs), lambda one, node=node, number=number: number if one is node else one
+            )
+        if node.op != "placeholder" and not node.users:
+            graph.erase_node(node)
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:

@@ -80,7 +80,12 @@ class Joint:
 
     def storage_at(self, example: torch.Tensor) -> int:
         """The storage in which the example of a value lies."""
-        return self._storage_at[address(example)]
+        key = address(example)
+        if key not in self._storage_at:
+            raise CaptureError(
+                "a part of the step makes tensors that none of its calls shows; no plan knows their bytes"
+            )
+        return self._storage_at[key]
 
     def operation_of(self, node: fx.Node) -> int | None:
         """The operation that a node is; None for views, numbers, and what is given."""
@@ -134,6 +139,8 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
             if folded is not None and node in folded:
                 joint.folded[node] = joint.storages_in(node.all_input_nodes)
                 continue
+            if node.target is torch.ops.higher_order.with_effects:
+                raise CaptureError(f"{node.args[1]} runs in order with others by a token, which no plan can hold")
             if not _is_operation(joint, node):
                 continue
             number = len(joint.operations)

@@ -110,6 +110,10 @@ def _looked_at(
                 f"{type(model).__name__} looks at values of tensors ({error.func}), which are not known before it "
                 f"runs; {_INSTEAD}"
             ) from None
+        except NotImplementedError as error:
+            if "OpaqueTensorImpl" not in str(error):
+                raise
+            raise CaptureError(f"{type(model).__name__} makes tensors without storage, such as to_mkldnn()") from None
         except AttributeError as error:
             if "ignore_fresh_unbacked_symbols" not in str(error):  # PyTorch's loops make numbers that it cannot follow
                 raise

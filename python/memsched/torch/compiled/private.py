@@ -25,6 +25,7 @@ __all__ = [
     "check_release",
     "compile_joint",
     "graph_inputs",
+    "inline_regions",
     "python_code",
     "saving_is_hooked",
     "under_autocast",
@@ -49,6 +50,19 @@ def check_release(release: str = torch.__version__) -> None:
             f"this memsched plans for PyTorch {RELEASES[0]} to {RELEASES[-1]}, and here is {release}; install one of "
             "them, or another memsched"
         )
+
+
+def inline_regions(module: fx.GraphModule) -> None:
+    """Let the regions of `torch.compiler.nested_compile_region` run as calls of the graph that holds them."""
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+                node.target = _run_region
+            part.recompile()
+
+
+def _run_region(region: Callable[..., Any], _: str | None, *operands: Any) -> Any:
+    return region(*operands)
 
 
 def compile_joint(
