@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsched._core import Graph
-from memsched.arena.ilp.buffers import PlainBuffer, height, settle, unit_of
+from memsched.arena.buffers import Buffer
+from memsched.arena.ilp.buffers import height, settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, load
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
 from memsched.arena.ilp.order import exact_order, gap, left
@@ -41,14 +42,14 @@ class _Task:
     fixed: list[int | None]
     resident: int
 
-    def buffers(self, order: Sequence[int]) -> list[PlainBuffer]:
+    def buffers(self, order: Sequence[int]) -> list[Buffer]:
         """The lifetimes in a given order of the ops."""
         place = {op: k for k, op in enumerate(order)}
         buffers = []
         for item, offset in zip(self.items, self.fixed, strict=True):
             start = place.get(item.source, 0)
             end = len(order) if item.kept else 1 + max((place[op] for op in item.readers), default=start)
-            buffers.append(PlainBuffer(start=start, end=max(end, start + 1), size=item.size, offset=offset))
+            buffers.append(Buffer(start, max(end, start + 1), item.size, offset=offset))
         return buffers
 
 

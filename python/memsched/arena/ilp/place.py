@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Sequence
 
+from memsched.arena.buffers import Buffer
 from memsched.arena.ilp.buffers import (
-    Lifetime,
     check_fixed,
     greedy,
     height,
@@ -26,7 +26,7 @@ from memsched.errors import InfeasibleError
 
 
 def place_ilp(
-    buffers: Sequence[Lifetime],
+    buffers: Sequence[Buffer],
     capacity: int | None = None,
     time_limit: float | None = None,
     *,
@@ -39,9 +39,8 @@ def place_ilp(
 
     Parameters
     ----------
-    buffers : sequence
-        Objects with start, end (half-open), size (bytes), alignment (bytes) and offset (bytes, or None for any). A
-        buffer without bytes or time is put at its offset or at 0; it counts for the height but conflicts with none.
+    buffers : sequence of Buffer
+        One without bytes or time is put at its offset or at 0; it counts for the height but conflicts with none.
     capacity : int, optional
         Bytes available.
     time_limit : float, optional
@@ -84,7 +83,7 @@ def place_ilp(
     return offsets, bound, top == bound
 
 
-def _lowest(buffers: Sequence[Lifetime], until: float | None) -> tuple[list[int], int]:
+def _lowest(buffers: Sequence[Buffer], until: float | None) -> tuple[list[int], int]:
     """(offsets, lower bound)"""
     best = greedy(buffers)
     bound = load(buffers)
@@ -96,7 +95,7 @@ def _lowest(buffers: Sequence[Lifetime], until: float | None) -> tuple[list[int]
         return best, bound
 
 
-def _by_program(buffers: Sequence[Lifetime], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
+def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
     """The same, given a placement and a bound."""
     top = height(buffers, best)
     unit, plain = unit_of(buffers)
@@ -132,7 +131,7 @@ def _by_program(buffers: Sequence[Lifetime], best: list[int], bound: int, until:
     return best, max(bound, min(scale.bound(outcome.bound), top))
 
 
-def address_of(model: Model, scale: Scale, one: Lifetime, limit: int, plain: bool) -> int:
+def address_of(model: Model, scale: Scale, one: Buffer, limit: int, plain: bool) -> int:
     """A variable for an address, in HiGHS's bytes: fixed, or a multiple of the alignment.
 
     If the scale is not whole, multiples are finer than doubles and HiGHS might find none. Then any address is allowed:
