@@ -102,8 +102,7 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
         if memory is None:
             raise InvalidInputError("M is missing; give M (bytes) or device=")
         return Device(checks.size("M", memory, 1), bandwidth=speed or 0.0)
-    if not isinstance(device, Device):
-        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
+    checks.kind("device", device, Device)
     if memory is None and bandwidth is None:
         return device
     changes: dict[str, Any] = {} if memory is None else {"memory": checks.size("M", memory, 1)}
@@ -120,10 +119,8 @@ def check_kinds(problem: object, schedule: object, device: object) -> None:
     """Check the types of a problem, a schedule and a device."""
     if not isinstance(problem, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problem is {shown(problem)}; it must be a Chain, a Graph or a GraphFamily")
-    if not isinstance(schedule, Schedule):
-        raise InvalidInputError(f"schedule is {shown(schedule)}; it must be a Schedule")
-    if not isinstance(device, Device):
-        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
+    checks.kind("schedule", schedule, Schedule)
+    checks.kind("device", device, Device)
 
 
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:

@@ -55,8 +55,8 @@ def read_devices(
     problem: Problem, memory: Sequence[float | str], beta: Sequence[float | str] | None, base: Device | None
 ) -> list[Device]:
     """One device per memory and bandwidth."""
-    if base is not None and not isinstance(base, Device):
-        raise InvalidInputError(f"device is {shown(base)}; it must be a Device")
+    if base is not None:
+        checks.kind("device", base, Device)
     memories = [parse_memory(one, problem) for one in memory]
     for wanted, one in zip(memory, memories, strict=True):
         if one == 0:
