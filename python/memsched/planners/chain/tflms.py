@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph
-from memsched.errors import InfeasibleError, LimitError
+from memsched.errors import LimitError
 from memsched.planners.call import far_apart, over_at, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes, need_of_keeping_all
 from memsched.planners.entry import Planner
@@ -135,11 +135,7 @@ def tflms(
     makespans = _makespans(call, limit)
     if not np.isfinite(makespans).any():
         least = min_memory(problem, call.device, chunk, over_at(call.started, limit))
-        raise InfeasibleError(
-            f"tflms has no plan for '{problem.name}' in {call.device.memory} bytes: every setting makes a forward wait "
-            f"for memory, which tflms cannot do; it needs M >= {least}",
-            least,
-        )
+        raise call.no_plan(least, "every setting makes a forward wait for memory, which tflms cannot do")
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
     flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
     params = {"chunk": chunk, "tensors": count, "lookahead": LOOKAHEADS[row]}
