@@ -11,7 +11,7 @@ from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
-from memsched.support.documents import Document, read_chain, read_graph
+from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
@@ -109,10 +109,14 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
     return altered(device, **changes, **({} if speed is None else {"d2h": speed, "h2d": speed}))
 
 
+def fields_of(device: Device) -> dict[str, Any]:
+    """The fields of a device, which is not hashable itself."""
+    return fields(device, "memory", "d2h", "h2d", "duplex", "latency", "host_memory", "name")
+
+
 def altered(device: Device, **changes: Any) -> Device:
     """The device with other values of some fields."""
-    fields = ("memory", "d2h", "h2d", "duplex", "latency", "host_memory", "name")
-    return Device(**({name: getattr(device, name) for name in fields} | changes))
+    return Device(**(fields_of(device) | changes))
 
 
 def check_kinds(problem: object, schedule: object, device: object) -> None:

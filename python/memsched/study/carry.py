@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from memsched._core import Device, Schedule
@@ -48,7 +48,7 @@ class Draft:
         they were planned for.
         """
         began = time.perf_counter()
-        result = measured(
+        return measured(
             self.planner,
             {"planned_for": self.device.to_json(), **self.params},
             problem,
@@ -57,5 +57,5 @@ class Draft:
             began,
             estimate=self.estimate,
             recomputes=self.recomputes,
+            placement=self.placement,
         )
-        return replace(result, placement=self.placement)

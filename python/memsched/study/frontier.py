@@ -195,5 +195,9 @@ def _memories(
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             raise InvalidInputError(f"memory is {shown(memory)}; give a list of bytes, not empty")
         return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
-    low, high = least_on(chain, planner, link, chunk), peak_memory(chain)
-    return sorted({max(1, int(one)) for one in np.linspace(low, high, points)})
+    return spaced(least_on(chain, planner, link, chunk), peak_memory(chain), points)
+
+
+def spaced(least: int, most: int, points: int, *more: int) -> list[int]:
+    """Memories at equal distances, and more of them; in increasing order, without repeats."""
+    return sorted({max(1, int(one)) for one in (*np.linspace(least, most, points), *more)})

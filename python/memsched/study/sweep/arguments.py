@@ -25,6 +25,7 @@ from memsched.study.sweep.points import (
     group,
     swept_problem,
     table_slots,
+    taken,
 )
 from memsched.support import checks
 from memsched.support.units import parse_bandwidth
@@ -129,25 +130,18 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
                 )
         found[planner] = dict(options)
     for name in found.get("all", {}):
-        if not any(_takes(planner, name) for planner in PLANNERS):
+        if not any(name in taken(planner) for planner in PLANNERS):
             raise InvalidInputError(f"no planner has the option {name!r}")
     return found
 
 
-def _takes(planner: str, option: str) -> bool:
-    try:
-        check_options(planner, {option: None})
-    except InvalidInputError:
-        return False
-    return True
-
-
 def options_of(planner: str, problem: Problem, options: Mapping[str, Options]) -> dict[str, Any]:
     """The options of a planner, including those under "all" that it takes for this problem: only a chain is cut."""
+    known = taken(planner)
     common = {
         name: value
         for name, value in options.get("all", {}).items()
-        if _takes(planner, name) and (name != "chunk" or isinstance(problem, Chain))
+        if name in known and (name != "chunk" or isinstance(problem, Chain))
     }
     return {**common, **options.get(planner, {})}
 
