@@ -54,10 +54,11 @@ def _why_not(entry: Planner, kind: str) -> str:
     return f"it is for {listed}; run only by name" + (f"; {entry.by_name}" if entry.by_name else "")
 
 
-def check_planner(name: str) -> None:
+def check_planner(name: str) -> str:
     """Refuse a name that is neither "auto" nor a planner's; the error lists the planners."""
     if not isinstance(name, str) or (name != "auto" and name not in PLANNERS):
         raise InvalidInputError(f"planner is {shown(name)}; it must be auto or one of {', '.join(PLANNERS)}")
+    return name
 
 
 def planner_named(name: str) -> Planner:
