@@ -1,13 +1,6 @@
 // The pictures of one plan: the streams with the memory under them, the tensors, and the addresses.
 
-const STREAMS = [
-  ["forward", "forward"],
-  ["loss", "loss"],
-  ["backward", "backward"],
-  ["recompute", "recompute"],
-  ["offload", "offload"],
-  ["prefetch", "prefetch"],
-];
+const STREAMS = ["forward", "loss", "backward", "recompute", "offload", "prefetch"].map((kind) => [kind, kind]);
 const PLACES = [
   ["device", "memory", "on the device"],
   ["fetched", "prefetch", "on the device, fetched back"],
@@ -201,10 +194,6 @@ class Lifetimes extends Picture {
     };
   }
 
-  traces() {
-    return [];
-  }
-
   layout() {
     return {
       margin: { l: leftMargin(), r: 14, t: topMargin(), b: 44 },
@@ -261,10 +250,6 @@ class Addresses extends Picture {
 
   label(at) {
     return this.columns.name[at] ?? "";
-  }
-
-  traces() {
-    return [];
   }
 
   layout() {
