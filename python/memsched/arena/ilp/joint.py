@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsched._core import Graph
 from memsched.arena.buffers import Buffer
 from memsched.arena.ilp.buffers import height, settle, unit_of
-from memsched.arena.ilp.model import Model, Scale, load
+from memsched.arena.ilp.model import Model, Scale, left, load, until_after
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
-from memsched.arena.ilp.order import exact_order, gap, left
+from memsched.arena.ilp.order import exact_order, gap
 from memsched.arena.ilp.place import address_of, apart, place_ilp
 from memsched.arena.ilp.spans import Plan, Sum
 from memsched.arena.ilp.start import probe
@@ -63,7 +62,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     `keep` are ids of tensors that live until the end. When the time is over, the best solution so far is returned.
     """
     load()
-    until = None if time_limit is None else time.monotonic() + time_limit
+    until = until_after(time_limit)
     task, packed = _task(graph, keep)
     first = exact_order(task.net, until)
     buffers = task.buffers(first.order)
@@ -112,7 +111,7 @@ def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
 
 
 def _together(
-    task: _Task, known: tuple[list[int], list[int], int], bound: int, until: float | None
+    task: _Task, known: tuple[list[int], list[int], int], bound: int, until: float
 ) -> tuple[list[int], list[int], int]:
     """(order, offsets, lower bound), if the best known height is above the bound."""
     order, offsets, top = known

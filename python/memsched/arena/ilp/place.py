@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 from memsched.arena.buffers import Buffer
@@ -18,9 +17,9 @@ from memsched.arena.ilp.buffers import (
     settle,
     unit_of,
 )
-from memsched.arena.ilp.model import Model, Scale, TimeUpError
+from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_after
 from memsched.arena.ilp.model import load as load_highs
-from memsched.arena.ilp.order import gap, left
+from memsched.arena.ilp.order import gap
 from memsched.arena.ilp.pyramid import pyramid
 from memsched.errors import InfeasibleError
 
@@ -62,7 +61,7 @@ def place_ilp(
         Fixed buffers overlap or are not aligned.
     """
     load_highs()
-    until = None if time_limit is None else time.monotonic() + time_limit
+    until = until_after(time_limit)
     check_fixed(buffers)
     offsets = [one.offset or 0 for one in buffers]
     live = [k for k, one in enumerate(buffers) if is_live(one)]
@@ -83,7 +82,7 @@ def place_ilp(
     return offsets, bound, top == bound
 
 
-def _lowest(buffers: Sequence[Buffer], until: float | None) -> tuple[list[int], int]:
+def _lowest(buffers: Sequence[Buffer], until: float) -> tuple[list[int], int]:
     """(offsets, lower bound)"""
     best = greedy(buffers)
     bound = load(buffers)
@@ -95,7 +94,7 @@ def _lowest(buffers: Sequence[Buffer], until: float | None) -> tuple[list[int], 
         return best, bound
 
 
-def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
+def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: float) -> tuple[list[int], int]:
     """The same, given a placement and a bound."""
     top = height(buffers, best)
     unit, plain = unit_of(buffers)
