@@ -148,10 +148,7 @@ def load_problem(source: str) -> Problem:
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
     """A saved result or plan, simulated on its own device or the given one, and the origin of the link."""
     if document["format"] in RESULTS:
-        if problem is not None:
-            raise click.UsageError("a result has its own problem; leave --problem out")
-        saved = Result.from_json(document)
-        device, origin = machine.build(saved.problem, saved.device, "the result's")
+        saved, device, origin = open_saved(document, problem, machine)
         if not machine.given:
             return saved, origin
         timeline = simulate(saved.problem, saved.schedule, device)
@@ -169,6 +166,14 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         runtime=0.0,
     )
     return _bounded(made), origin
+
+
+def open_saved(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Device, str]:
+    """A saved result as it is, its own device or the given one, and the origin of the link."""
+    if problem is not None:
+        raise click.UsageError("a result has its own problem; leave --problem out")
+    saved = Result.from_json(document)
+    return saved, *machine.build(saved.problem, saved.device, "the result's")
 
 
 def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Device, str]:

@@ -157,16 +157,11 @@ def place(
                 alignment=alignment or 1,
                 progress=lambda share: say(f"placing, {share:.0%}"),
             )
-    if output is not None:
-        _save(output, found, after)
+    if output is not None and output.lower().endswith(".csv"):
+        write_placement(output, found)
+    elif output is not None:
+        write_document(output, (found if after is None else after).to_json())
     if picture is not None:
         shown = after if before is None or after is not None else replace(before, placement=found)
         plot_addresses(found if shown is None else shown, picture)
     answer(as_json, found.to_json, _report(found, before, after, capacity), saved=[output, picture])
-
-
-def _save(output: str, found: Placement, after: Result | None) -> None:
-    if output.lower().endswith(".csv"):
-        write_placement(output, found)
-    else:
-        write_document(output, (found if after is None else after).to_json())
