@@ -134,6 +134,7 @@ def search_classes(
     progress: Progress,
 ) -> Result:
     """PoocH's search, with or without recomputation; its options are checked here."""
+    checks.progress(progress)
     tree = checks.count("tree", tree, 0, 20)
     beam = checks.count("beam", beam, 1, 1000)
     threads = checks.count("threads", threads, 0, 1024)
