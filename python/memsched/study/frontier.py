@@ -156,20 +156,16 @@ def frontier(
         results.append(best)
         if progress is not None:
             progress(len(results) / len(memories))
+    column = np.array(memories, dtype=np.int64)
+    column.setflags(write=False)
     return Frontier(
         planner=planner,
         problem=chain,
         device=link,
         ideal=_core.graph_bounds(graph_of(chain), link, link.memory)[0],
         results=tuple(results),
-        memory=_frozen(memories),
+        memory=column,
     )
-
-
-def _frozen(memories: list[int]) -> npt.NDArray[np.int64]:
-    found = np.array(memories, dtype=np.int64)
-    found.setflags(write=False)
-    return found
 
 
 def _planned(run: Callable[..., Result], chain: Chain, device: Device, options: dict[str, Any]) -> Result | None:
