@@ -94,10 +94,7 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
         given = [given]
     if not checks.is_list(given):
         raise InvalidInputError(f"planners is {shown(given)}; give a list of names")
-    listed = list(given)
-    for name in listed:
-        check_planner(name)
-    names = list(dict.fromkeys(listed))
+    names = list(dict.fromkeys(map(check_planner, given)))
     if not names:
         raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     for name in names:
