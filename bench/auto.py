@@ -30,19 +30,19 @@ TRIED = """\
   again and travels in between, together with the cut at each of them. On 22 profiles (every third) it proves 0.18
   points more on average at 11 %, and 0.22 at the least memory, nearly all of it on ResNet-101 and ResNet-152, where
   early in the forward more is written than the link takes away.
-* For the bound, all moments at once, the start and the end of each op (what is where, and what runs again and travels
-  in between; what is larger than the room beside an op is not there), as a linear program with 10,000 variables: on
-  resnet50-224-b128 it proves 18.1 % over the time of all ops at the least memory, where one cut proves 11.7 % and the
-  pauses 20.0 %, and 10.4 % at 11 %, where the cut proves 9.2 %. It takes 8 and 18 s. With whole runs instead of
-  parts of them, it proves 21.5 % at the least memory after 100 s.
-* For the bound, pauses from any other op on than the first that has one after it: none of 65 profiles gains at the
-  least memory.
+* For the bound, a linear program with 10,000 variables over all moments at once, the start and the end of each op
+  (what is where, and what runs again and travels in between; a tensor larger than the room beside an op is not on the
+  device). On resnet50-224-b128 it proves 18.1 % over the time of all ops at the least memory, where one cut proves
+  11.7 % and the pauses 20.0 %, and 10.4 % at 11 %, where the cut proves 9.2 %. It takes 8 and 18 s. With whole runs
+  instead of parts of them, it proves 21.5 % at the least memory after 100 s.
+* For the bound, pauses counted from another op than the first one with a pause after it: none of 65 profiles gains at
+  the least memory.
 * For the plan, before there were exchanges in lists of runs, annealing of pofo's plan and several walks of selective:
   2.2 % on average and 6.2 % at worst at 11 %. Without exchanges, annealing leaves pofo's plan as it is on ResNets, and
   improves it by 0.04 to 0.1 points on DenseNets.
-* For the plan, selective alone on five profiles, four seeds each, three times as many moves at 11 %: 4.3 % on average.
-  Late acceptance over 256 or 1,000 moves instead of 64: 4.3 and 4.4 %. Walks that begin anew from another of the first
-  plans where they find nothing: 4.0 to 4.6 %, better on ResNet-50 and worse on ResNet-152.
+* For the plan, selective alone on five profiles, four seeds each, three times as many moves at 11 %: 4.3 % on
+  average. Late acceptance over 256 or 1,000 moves instead of 64: 4.3 and 4.4 %. Walks that restart from another
+  starting plan when they find nothing: 4.0 to 4.6 %, better on ResNet-50 and worse on ResNet-152.
 * For the plan, exchanges in graphs of a thousand ops, at 48 points of the captured steps with a link: the same to a
   tenth of a point on most, from 1.1 points better to 0.6 worse on graphnet-40k-b1-bf16 at a share of 0.1.
 * For the bound, whole tensors instead of parts of them, at one moment, by an integer program: 0.1 points or less at 10
@@ -126,14 +126,14 @@ def report(rows: list[Row], *, anew: bool) -> str:
                 + environment_line(environment())
                 + (" The plans were made before that, and bounded anew (`--bounds`)." if anew else ""),
                 f'What `plan(planner="auto")` finds on {profiles} profiles, with whole tensors and without a time '
-                "limit, so that no figure depends on the machine. Memory goes in ten steps from `min_memory(chain, "
-                '"pofo")` to the peak of the plain run. All plans were validated. None is slower than the plan of '
-                "any single planner except `offload`, whose own search is limited by time. Overhead is relative to "
-                "the sum of all run times. The proven gap is relative to a bound on all plans, including those that "
-                "recompute. The last three columns are numbers of profiles.",
+                "limit, so that no figure depends on the machine. There are ten memories, evenly spaced from "
+                '`min_memory(chain, "pofo")` to the peak of the plain run. All plans were validated. None is slower '
+                "than the plan of any single planner except `offload`, whose own search is limited by time. Overhead "
+                "is relative to the sum of all run times. The proven gap is relative to a bound on all plans, "
+                "including those that recompute. The last three columns count the profiles whose plans do this.",
                 table(header, cells),
-                f"Whose plan it is: {winners}. Of the {len(rows) - profiles} steps from one memory to the next, the "
-                f"plan for more is slower at {len(slower)}{': ' if slower else ''}{'; '.join(slower)}.",
+                f"Planners of the best plans: {winners}. Of the {len(rows) - profiles} steps from one memory to the "
+                f"next, the plan for more is slower at {len(slower)}{': ' if slower else ''}{'; '.join(slower)}.",
                 "## What was tried",
                 TRIED,
             ]

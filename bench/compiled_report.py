@@ -16,16 +16,17 @@ def report(rows: Sequence[Row]) -> str:
     named = {(row["network"], row["method"]): row for row in rows}
     networks = list(dict.fromkeys(row["network"] for row in rows))
     intro = (
-        "One training step (forward, loss inside, backward; gradients begin as None) on the CPU with one thread, "
-        'float32, mode "eager". Peak is the bytes of live storages over parameters, buffers and inputs: loss, '
-        "activations and gradients; one meter counts all runs. Ours is planned for exactly the peak that the other run "
-        "was measured at. Time is CPU time of the process; all runs of a network take turns, forward and back through "
-        "the list; a ratio is the median of the ratios within the rounds. `checkpoint 1/k` is every k-th block under "
-        "`torch.utils.checkpoint(use_reentrant=False)`; `selective checkpoint` is every block, with the results of "
-        "matrix products, convolutions and attention kept; `stock s` is the same capture and the same generated code "
-        "with PyTorch's min-cut partitioner and `activation_memory_budget` s. No link to a host is meant, so "
-        "`save_on_cpu` is not here. The operations of `tiny` compute almost nothing: it tells the cost of Python, and "
-        "does not count for the goals beside checkpointing."
+        "One training step (forward with the loss inside, backward; gradients begin as None) on the CPU with one "
+        'thread, float32, mode "eager". The peak is the largest number of bytes of live storages in addition to '
+        'parameters, buffers and inputs: loss, activations and gradients. One meter counts all runs. "Ours" is the '
+        "step planned for exactly the peak that was measured for the other run. Time is CPU time of the process. The "
+        "runs of a network take turns, forwards and backwards through the list; a ratio is the median of the ratios "
+        "within the rounds. `checkpoint 1/k` has every k-th block under `torch.utils.checkpoint(use_reentrant=False)`. "
+        "`selective checkpoint` has every block there, but keeps the results of matrix products, convolutions and "
+        "attention. `stock s` is the same capture and the same generated code with the min-cut partitioner of PyTorch "
+        "and `activation_memory_budget` s. No link to a host is used, so `save_on_cpu` is not compared. The operations "
+        "of `tiny` compute almost nothing: it shows the cost of Python, and does not count for the goals beside "
+        "checkpointing."
     )
     parts = [
         "# Compiled steps beside checkpointing",
@@ -35,17 +36,19 @@ def report(rows: Sequence[Row]) -> str:
         "## Goals",
         "\n".join(f"* {line}" for line in verdicts(rows, named, networks)),
         "## At the peak of each other run",
-        "MB are 10^6 bytes; times are over plain PyTorch's. `25 .. 75 %` are the quartiles of the ratio.",
+        "MB are 10^6 bytes; times are relative to plain PyTorch. `ours over it` is our time over that of the other "
+        "run; `25 .. 75 %` are the quartiles of this ratio.",
         pairs(rows, named),
         "## The least budget",
-        "Ours: the least peak of a plan that halving finds, to one percent.",
+        "Ours: the least peak for which bisection finds a plan, to one percent.",
         least(named, networks),
         "## Prediction and measurement",
-        "The peak counted while the step ran over the predicted one; the CPU time of a step over the predicted one; "
-        "and of all that was recomputed: what plans say it adds to the plan that keeps everything, and what it added. "
-        "A plan holds what the model returns until the step ends, as the caller may; here the caller drops all but the "
-        "loss after the forward, so the count is below the plan where logits are returned, by their bytes. Operations "
-        "are timed one by one before the first step.",
+        "The peak is the one counted while the step ran, divided by the predicted one. The time is the CPU time of a "
+        "step, divided by the predicted one. The last column is the time that all recomputation adds to the plan that "
+        "keeps everything: as told by the plans, and as measured. A plan holds what the model returns until the step "
+        "ends, because the caller may do so. Here the caller drops everything but the loss after the forward, so "
+        "where logits are returned the count is below the plan by their bytes. Operations are timed one by one before "
+        "the first step.",
         predictions(rows, named, networks),
     ]
     return "\n\n".join(parts) + "\n"
@@ -68,8 +71,8 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
         else "Nothing was checkpointed."
     )
     found.append(
-        f"On half of them at most {HALF} of its time: {said(2 * len(fast) >= len(asked))}. It is at {len(fast)} of "
-        f"{len(asked)}."
+        f"At half of these points at most {HALF} of its time: {said(2 * len(fast) >= len(asked))}. This holds at "
+        f"{len(fast)} of {len(asked)}."
     )
     large = [
         name
@@ -93,7 +96,7 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
         slower = sum(row["ratio"] > 1.02 for row in stock)
         asked = [row for row in rows if row["method"].startswith("stock")]
         found.append(
-            "At the peak of stock's runs never slower by more than 2 %: "
+            "At the peaks of the stock runs never slower by more than 2 %: "
             f"{said(not slower and len(stock) == len(asked))}. Slower at {slower} of {len(asked)} points, without a "
             f"plan at {len(asked) - len(stock)}; mean {statistics.mean(row['ratio'] for row in stock):.3f}."
             + failures(networks, {row["network"] for row in asked})
@@ -105,7 +108,7 @@ def verdicts(rows: Sequence[Row], named: dict[tuple[str, str], Row], networks: S
         + said(not wrong)
         + (f"; not at {called(wrong)}" if wrong else "")
         + "."
-        + (f" Of the others they differ at {called(theirs)}." if theirs else "")
+        + (f" Of the other runs these differ: {called(theirs)}." if theirs else "")
     )
     above = [row for row in rows if row["budget"] != "" and row["peak"] > row["budget"]]
     found.append(

@@ -72,7 +72,7 @@ def slots_part(rows: list[Row]) -> tuple[list[list[str]], str]:
         f"million states and were stopped; {len(none)} more have no solution in slots.",
         table(["memory", "instances", "least ratio", "median", "largest"], by_percent),
         f"The two methods found the same value on {sum(row['same_value'] for row in measured)} of {len(measured)}, "
-        f"and the default method proved its own optimal on {sum(row['proven'] for row in measured)}.",
+        f"and the default method proved its value optimal on {sum(row['proven'] for row in measured)}.",
     ]
     if dense:
         cells = [
@@ -192,7 +192,7 @@ def whole_part(rows: list[Row], offload: list[Row]) -> tuple[list[list[str]], st
     text = (
         "The bound above lets any byte travel on its own. bench/whole_tensors.py bounds the plans that move each "
         "tensor whole, by a search over all sets of tensors, which is feasible for the at most 24 tensors of "
-        "resnet18. The difference between the last two columns is open. The rest is the price of moving whole "
+        "resnet18. Whether plans can close the gap in the last column is open. The rest is the price of moving whole "
         "tensors, which pieces avoid."
     )
     cells = [
@@ -297,7 +297,7 @@ def report(document: Row) -> str:
         "# Goals of speed and quality",
         "Written by `python -m bench.goals`; goals.json beside it has every point. "
         + environment_line(document["environment"]),
-        "Ratios compare calls taken in turns in one run on this machine. They depend on the processor and on other "
+        "Ratios compare calls that took turns in one run on this machine. They depend on the processor and on other "
         "work, though less than seconds do.",
     ]
     if goals:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
-from listed import CHAIN_PLANNERS
+from listed import CHAIN_PLANNERS, GRAPH_PLANNERS
 from memsched.planners.registry import PLANNERS
 from memsched.testing import chains
 
@@ -31,6 +31,30 @@ def test_every_planner_has_a_curve(planner: str) -> None:
     found = np.isfinite(curve.makespan)
     assert (curve.lower_bound[found] <= curve.makespan[found]).all()
     assert (curve.peak_memory[found] <= curve.memory[found]).all()
+
+
+@pytest.mark.parametrize("planner", GRAPH_PLANNERS)
+@pytest.mark.parametrize("problem", [ms.to_graph(CHAIN), ms.profiles.analytic("alexnet", 4)], ids=["graph", "family"])
+def test_every_planner_of_graphs_has_a_curve(planner: str, problem: ms.Graph | ms.GraphFamily) -> None:
+    link = 2.0 if isinstance(problem, ms.Graph) else 12e9
+    curve = ms.frontier(problem, link, planner=planner, points=5, time_limit=0.05)
+    assert (np.diff(curve.memory) > 0).all()
+    assert curve.memory[0] == ms.min_memory(problem, planner)
+    assert curve.memory[-1] == ms.peak_memory(problem)
+    assert (curve.makespan[1:] <= curve.makespan[:-1]).all()
+    assert curve.ideal <= curve.makespan[-1] < np.inf
+    for memory, result in zip(curve.memory, curve.results, strict=True):
+        if result is not None:
+            assert ms.validate(result).peak_memory <= memory
+            assert result.lower_bound <= result.makespan
+
+
+def test_the_curve_of_a_graph_is_that_of_selective_if_none_is_named() -> None:
+    graph = ms.to_graph(CHAIN)
+    curve = ms.frontier(graph, 2.0, points=3)
+    assert curve.planner == "selective"
+    assert curve.makespan.tolist() == ms.frontier(graph, 2.0, planner="selective", points=3).makespan.tolist()
+    assert ms.frontier(CHAIN, 2.0, points=3).planner == "pofo"
 
 
 @pytest.mark.parametrize("planner", ["rotor", "pofo"])
@@ -128,8 +152,12 @@ def test_progress_tells_every_point() -> None:
 def test_bad_input(options: dict[str, object], words: str) -> None:
     with pytest.raises(ms.InvalidInputError, match=words):
         ms.frontier(RESNET, **{"beta": 1e9, **options})  # type: ignore[arg-type]
-    with pytest.raises(ms.InvalidInputError, match="a Graph"):
-        ms.frontier(ms.to_graph(RESNET), 1e9)  # type: ignore[arg-type]
+    with pytest.raises(ms.InvalidInputError, match="problem is a Graph; rotor plans a Chain"):
+        ms.frontier(ms.to_graph(RESNET), 1e9, planner="rotor")
+    with pytest.raises(ms.InvalidInputError, match="a graph is not cut"):
+        ms.frontier(ms.to_graph(RESNET), 1e9, chunk=4096)
+    with pytest.raises(ms.InvalidInputError, match="problem is a str"):
+        ms.frontier("resnet", 1e9)  # type: ignore[arg-type]
 
 
 @given(

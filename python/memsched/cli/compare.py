@@ -7,12 +7,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from memsched._core import Chain, Device
+from memsched._core import Device
 from memsched.cli.inputs import Machine, file_option, json_option, load_problem, machine_options
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import (
     complain,
     describe_link,
+    describe_problem,
     exact_bytes,
     facts,
     new_table,
@@ -25,7 +26,7 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import min_memory, not_asked, planners_of
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.budget import memory_percent
-from memsched.problems.problem import Problem, graph_of, name_of, peak_memory
+from memsched.problems.problem import Problem, name_of, peak_memory
 from memsched.result import Result
 from memsched.study.compare import compare as run_planners
 from memsched.study.compare import nearest
@@ -42,13 +43,11 @@ def _header(problem: Problem, device: Device, origin: str, known: Bounds) -> Tab
     where = "" if percent is None else f", {percent:.4g} % from min_memory to the peak"
     if device.memory < min_memory(problem):
         where = ", below min_memory"
-    size = f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(graph_of(problem).ops)} ops"
-    least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
     said = (("compute", known.compute), ("transfer", known.transfer), ("fractional", known.fractional))
     each = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in said)
     again = format_seconds(known.recompute)
     rows = [
-        ("problem", f"{size}, min_memory {least}, peak of the plain run {most}"),
+        ("problem", describe_problem(problem)),
         ("memory", f"M = {exact_bytes(device.memory)}{where}"),
         ("link", describe_link(device, origin)),
         ("bounds", f"{each}; {again} with recomputation"),

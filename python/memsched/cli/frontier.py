@@ -12,42 +12,34 @@ from rich.table import Table
 from memsched._core import Chain, Device
 from memsched.cli.inputs import Machine, check_picture, file_option, json_option, link_options, load_problem
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
-from memsched.cli.show import answer, describe_link, facts, new_table, shown, working
-from memsched.errors import InvalidInputError
+from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, shown, working
 from memsched.planners.registry import PLANNERS, least_on, min_memory
-from memsched.problems.problem import ChunkLike, name_of, peak_memory
+from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
 from memsched.result import Result
 from memsched.show.plots.frontier import plot_frontier
 from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.units import format_bytes, format_percent, format_seconds
 
-DEFAULT = ("pofo", "rotor", "offload")
+CHAIN_PLANNERS = ("pofo", "rotor", "offload")
+GRAPH_PLANNERS = ("selective", "pooch", "superneurons")
 POINTS = 10
 TINY = 1e-9  # tolerance for sums in another order
 
 
-def _load(problem: str) -> Chain:
-    chain = load_problem(problem)
-    if not isinstance(chain, Chain):
-        raise InvalidInputError(f"'{problem}' is a {type(chain).__name__}; frontier plans a Chain")
-    return chain
-
-
-def _memories(chain: Chain, device: Device, chunk: ChunkLike, planners: list[str], points: int) -> list[int]:
+def _memories(problem: Problem, device: Device, chunk: ChunkLike, planners: list[str], points: int) -> list[int]:
     """Evenly spaced from the least memory of these planners to the peak, plus the least of each."""
-    least = [least_on(chain, name, device, chunk) for name in planners]
-    return spaced(min(least), peak_memory(chain), points, *least)
+    least = [least_on(problem, name, device, chunk) for name in planners]
+    return spaced(min(least), peak_memory(problem), points, *least)
 
 
-def _header(chain: Chain, device: Device, origin: str, ideal: float) -> Table:
-    least, most = format_bytes(min_memory(chain)), format_bytes(peak_memory(chain))
+def _header(problem: Problem, device: Device, origin: str, ideal: float) -> Table:
     rows = [
-        ("problem", f"{chain.n} stages, min_memory {least}, peak of the plain run {most}"),
+        ("problem", describe_problem(problem)),
         ("link", describe_link(device, origin)),
         ("ideal", format_seconds(ideal)),
     ]
-    return facts(rows, name_of(chain))
+    return facts(rows, name_of(problem))
 
 
 def _cells(one: Frontier, result: Result, best: float) -> tuple[list[str], str]:
@@ -78,20 +70,20 @@ def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | 
     return [None if result is None else value for value, result in zip(values.tolist(), one.results, strict=True)]
 
 
-def _document(chain: Chain, device: Device, origin: str, curves: dict[str, Frontier]) -> dict[str, Any]:
+def _document(problem: Problem, device: Device, origin: str, curves: dict[str, Frontier]) -> dict[str, Any]:
     first = next(iter(curves.values()))
     columns = ("makespan", "lower_bound", "estimate", "peak_memory")
     return {
-        "problem": chain.name,
-        "min_memory": min_memory(chain),
-        "peak_memory": peak_memory(chain),
+        "problem": name_of(problem),
+        "min_memory": min_memory(problem),
+        "peak_memory": peak_memory(problem),
         "device": {key: value for key, value in device.to_json().items() if key != "memory"},
         "bandwidth_from": origin,
         "ideal": first.ideal,
         "memory": first.memory.tolist(),
         "planners": {
             name: {
-                "min_memory": least_on(chain, name, device),
+                "min_memory": least_on(problem, name, device),
                 **{column: _numbers(getattr(one, column), one) for column in columns},
                 "optimal": [None if result is None else result.optimal for result in one.results],
             }
@@ -102,7 +94,7 @@ def _document(chain: Chain, device: Device, origin: str, curves: dict[str, Front
 
 @click.command()
 @click.argument("problem")
-@planners_option(f" By default {', '.join(DEFAULT)}.")
+@planners_option(f" By default {', '.join(CHAIN_PLANNERS)} for chains, {', '.join(GRAPH_PLANNERS)} for graphs.")
 @click.option(
     "--points", type=click.IntRange(2, 1000), default=POINTS, metavar="N", help=f"Memories; by default {POINTS}."
 )
@@ -130,10 +122,10 @@ def frontier(
     The memories are spaced evenly from the least that any of the planners needs to the peak of the plain run, plus the
     least memory of each planner. --time-limit is per plan. The ideal is the time of computation alone.
     """
-    names = planners or list(DEFAULT)
-    chain = _load(problem)
-    device, origin = machine.build(chain, memory=peak_memory(chain))
-    memories = _memories(chain, device, chunk, names, points)
+    loaded = load_problem(problem)
+    names = planners or list(CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)
+    device, origin = machine.build(loaded, memory=peak_memory(loaded))
+    memories = _memories(loaded, device, chunk, names, points)
     curves: dict[str, Frontier] = {}
     with working("planning") as say:
         for name in names:
@@ -143,7 +135,7 @@ def frontier(
                 say(f"planning: {name}, {share:.0%}")
 
             curves[name] = plan_frontier(
-                chain,
+                loaded,
                 device=device,
                 planner=name,
                 memory=memories,
@@ -159,6 +151,6 @@ def frontier(
         "* least makespan for this memory",
         f"gap: to the lower bound on plans that recompute ({again}) or that do not",
     ]
-    head = _header(chain, device, origin, ideal)
-    document = partial(_document, chain, device, origin, curves)
+    head = _header(loaded, device, origin, ideal)
+    document = partial(_document, loaded, device, origin, curves)
     answer(as_json, document, head, "", _table(curves), "", *notes, saved=[output])

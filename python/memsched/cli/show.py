@@ -19,8 +19,9 @@ from rich.text import Text
 
 from memsched._core import Device, Graph
 from memsched.errors import visible
+from memsched.planners.registry import min_memory
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import name_of
+from memsched.problems.problem import Problem, name_of, peak_memory, size_of
 from memsched.result import Result
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.documents import plain
@@ -103,6 +104,12 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 def exact_bytes(count: int) -> str:
     """A readable size, with the exact bytes if they differ."""
     return format_bytes(count) if count < 1024 else f"{format_bytes(count)} ({count} bytes)"
+
+
+def describe_problem(problem: Problem) -> str:
+    """How large a problem is, and the memory between which its plans are."""
+    least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
+    return f"{size_of(problem)}, min_memory {least}, peak of the plain run {most}"
 
 
 def describe_link(device: Device, origin: str) -> str:

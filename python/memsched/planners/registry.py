@@ -92,7 +92,9 @@ def min_memory(problem: Problem, planner: str | None = None) -> int:
     return found.needs(problem)
 
 
-def least_on(chain: Chain, planner: str, device: Device, chunk: ChunkLike = None) -> int:
-    """`min_memory`, on the link of this device if it depends on the link."""
+def least_on(problem: Problem, planner: str, device: Device, chunk: ChunkLike = None) -> int:
+    """`min_memory`, on the link of this device if it depends on the link, as it may for chains."""
     found = planner_named(planner)
-    return min_memory(chain, planner) if found.needs_on is None else found.needs_on(chain, device, chunk)
+    if found.needs_on is None or not isinstance(problem, Chain):
+        return min_memory(problem, planner)
+    return found.needs_on(problem, device, chunk)

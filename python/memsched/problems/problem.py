@@ -37,6 +37,11 @@ def name_of(problem: Problem) -> str:
     return problem.name or "a problem without a name"
 
 
+def size_of(problem: Problem) -> str:
+    """How large a problem is, to be shown."""
+    return f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(graph_of(problem).ops)} ops"
+
+
 def graph_of(problem: Problem, chunk: ChunkLike = None) -> Graph:
     """The graph that plans of the problem are simulated on: a chain's cut as `chunk` says, a family's at full batch."""
     if isinstance(problem, GraphFamily):

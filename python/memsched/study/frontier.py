@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device
-from memsched.errors import InfeasibleError, InvalidInputError, shown
+from memsched.errors import InfeasibleError, InvalidInputError, LimitError, shown
 from memsched.planners.entry import takes
 from memsched.planners.registry import least_on, planner_named
 from memsched.planners.remat.recompute import make_table, most_slots
-from memsched.problems.problem import ChunkLike, graph_of, make_device, peak_memory
+from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device, peak_memory
 from memsched.result import Result
 from memsched.study.carry import Draft
 from memsched.support import checks
@@ -33,19 +33,19 @@ class Frontier:
     Attributes
     ----------
     planner : str
-    problem : Chain
+    problem : Chain, Graph or GraphFamily
     device : Device
         The link; its memory is the largest on the curve.
     ideal : float
-        Seconds that the chain takes with enough memory: the sum of all run times.
+        Seconds that the training step takes with enough memory: the sum of all run times.
     memory : ndarray of int64
         Bytes, resident included, in increasing order.
     results : tuple of Result or None
-        One per memory; None where the planner has no plan.
+        One per memory; None where the planner has no plan, or found none within its limits.
     """
 
     planner: str
-    problem: Chain
+    problem: Problem
     device: Device
     ideal: float
     results: tuple[Result | None, ...]
@@ -83,10 +83,10 @@ class Frontier:
 
 @documented
 def frontier(
-    chain: Chain,
+    problem: Problem,
     beta: float | None = None,
     *,
-    planner: str = "pofo",
+    planner: str | None = None,
     device: Device | None = None,
     memory: Sequence[float] | None = None,
     points: int = 20,
@@ -98,14 +98,15 @@ def frontier(
 ) -> Frontier:
     """Plan for a range of memories: the curve from which to choose a budget.
 
-    rotor and pofo answer all memories from one table, since the table depends on a memory only through the free part of
-    it. Other planners run once per point. More memory never gives a slower plan: if a planner's own plan would be
-    slower, the point gets the best plan for less memory, and params["planned_for"] is the device of that plan.
+    rotor and pofo answer all memories of a chain from one table, since the table depends on a memory only through the
+    free part of it. Other planners run once per point. More memory never gives a slower plan: if a planner's own plan
+    would be slower, the point gets the best plan for less memory, and params["planned_for"] is the device of that plan.
 
     Parameters
     ----------
-    planner : str
-        A planner's name.
+    problem : Chain, Graph or GraphFamily
+    planner : str, optional
+        A planner's name. By default pofo for chains, and selective for graphs.
     device : Device, optional
         Instead of beta, which overrides its bandwidth; its memory is not used.
     memory : sequence of int, optional
@@ -130,29 +131,29 @@ def frontier(
     >>> curve.makespan.tolist()
     [inf, 8.0, 6.0]
     """
+    graph = graph_of(problem)
+    planner = default_planner(problem) if planner is None else planner
     found = planner_named(planner)
-    if not isinstance(chain, Chain):
-        raise InvalidInputError(f"chain is a {type(chain).__name__}; frontier plans a Chain")
     points = checks.count("points", points, 1, 100_000)
     time_limit = checks.time_limit(time_limit)
     checks.progress(progress)
     link = make_device(None if device is not None else 1, beta, device)
-    memories = _memories(chain, planner, link, chunk, memory, points)
+    memories = _memories(problem, planner, link, chunk, memory, points)
     link = make_device(memories[-1], None, link)
     if slots is not None:
         slots = checks.count("slots", slots, 1, 1_000_000)
     run = found.plan
-    if found.with_table is not None:
-        capacity = max(1, min(memories[-1], peak_memory(chain)) - chain.resident)
-        count = slots or min(MOST_SLOTS, most_slots(chain))
-        table = make_table(chain, capacity, count, threads=checks.count("threads", threads, 0, 1024))
+    if found.with_table is not None and isinstance(problem, Chain):
+        capacity = max(1, min(memories[-1], peak_memory(problem)) - problem.resident)
+        count = slots or min(MOST_SLOTS, most_slots(problem))
+        table = make_table(problem, capacity, count, threads=checks.count("threads", threads, 0, 1024))
         run = partial(found.with_table, table=table)
     options = takes(run, {"chunk": chunk, "time_limit": time_limit})
     results: list[Result | None] = []
     best: Result | None = None
     for bytes_ in memories:
         device = make_device(bytes_, None, link)
-        best = _no_worse(best, _planned(run, chain, device, options), device)
+        best = _no_worse(best, _planned(run, problem, device, options), device)
         results.append(best)
         if progress is not None:
             progress(len(results) / len(memories))
@@ -160,18 +161,23 @@ def frontier(
     column.setflags(write=False)
     return Frontier(
         planner=planner,
-        problem=chain,
+        problem=problem,
         device=link,
-        ideal=_core.graph_bounds(graph_of(chain), link, link.memory)[0],
+        ideal=_core.graph_bounds(graph, link, link.memory)[0],
         results=tuple(results),
         memory=column,
     )
 
 
-def _planned(run: Callable[..., Result], chain: Chain, device: Device, options: dict[str, Any]) -> Result | None:
+def default_planner(problem: Problem) -> str:
+    """The planner of a frontier for which none is named."""
+    return "pofo" if isinstance(problem, Chain) else "selective"
+
+
+def _planned(run: Callable[..., Result], problem: Problem, device: Device, options: dict[str, Any]) -> Result | None:
     try:
-        return run(chain, device=device, **options)
-    except InfeasibleError:
+        return run(problem, device=device, **options)
+    except (InfeasibleError, LimitError):
         return None
 
 
@@ -184,14 +190,14 @@ def _no_worse(best: Result | None, found: Result | None, device: Device) -> Resu
 
 
 def _memories(
-    chain: Chain, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[float] | None, points: int
+    problem: Problem, planner: str, link: Device, chunk: ChunkLike, memory: Sequence[float] | None, points: int
 ) -> list[int]:
     """In increasing order, without repeats."""
     if memory is not None:
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             raise InvalidInputError(f"memory is {shown(memory)}; give a list of bytes, not empty")
         return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
-    return spaced(least_on(chain, planner, link, chunk), peak_memory(chain), points)
+    return spaced(least_on(problem, planner, link, chunk), peak_memory(problem), points)
 
 
 def spaced(least: int, most: int, points: int, *more: int) -> list[int]:

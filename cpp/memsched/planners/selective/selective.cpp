@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/selective.h"
 
+#include "memsched/build/unused_offloads.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/selective/annealing.h"
@@ -309,6 +310,13 @@ void Search::anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
     annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
 }
 
+SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
+                           std::int64_t evaluations) {
+    drop_unused_offloads(graph, steps);
+    const Seconds makespan = Simulator(graph, device, budget).makespan(steps);
+    return {std::move(steps), makespan, evaluations};
+}
+
 } // namespace
 
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
@@ -377,7 +385,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
     for (const auto& search : searches) {
         evaluations += search->evaluations();
     }
-    return SelectiveSolution{best().steps(), best().makespan(), evaluations};
+    return finished(graph, device, budget, best().steps(), evaluations);
 }
 
 SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
@@ -395,7 +403,7 @@ SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budge
         makespan = annealing.makespan();
         moves -= most;
     }
-    return {best, makespan, annealing.evaluations()};
+    return finished(graph, device, budget, best, annealing.evaluations());
 }
 
 } // namespace memsched

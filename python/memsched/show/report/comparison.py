@@ -12,7 +12,7 @@ import numpy as np
 from memsched._core import Chain
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory
-from memsched.problems.problem import make_device, peak_memory
+from memsched.problems.problem import graph_of, make_device, peak_memory
 from memsched.result import Result
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import lower_bounds
@@ -22,7 +22,9 @@ from memsched.show.report.tables import Column, Table
 from memsched.study.compare import compare
 from memsched.study.frontier import Frontier, frontier, spaced
 
-CURVES = ("pofo", "rotor", "offload")
+CHAIN_CURVES = ("pofo", "rotor", "offload")
+GRAPH_CURVES = ("selective", "pooch")
+MOST_OPS = 5_000  # of a graph with curves: of a larger one a first plan takes longer than a point should
 POINTS = 12
 SECONDS = 0.2  # for each point of a curve, if no limit is given
 GRAPH_SECONDS = 1.0  # for each planner of a graph, if no limit is given; some simulate every pair of feature maps
@@ -49,7 +51,7 @@ class Study:
     """The results of other planners on one problem."""
 
     outcomes: Outcomes  # from `compare`: planner -> Result, or the error it raised
-    curves: tuple[Frontier, ...]  # for a chain; else empty
+    curves: tuple[Frontier, ...]  # empty for very large graphs
 
     def frontier_json(self, result: Result) -> dict[str, Any] | None:
         """The curves as exact figures, with the result's own point."""
@@ -107,9 +109,10 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
         problem, device=device, chunk=chunk, time_limit=limit, progress=lambda name: say(f"planning: {name}")
     )
     curves = []
-    if isinstance(problem, Chain):
-        own = [result.planner] if "chain" in getattr(PLANNERS.get(result.planner), "problems", ()) else []
-        names = list(dict.fromkeys((*CURVES, *own)))
+    if isinstance(problem, Chain) or len(graph_of(problem).ops) <= MOST_OPS:
+        kind, usual = ("chain", CHAIN_CURVES) if isinstance(problem, Chain) else ("graph", GRAPH_CURVES)
+        own = [result.planner] if kind in getattr(PLANNERS.get(result.planner), "problems", ()) else []
+        names = list(dict.fromkeys((*usual, *own)))
         least = min(min_memory(problem, name) for name in names)
         memories = spaced(least, peak_memory(problem), POINTS, budget_of(result))
         limit = SECONDS if time_limit is None else time_limit
