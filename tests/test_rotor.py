@@ -150,11 +150,9 @@ def test_nothing_travels_whatever_the_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "until", "quick"), [(130, inf, True), (20, inf, False), (130, None, False), (20, None, False)]
+    ("stages", "until", "quick"), [(130, 1e9, True), (20, 1e9, False), (130, inf, False), (20, inf, False)]
 )
-def test_only_long_chains_of_limited_time_are_planned_quickly_first(
-    stages: int, until: float | None, quick: bool
-) -> None:
+def test_only_long_chains_of_limited_time_are_planned_quickly_first(stages: int, until: float, quick: bool) -> None:
     chain = ms.profiles.random(stages, seed=3)
     task = begin_chain(ms.rotor, chain, ms.peak_memory(chain), 1.0, None)
     tables = Tables(threads=1, progress=None, until=until)

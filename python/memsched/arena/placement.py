@@ -108,8 +108,7 @@ class Placement:
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
         if self.lower_bound > height:
             raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {height}")
-        if self.method not in _MAKERS:
-            raise InvalidInputError(f"method is {shown(self.method)}; it must be one of {', '.join(_MAKERS)}")
+        checks.choice("method", self.method, _MAKERS)
         put(self, "runtime", checks.non_negative("runtime", self.runtime, "seconds"))
 
     @property
@@ -195,8 +194,7 @@ def write_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     >>> [buffer.offset for buffer in ms.read_buffers(path)]
     [0, 3]
     """
-    if not isinstance(placement, Placement):
-        raise InvalidInputError(f"placement is {shown(placement)}; it must be a Placement")
+    checks.kind("placement", placement, Placement)
     write_buffers(path, placement.buffers, placement.offsets)
 
 

@@ -15,6 +15,7 @@ from memsched.cli.inputs import (
     machine_options,
     open_plan,
     open_result,
+    open_saved,
     read_text,
 )
 from memsched.cli.show import answer, describe_link, exact_bytes, facts, report
@@ -67,13 +68,10 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     """
     document = read_document(read_text(file), *RESULTS, PLAN)
     saved = None
-    if document["format"] in RESULTS and problem is None:
-        saved = Result.from_json(document)
-        device, origin = machine.build(saved.problem, saved.device, "the result's")
+    if document["format"] in RESULTS:
+        saved, device, origin = open_saved(document, problem, machine)
         schedule = saved.schedule
         known = check_plan(saved.problem, schedule, device) if machine.given else check_plan(saved)
-    elif document["format"] in RESULTS:
-        raise click.UsageError("a result has its own problem; leave --problem out")
     else:
         loaded, schedule, device, origin = open_plan(document, problem, machine)
         known = check_plan(loaded, schedule, device)

@@ -8,8 +8,8 @@ import click
 from rich.table import Table
 
 from memsched._core import Device
-from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
-from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
+from memsched.cli.inputs import Machine, file_option, json_option, load_problem, machine_options
+from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import (
     complain,
     describe_link,
@@ -23,12 +23,13 @@ from memsched.cli.show import (
     working,
 )
 from memsched.errors import InfeasibleError, MemschedError
-from memsched.planners.registry import PLANNERS, min_memory, not_asked, planner_named, planners_of
+from memsched.planners.registry import min_memory, not_asked, planners_of
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.budget import memory_percent
 from memsched.problems.problem import Problem, name_of, peak_memory
 from memsched.result import Result
 from memsched.study.compare import compare as run_planners
+from memsched.study.compare import nearest
 from memsched.support.documents import fields, plain, write_document
 from memsched.support.units import format_bytes, format_seconds
 
@@ -126,29 +127,21 @@ def _comparison(
     }
 
 
-def _least(outcomes: Outcomes) -> MemschedError:
-    """The error to report if no planner has a plan."""
-    infeasible = [found for found in outcomes.values() if isinstance(found, InfeasibleError)]
-    if infeasible:
-        return min(infeasible, key=lambda error: error.min_memory)
-    return next(found for found in outcomes.values() if isinstance(found, MemschedError))
-
-
 @click.command()
 @click.argument("problem")
-@click.option("-p", "--planner", "planners", multiple=True, metavar="NAME", help=f"Repeatable: {', '.join(PLANNERS)}.")
+@planners_option()
 @CHUNK
 @TIME_LIMIT
-@click.option("-o", "--output", metavar="FILE", help="Save the figures as JSON.")
+@file_option("-o", "--output", help="Save the figures as JSON.")
 @json_option
 @machine_options
 @click.pass_context
 def compare(
     context: click.Context,
     problem: str,
-    planners: tuple[str, ...],
-    chunk: str | None,
-    time_limit: str | None,
+    planners: list[str],
+    chunk: int | str | None,
+    time_limit: float | None,
     output: str | None,
     as_json: bool,
     machine: Machine,
@@ -164,12 +157,8 @@ def compare(
     plan, the memory it needs is shown, and for one that was not asked, why. The exit status is 0 when at least one
     planner has a plan, and 3 when none has.
     """
-    check_writable(output)
-    for name in planners:
-        planner_named(name)
-    pieces, limit = chunk_and_limit(chunk, time_limit)
     loaded = load_problem(problem)
-    names = list(dict.fromkeys(planners)) or planners_of(loaded)
+    names = planners or planners_of(loaded)
     others = {} if planners else not_asked(loaded)
     device, origin = machine.build(loaded)
     with working("planning") as say:
@@ -177,8 +166,8 @@ def compare(
             loaded,
             device=device,
             planners=names,
-            chunk=pieces,
-            time_limit=limit,
+            chunk=chunk,
+            time_limit=time_limit,
             progress=lambda name: say(f"planning: {name}"),
         )
         known = bounds(loaded, device=device, time_limit=0.0)
@@ -190,5 +179,5 @@ def compare(
     else:
         print_rich(_header(loaded, device, origin, known), "", _table(outcomes), "", *_notes(outcomes, others))
     if not any(isinstance(found, Result) for found in outcomes.values()):
-        complain(f"no planner has a plan: {_least(outcomes)}")
+        complain(f"no planner has a plan: {nearest(outcomes)}")
         context.exit(3)

@@ -14,13 +14,14 @@ from memsched.cli.inputs import (
     Machine,
     check_picture,
     check_writable,
+    file_option,
     json_option,
     machine_options,
     open_result,
     read_target,
 )
 from memsched.cli.plan import Planning, planner_options
-from memsched.cli.show import print_json, print_rich
+from memsched.cli.show import answer
 from memsched.problems.problem import problem_from
 from memsched.result import Result
 from memsched.show.plots.addresses import plot_addresses as draw_addresses
@@ -34,33 +35,30 @@ from memsched.support.units import format_seconds
 
 def _result(target: str, problem: str | None, machine: Machine, options: Planning) -> Result:
     """A result from a file, from a bare plan, or newly planned for a problem."""
-    named = named_problem(target)
-    if named is not None:
-        if problem is not None:
-            raise click.UsageError(f"'{target}' is itself a problem; leave --problem out")
-        return options.run(named, machine)[0]
-    document = read_target(target, *RESULTS, PLAN, *PROBLEMS)
-    if document["format"] in (*RESULTS, PLAN):
-        if options.given:
-            raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
-        return open_result(document, problem, machine)[0]
+    found = named_problem(target)
+    if found is None:
+        document = read_target(target, *RESULTS, PLAN, *PROBLEMS)
+        if document["format"] in (*RESULTS, PLAN):
+            if options.given:
+                raise click.UsageError(f"'{target}' holds a plan; leave --planner, --chunk and --time-limit out")
+            return open_result(document, problem, machine)[0]
+        found = problem_from(document)
     if problem is not None:
         raise click.UsageError(f"'{target}' is itself a problem; leave --problem out")
-    return options.run(problem_from(document), machine)[0]
+    return options.run(found, machine)[0]
 
 
-def _drawing_command(command: Callable[..., Any]) -> click.Command:
-    output = click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
+def _drawing_command(command: Callable[..., Any], check: Callable[[str], str] = check_writable) -> click.Command:
+    output = file_option("-o", "--output", check=check, required=True, help="The file to write.")
     decorated = output(PROBLEM(json_option(machine_options(planner_options(command)))))
     return click.command()(click.argument("target", metavar="FILE|PROBLEM")(decorated))
 
 
 def _say(result: Result, output: str, as_json: bool) -> None:
-    if as_json:
-        figures = fields(result, "planner", "makespan", "lower_bound", "peak_memory")
-        print_json({"output": output, "problem": result.problem.name, **figures})
-    else:
-        print_rich(f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}")
+    document = {"output": output, "problem": result.problem.name}
+    document |= fields(result, "planner", "makespan", "lower_bound", "peak_memory")
+    said = f"{result.planner}, makespan {format_seconds(result.makespan)}: saved in {output}"
+    answer(as_json, lambda: document, said)
 
 
 @click.option("--classes", is_flag=True, help="Instead, draw the class of each feature map along the network.")
@@ -93,8 +91,6 @@ def _plot(
     chosen = [name for name, given in (("classes", classes), ("kinds", kinds), ("addresses", addresses)) if given]
     if len(chosen) > 1:
         raise click.UsageError(f"--{' and --'.join(chosen)} are {len(chosen)} pictures; give one of them")
-    check_picture(output)
-    options.check()
     result = _result(target, problem, machine, options)
     if classes or kinds:
         draw_classes(result, output, by="kind" if kinds else "map")
@@ -103,7 +99,7 @@ def _plot(
     _say(result, output, as_json)
 
 
-plot = _drawing_command(_plot)
+plot = _drawing_command(_plot, check_picture)
 plot.name = "plot"
 
 
@@ -117,8 +113,6 @@ def trace(target: str, output: str, problem: str | None, as_json: bool, machine:
     \b
     memsched trace result.json -o trace.json
     """
-    check_writable(output)
-    options.check()
     result = _result(target, problem, machine, options)
     write_document(output, make_trace(result))
     _say(result, output, as_json)

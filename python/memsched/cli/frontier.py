@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,14 @@ import numpy as np
 from rich.table import Table
 
 from memsched._core import Chain, Device
-from memsched.cli.inputs import Machine, check_picture, json_option, link_options, load_problem
-from memsched.cli.plan import CHUNK, TIME_LIMIT, chunk_and_limit
+from memsched.cli.inputs import Machine, check_picture, file_option, json_option, link_options, load_problem
+from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, shown, working
-from memsched.planners.registry import PLANNERS, least_on, min_memory, planner_named
+from memsched.planners.registry import PLANNERS, least_on, min_memory
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
 from memsched.result import Result
 from memsched.show.plots.frontier import plot_frontier
-from memsched.study.frontier import Frontier
+from memsched.study.frontier import Frontier, spaced
 from memsched.study.frontier import frontier as plan_frontier
 from memsched.support.units import format_bytes, format_percent, format_seconds
 
@@ -31,8 +30,7 @@ TINY = 1e-9  # tolerance for sums in another order
 def _memories(problem: Problem, device: Device, chunk: ChunkLike, planners: list[str], points: int) -> list[int]:
     """Evenly spaced from the least memory of these planners to the peak, plus the least of each."""
     least = [least_on(problem, name, device, chunk) for name in planners]
-    even = np.linspace(min(least), peak_memory(problem), points)
-    return sorted({max(1, int(memory)) for memory in (*even, *least)})
+    return spaced(min(least), peak_memory(problem), points, *least)
 
 
 def _header(problem: Problem, device: Device, origin: str, ideal: float) -> Table:
@@ -69,10 +67,7 @@ def _table(curves: dict[str, Frontier]) -> Table:
 
 def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | None]:
     """A column for JSON: null where there is no plan."""
-    return [
-        None if result is None or (isinstance(value, float) and math.isnan(value)) else value
-        for value, result in zip(values.tolist(), one.results, strict=True)
-    ]
+    return [None if result is None else value for value, result in zip(values.tolist(), one.results, strict=True)]
 
 
 def _document(problem: Problem, device: Device, origin: str, curves: dict[str, Frontier]) -> dict[str, Any]:
@@ -99,29 +94,21 @@ def _document(problem: Problem, device: Device, origin: str, curves: dict[str, F
 
 @click.command()
 @click.argument("problem")
-@click.option(
-    "-p",
-    "--planner",
-    "planners",
-    multiple=True,
-    metavar="NAME",
-    help=f"Repeatable: {', '.join(PLANNERS)}. By default {', '.join(CHAIN_PLANNERS)} "
-    f"for chains, {', '.join(GRAPH_PLANNERS)} for graphs.",
-)
+@planners_option(f" By default {', '.join(CHAIN_PLANNERS)} for chains, {', '.join(GRAPH_PLANNERS)} for graphs.")
 @click.option(
     "--points", type=click.IntRange(2, 1000), default=POINTS, metavar="N", help=f"Memories; by default {POINTS}."
 )
 @CHUNK
 @TIME_LIMIT
-@click.option("-o", "--output", metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
+@file_option("-o", "--output", check=check_picture, help="Draw the curves: .png, .svg or .pdf.")
 @json_option
 @link_options
 def frontier(
     problem: str,
-    planners: tuple[str, ...],
+    planners: list[str],
     points: int,
-    chunk: str | None,
-    time_limit: str | None,
+    chunk: int | str | None,
+    time_limit: float | None,
     output: str | None,
     as_json: bool,
     machine: Machine,
@@ -135,14 +122,10 @@ def frontier(
     The memories are spaced evenly from the least that any of the planners needs to the peak of the plain run, plus the
     least memory of each planner. --time-limit is per plan. The ideal is the time of computation alone.
     """
-    check_picture(output)
-    for name in planners:
-        planner_named(name)
-    pieces, limit = chunk_and_limit(chunk, time_limit)
     loaded = load_problem(problem)
-    names = list(dict.fromkeys(planners or (CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)))
+    names = planners or list(CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)
     device, origin = machine.build(loaded, memory=peak_memory(loaded))
-    memories = _memories(loaded, device, pieces, names, points)
+    memories = _memories(loaded, device, chunk, names, points)
     curves: dict[str, Frontier] = {}
     with working("planning") as say:
         for name in names:
@@ -156,8 +139,8 @@ def frontier(
                 device=device,
                 planner=name,
                 memory=memories,
-                chunk=pieces,
-                time_limit=limit,
+                chunk=chunk,
+                time_limit=time_limit,
                 progress=progress,
             )
     if output is not None:

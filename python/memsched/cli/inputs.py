@@ -148,10 +148,7 @@ def load_problem(source: str) -> Problem:
 def open_result(document: Document, problem: str | None, machine: Machine) -> tuple[Result, str]:
     """A saved result or plan, simulated on its own device or the given one, and the origin of the link."""
     if document["format"] in RESULTS:
-        if problem is not None:
-            raise click.UsageError("a result has its own problem; leave --problem out")
-        saved = Result.from_json(document)
-        device, origin = machine.build(saved.problem, saved.device, "the result's")
+        saved, device, origin = open_saved(document, problem, machine)
         if not machine.given:
             return saved, origin
         timeline = simulate(saved.problem, saved.schedule, device)
@@ -169,6 +166,14 @@ def open_result(document: Document, problem: str | None, machine: Machine) -> tu
         runtime=0.0,
     )
     return _bounded(made), origin
+
+
+def open_saved(document: Document, problem: str | None, machine: Machine) -> tuple[Result, Device, str]:
+    """A saved result as it is, its own device or the given one, and the origin of the link."""
+    if problem is not None:
+        raise click.UsageError("a result has its own problem; leave --problem out")
+    saved = Result.from_json(document)
+    return saved, *machine.build(saved.problem, saved.device, "the result's")
 
 
 def open_plan(document: Document, problem: str | None, machine: Machine) -> tuple[Problem, Schedule, Device, str]:
@@ -190,10 +195,8 @@ def _bounded(result: Result) -> Result:
     return replace(result, lower_bound=certified(bound, result.makespan), bound_on=on)
 
 
-def check_writable(path: str | None) -> None:
+def check_writable(path: str) -> str:
     """Refuse a file that cannot be written, before the work rather than after it; the write itself checks again."""
-    if path is None:
-        return
     target = Path(path)
     if target.is_dir():
         raise InvalidInputError(f"'{path}' cannot be written: it is a directory")
@@ -203,10 +206,26 @@ def check_writable(path: str | None) -> None:
         raise InvalidInputError(f"'{path}' cannot be written: '{target.parent}' is not a directory")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise InvalidInputError(f"'{path}' cannot be written: no permission in '{target.parent}'")
+    return path
 
 
-def check_picture(path: str | None) -> None:
+def check_picture(path: str) -> str:
     """The same for a picture, whose suffix must be known."""
-    if path is not None:
-        check_suffix(path)
-        check_writable(path)
+    check_suffix(path)
+    return check_writable(path)
+
+
+def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A callback for an option: its value as this function reads it, or None if it is not given."""
+    return lambda context, option, value: None if value is None else parse(value)
+
+
+def file_option(*names: str, check: Callable[[str], str] = check_writable, **more: Any) -> Callable[..., Any]:
+    """An option for a file to write, which is checked before any work."""
+    return click.option(*names, metavar="FILE", callback=parsed(check), **more)
+
+
+def time_limit_option(help: str, **more: Any) -> Callable[..., Any]:
+    """The option --time-limit, which commands take in seconds."""
+    seconds = parsed(lambda text: parse_seconds(text, "the time limit"))
+    return click.option("--time-limit", metavar="SECONDS", callback=seconds, help=help, **more)

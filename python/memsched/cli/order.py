@@ -9,11 +9,11 @@ import click
 from memsched import _core
 from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
-from memsched.cli.inputs import check_writable, json_option, load_problem
+from memsched.cli.inputs import file_option, json_option, load_problem, time_limit_option
 from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document
-from memsched.support.units import format_percent, format_seconds, parse_seconds
+from memsched.support.units import format_percent, format_seconds
 
 LIMIT = "10"  # seconds
 
@@ -64,11 +64,13 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
     show_default=True,
     help="ilp: the paper's integer program. listed: the problem's own order.",
 )
-@click.option("--time-limit", metavar="SECONDS", default=LIMIT, show_default=True, help="For the search.")
+@time_limit_option("For the search.", default=LIMIT, show_default=True)
 @click.option("--keep", multiple=True, metavar="TENSOR", help="A tensor that stays until the end; repeatable.")
-@click.option("-o", "--output", metavar="FILE", help="Save the order as a bare plan (memsched-plan/1).")
+@file_option("-o", "--output", help="Save the order as a bare plan (memsched-plan/1).")
 @json_option
-def order(problem: str, method: str, time_limit: str, keep: tuple[str, ...], output: str | None, as_json: bool) -> None:
+def order(
+    problem: str, method: str, time_limit: float, keep: tuple[str, ...], output: str | None, as_json: bool
+) -> None:
     """Find the order of PROBLEM's ops with the least peak memory.
 
     For a chain its graph is ordered, for a family its graph at full batch. Each op runs once; nothing is offloaded.
@@ -80,15 +82,13 @@ def order(problem: str, method: str, time_limit: str, keep: tuple[str, ...], out
 
     The budget of the saved plan is the peak. `memsched plan PROBLEM --planner olla` gives the order addresses too.
     """
-    check_writable(output)
-    limit = parse_seconds(time_limit, "the time limit")
     loaded = load_problem(problem)
     kept(graph_of(loaded), keep)
     with working("ordering") as say:
         found = find_order(
             loaded,
             method=method,
-            time_limit=limit,
+            time_limit=time_limit,
             keep=keep,
             progress=lambda share: say(f"ordering, {share:.0%}"),
         )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from memsched.arena.buffers import Buffer, read_buffers
-from memsched.arena.placement import Placement, place_buffers, write_placement
-from memsched.cli.inputs import RESULTS, check_picture, check_writable, json_option, read_text
+from memsched.arena.placement import Placement, write_placement
+from memsched.cli.inputs import (
+    RESULTS,
+    check_picture,
+    check_writable,
+    file_option,
+    json_option,
+    parsed,
+    read_text,
+    time_limit_option,
+)
 from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
@@ -20,7 +28,7 @@ from memsched.show.plots.addresses import plot_addresses
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
 from memsched.support.documents import read_document, write_document
-from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bytes, parse_seconds
+from memsched.support.units import format_bytes, format_percent, format_seconds, parse_bytes
 
 PLACEMENT = "memsched-placement/1"
 METHODS = ("search", "greedy", "ilp")
@@ -28,16 +36,6 @@ ENDINGS = (".csv", ".json")
 LIMIT = "10"  # seconds
 
 Buffers = tuple[Buffer, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """The parsed options; None if not given."""
-
-    capacity: int | None
-    time_limit: float
-    method: str | None
-    alignment: int | None
 
 
 def _holds_json(file: str) -> bool:
@@ -62,35 +60,12 @@ def _read(file: str) -> Result | Buffers:
     return Result.from_json(document) if document["format"] in RESULTS else Placement.from_json(document).buffers
 
 
-def _check_output(output: str | None) -> str:
-    """The suffix, "" without an output."""
-    if output is None:
-        return ""
+def _check_output(output: str) -> str:
     check_writable(output)
     ending = Path(output).suffix.lower()
     if ending not in ENDINGS:
         raise InvalidInputError(f"'{output}' ends in {ending!r}; a placement ends in {', '.join(ENDINGS)}")
-    return ending
-
-
-def _place(given: Result | Buffers, wish: _Options, progress: Callable[[float], object]) -> Placement:
-    method = wish.method or "search"
-    options: dict[str, Any] = {"time_limit": wish.time_limit, "method": method, "progress": progress}
-    if isinstance(given, Result):
-        return find_addresses(given, wish.capacity, alignment=wish.alignment or 1, **options)
-    if wish.alignment is not None:
-        raise click.UsageError("the buffers of a list have their own alignments; leave --alignment out")
-    return place_buffers(given, wish.capacity, **options)
-
-
-def _placed_result(given: Result, wish: _Options) -> Result:
-    """The plan with addresses within its budget."""
-    if wish.capacity is not None or wish.method is not None:
-        raise click.UsageError(
-            "-o saves a result with addresses within its budget; leave --capacity and --method out, "
-            "or save only the placement, as .csv"
-        )
-    return with_addresses(given, time_limit=wish.time_limit, alignment=wish.alignment or 1)
+    return output
 
 
 def _report(found: Placement, before: Result | None, after: Result | None, capacity: int | None) -> Any:
@@ -120,17 +95,24 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
 
 @click.command()
 @click.argument("file")
-@click.option("--capacity", metavar="SIZE", help="Capacity of the arena; by default as low as possible.")
-@click.option("--time-limit", metavar="SECONDS", default=LIMIT, show_default=True, help="For the search.")
+@click.option(
+    "--capacity",
+    metavar="SIZE",
+    callback=parsed(lambda text: parse_bytes(text, "the capacity")),
+    help="Capacity of the arena; by default as low as possible.",
+)
+@time_limit_option("For the search.", default=LIMIT, show_default=True)
 @click.option("--method", type=click.Choice(METHODS), help="By default search. ilp: the paper's integer program.")
 @click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Alignment of a result's buffers.")
-@click.option("-o", "--output", metavar="FILE", help="Save the placement (.csv, .json) or the result with addresses.")
-@click.option("--plot", "picture", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+@file_option(
+    "-o", "--output", check=_check_output, help="Save the placement (.csv, .json) or the result with addresses."
+)
+@file_option("--plot", "picture", check=check_picture, help="Draw it: .png, .svg or .pdf.")
 @json_option
 def place(
     file: str,
-    capacity: str | None,
-    time_limit: str,
+    capacity: int | None,
+    time_limit: float,
     method: str | None,
     alignment: int | None,
     output: str | None,
@@ -152,31 +134,34 @@ def place(
     and, if possible, make no step wait. The exit status is 3 when the capacity or the budget is too small. With --json
     the placement is printed.
     """
-    ending = _check_output(output)
-    check_picture(picture)
-    wish = _Options(
-        capacity=None if capacity is None else parse_bytes(capacity, "the capacity"),
-        time_limit=parse_seconds(time_limit, "the time limit"),
-        method=method,
-        alignment=alignment,
-    )
     given = _read(file)
     before = given if isinstance(given, Result) else None
+    after = found = None
     with working("placing") as say:
-        after = _placed_result(before, wish) if before is not None and ending == ".json" else None
-        found = after.placement if after is not None else None
+        if before is not None and output is not None and output.lower().endswith(".json"):
+            if capacity is not None or method is not None:
+                raise click.UsageError(
+                    "-o saves a result with addresses within its budget; leave --capacity and --method out, "
+                    "or save only the placement, as .csv"
+                )
+            after = with_addresses(before, time_limit=time_limit, alignment=alignment or 1)
+            found = after.placement
+        elif before is None and alignment is not None:
+            raise click.UsageError("the buffers of a list have their own alignments; leave --alignment out")
         if found is None:
-            found = _place(given, wish, lambda share: say(f"placing, {share:.0%}"))
-    if output is not None:
-        _save(output, found, after)
+            found = find_addresses(
+                given,
+                capacity,
+                time_limit=time_limit,
+                method=method or "search",
+                alignment=alignment or 1,
+                progress=lambda share: say(f"placing, {share:.0%}"),
+            )
+    if output is not None and output.lower().endswith(".csv"):
+        write_placement(output, found)
+    elif output is not None:
+        write_document(output, (found if after is None else after).to_json())
     if picture is not None:
         shown = after if before is None or after is not None else replace(before, placement=found)
         plot_addresses(found if shown is None else shown, picture)
-    answer(as_json, found.to_json, _report(found, before, after, wish.capacity), saved=[output, picture])
-
-
-def _save(output: str, found: Placement, after: Result | None) -> None:
-    if output.lower().endswith(".csv"):
-        write_placement(output, found)
-    else:
-        write_document(output, (found if after is None else after).to_json())
+    answer(as_json, found.to_json, _report(found, before, after, capacity), saved=[output, picture])

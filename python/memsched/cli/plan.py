@@ -8,61 +8,63 @@ from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from memsched.cli.inputs import Machine, check_writable, json_option, load_problem, machine_options
+from memsched.cli.inputs import (
+    Machine,
+    file_option,
+    json_option,
+    load_problem,
+    machine_options,
+    parsed,
+    time_limit_option,
+)
 from memsched.cli.show import answer, report, working
-from memsched.planners.registry import PLANNERS, check_planner
+from memsched.planners.registry import PLANNERS, check_planner, planner_named
 from memsched.problems.problem import Problem
 from memsched.result import Result
 from memsched.study.compare import plan as best_plan
 from memsched.support.documents import write_document
-from memsched.support.units import parse_chunk, parse_seconds
+from memsched.support.units import parse_chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """The options of a planner, as typed."""
+    """The options of a planner."""
 
     planner: str | None
-    chunk: str | None
-    time_limit: str | None
-
-    @property
-    def given(self) -> bool:
-        """Whether any was given."""
-        return any(value is not None for value in (self.planner, self.chunk, self.time_limit))
-
-    def check(self) -> None:
-        """Refuse a bad option before any work."""
-        check_planner(self.planner or "auto")
-        chunk_and_limit(self.chunk, self.time_limit)
+    chunk: int | str | None
+    time_limit: float | None
+    given: bool  # whether any was given
 
     def run(self, problem: Problem, machine: Machine) -> tuple[Result, str]:
         """Plan; returns the result and where the link's bandwidth comes from."""
         device, origin = machine.build(problem)
-        chunk, limit = chunk_and_limit(self.chunk, self.time_limit)
         name = self.planner or "auto"
         with working(f"planning: {name}"):
-            result = best_plan(problem, device=device, planner=name, chunk=chunk, time_limit=limit)
+            result = best_plan(problem, device=device, planner=name, chunk=self.chunk, time_limit=self.time_limit)
         return result, origin
 
 
-def chunk_and_limit(chunk: str | None, time_limit: str | None) -> tuple[int | str | None, float | None]:
-    """The options --chunk and --time-limit as values."""
-    return (
-        None if chunk is None else parse_chunk(chunk),
-        None if time_limit is None else parse_seconds(time_limit, "the time limit"),
-    )
-
-
 CHUNK = click.option(
-    "--chunk", metavar="SIZE|storage", help="Cut tensors into pieces, such as 16MiB, or into their storages."
+    "--chunk",
+    metavar="SIZE|storage",
+    callback=parsed(parse_chunk),
+    help="Cut tensors into pieces, such as 16MiB, or into their storages.",
 )
-TIME_LIMIT = click.option(
-    "--time-limit",
-    metavar="SECONDS",
-    help="For planners that search. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog.",
+TIME_LIMIT = time_limit_option(
+    "For planners that search. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog."
 )
+
+
+def planners_option(default: str = "") -> Callable[..., Any]:
+    """The option --planner, repeatable, which commands take as a list of names without repeats."""
+
+    def read(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> list[str]:
+        return list(dict.fromkeys(planner_named(name).name for name in names))
+
+    words = f"Repeatable: {', '.join(PLANNERS)}.{default}"
+    return click.option("-p", "--planner", "planners", multiple=True, metavar="NAME", callback=read, help=words)
 
 
 def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,18 +72,21 @@ def planner_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def gathered(**arguments: Any) -> Any:
-        taken = {name: arguments.pop(name) for name in Planning.__dataclass_fields__}
-        return command(options=Planning(**taken), **arguments)
+        taken = {name: arguments.pop(name) for name in ("planner", "chunk", "time_limit")}
+        source = click.get_current_context().get_parameter_source
+        given = any(source(name) is not ParameterSource.DEFAULT for name in taken)
+        return command(options=Planning(**taken, given=given), **arguments)
 
-    names = ", ".join(("auto", *PLANNERS))
-    option = click.option("-p", "--planner", metavar="NAME", help=f"{names}. By default auto: the best of all.")
-    return option(CHUNK(TIME_LIMIT(gathered)))
+    words = f"{', '.join(('auto', *PLANNERS))}. By default auto: the best of all."
+    option = click.option("-p", "--planner", metavar="NAME", callback=parsed(check_planner), help=words)
+    decorated: Callable[..., Any] = option(CHUNK(TIME_LIMIT(gathered)))
+    return decorated
 
 
 @click.command()
 @click.argument("problem")
-@click.option("-o", "--output", metavar="FILE", help="Save the result: plan, problem, device, timeline.")
-@click.option("--plan-only", metavar="FILE", help="Save the bare plan (memsched-plan/1).")
+@file_option("-o", "--output", help="Save the result: plan, problem, device, timeline.")
+@file_option("--plan-only", help="Save the bare plan (memsched-plan/1).")
 @json_option
 @machine_options
 @planner_options
@@ -102,9 +107,6 @@ def plan(
 
     With --json the result is printed in the form that -o saves.
     """
-    check_writable(output)
-    check_writable(plan_only)
-    options.check()
     result, origin = options.run(load_problem(problem), machine)
     if output is not None:
         write_document(output, result.to_json())

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from memsched._core import Chain
-from memsched.cli.inputs import check_writable, json_option
+from memsched.cli.inputs import file_option, json_option
 from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.errors import MemschedError
 from memsched.planners.registry import min_memory
@@ -31,7 +31,7 @@ from memsched.support.units import format_bandwidth, format_bytes, format_second
 )
 @click.option("--autocast", metavar="TYPE", help="Train under autocast to bf16 or fp16.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights and inputs.")
-@click.option("-o", "--output", metavar="FILE", help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
+@file_option("-o", "--output", help="Save the chain (memsched-chain/1), to be used as PROBLEM.")
 @json_option
 def profile(
     model: str, input: str | None, device: str, autocast: str | None, seed: int, output: str | None, as_json: bool
@@ -49,7 +49,6 @@ def profile(
 
     With --json the chain is printed in the form that -o saves. Needs memsched[torch].
     """
-    check_writable(output)
     try:
         from memsched.torch.profile import profile_spec
     except ImportError as error:

@@ -18,28 +18,24 @@ from memsched.support.units import format_bytes, format_seconds
 
 def _chain_figures(name: str) -> dict[str, Any]:
     chain = shipped.load(name)
-    return {
-        "name": name,
-        "stages": chain.n,
-        **_memory(chain),
-        "compute_time": float(chain.forward_time.sum() + chain.backward_time.sum()),
-        "link_bandwidth": (chain.provenance or {}).get("link_bandwidth"),
-    }
+    seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
+    return {"name": name, "stages": chain.n} | _figures(chain, seconds, chain.provenance or {})
 
 
 def _graph_figures(name: str) -> dict[str, Any]:
     graph = shipped.load_graph(name)
+    seconds = sum(op["choices"][0]["time"] for op in graph.ops)
+    return {"name": name, "ops": len(graph.ops)} | _figures(graph, seconds, shipped.provenance(name))
+
+
+def _figures(problem: Chain | Graph, seconds: float, provenance: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": name,
-        "ops": len(graph.ops),
-        **_memory(graph),
-        "compute_time": sum(op["choices"][0]["time"] for op in graph.ops),
-        "link_bandwidth": shipped.provenance(name).get("link_bandwidth"),
+        "min_memory": min_memory(problem),
+        "peak_memory": peak_memory(problem),
+        "resident": problem.resident,
+        "compute_time": seconds,
+        "link_bandwidth": provenance.get("link_bandwidth"),
     }
-
-
-def _memory(problem: Chain | Graph) -> dict[str, int]:
-    return {"min_memory": min_memory(problem), "peak_memory": peak_memory(problem), "resident": problem.resident}
 
 
 def _show(rows: list[dict[str, Any]], title: str, size: str) -> None:

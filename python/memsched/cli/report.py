@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from memsched.cli.inputs import RESULTS, Machine, check_writable, json_option, open_result, read_target
-from memsched.cli.plan import chunk_and_limit
-from memsched.cli.show import print_json, print_rich, working
+from memsched.cli.inputs import RESULTS, Machine, file_option, json_option, open_result, read_target, time_limit_option
+from memsched.cli.show import answer, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
@@ -44,7 +43,7 @@ def _read_result(path: str) -> Result:
 
 @click.command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
+@file_option("-o", "--output", required=True, help="The file to write.")
 @click.option(
     "--compare/--no-compare",
     default=None,
@@ -57,14 +56,14 @@ def _read_result(path: str) -> Result:
     metavar="KEY",
     help="For a store: plan this point again and report on its plan. Repeatable.",
 )
-@click.option("--time-limit", metavar="SECONDS", help="For each planner that searches, if planners are run.")
+@time_limit_option("For each planner that searches, if planners are run.")
 @json_option
 def report(
     sources: tuple[str, ...],
     output: str,
     compare: bool | None,
     points: tuple[str, ...],
-    time_limit: str | None,
+    time_limit: float | None,
     as_json: bool,
 ) -> None:
     """Write an HTML page about results or a sweep, to view and to share.
@@ -80,15 +79,13 @@ def report(
     The page is one file that loads nothing from the network: the streams and the memory, what happens to each tensor,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
-    check_writable(output)
     if any(same_file(output, path) for path in sources if path != "-"):
         raise click.UsageError(f"'{output}' is an input; save the page under another name")
-    limit = chunk_and_limit(None, time_limit)[1]
     stores = [path for path in sources if _is_store(path)]
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")
-        if not points and (compare is not None or limit is not None):
+        if not points and (compare is not None or time_limit is not None):
             raise click.UsageError("a sweep is not planned again; leave --compare and --time-limit out")
         if not points:
             return _sweep(stores[0], output, as_json)
@@ -96,21 +93,10 @@ def report(
         raise click.UsageError("--point needs the store of a sweep; leave it out")
     with working("planning") as say:
         results = [_point(stores[0], key) for key in points] or [_read_result(path) for path in sources]
-        write_report(results, output, compare=compare, time_limit=limit, progress=say)
-    if as_json:
-        print_json(
-            {
-                "output": output,
-                "results": [
-                    {"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results
-                ],
-            }
-        )
-        return
-    for one in results:
-        name = name_of(one.problem)
-        print_rich(f"{one.planner} on {name}, makespan {format_seconds(one.makespan)}")
-    print_rich(f"saved in {output}")
+        write_report(results, output, compare=compare, time_limit=time_limit, progress=say)
+    found = [{"problem": one.problem.name, "planner": one.planner, "makespan": one.makespan} for one in results]
+    lines = [f"{one.planner} on {name_of(one.problem)}, makespan {format_seconds(one.makespan)}" for one in results]
+    answer(as_json, lambda: {"output": output, "results": found}, *lines, saved=[output])
 
 
 def _point(path: str, key: str) -> Result:
@@ -132,7 +118,5 @@ def _sweep(path: str, output: str, as_json: bool) -> None:
     rows = read_store(path).rows
     write_sweep_report(rows, output, title=Path(path).stem)
     planned = sum(row["status"] == "planned" for row in rows)
-    if as_json:
-        print_json({"output": output, "points": len(rows), "planned": planned})
-    else:
-        print_rich(f"{len(rows)} points, {planned} of them planned: saved in {output}")
+    document = {"output": output, "points": len(rows), "planned": planned}
+    answer(as_json, lambda: document, f"{len(rows)} points, {planned} of them planned: saved in {output}")

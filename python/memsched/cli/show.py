@@ -77,14 +77,13 @@ def answer(as_json: bool, document: Callable[[], Any], *things: Table | str, sav
         print_rich(*things, *(f"saved in {path}" for path in saved if path is not None))
 
 
-def facts(rows: Sequence[tuple[str, str]], title: str | None = None) -> Table:
+def facts(rows: Sequence[tuple[str, str]], title: str) -> Table:
     """A report: a bold title, and lines of a name and its value."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    if title is not None:
-        table.title = shown(title, style="bold")
-        table.title_justify = "left"
+    table.title = shown(title, style="bold")
+    table.title_justify = "left"
     for name, value in rows:
         table.add_row(shown(name), shown(value))
     return table

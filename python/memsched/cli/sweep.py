@@ -173,12 +173,14 @@ def _check_outputs(spec: str, store: str | None, output: str | None, picture: st
             raise InvalidInputError(f"'{wanted}' needs {missing[0]}, which is missing; install memsched[cli,sweep]")
     if store is None and output is None:
         raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
-    check_writable(store)
+    if store is not None:
+        check_writable(store)
     if output is not None:
         if Path(output).suffix not in TABLES:
             raise InvalidInputError(f"the output is {output!r}; it must end in {' or '.join(TABLES)}")
         check_writable(output)
-    check_picture(picture)
+    if picture is not None:
+        check_picture(picture)
 
 
 @click.command()

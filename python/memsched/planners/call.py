@@ -150,13 +150,12 @@ def check_memory(
             if no_link and recomputing is None
             else "some stage does not fit"
         )
-        needs = f"it needs M >= {needed}"
+        error = infeasible(planner, graph.name, device, needed, reason)
         travels = not no_link and needed < peak_of(graph) and (recomputing is None or needed < recomputing())
         if travels and device.host_memory is not None:
-            needs += f", and more where what must leave exceeds host_memory = {device.host_memory}"
-        raise InfeasibleError(
-            f"{planner} has no plan for '{graph.name}' in {device.memory} bytes: {reason}; {needs}", needed
-        )
+            more = f", and more where what must leave exceeds host_memory = {device.host_memory}"
+            raise InfeasibleError(f"{error}{more}", needed)
+        raise error
 
 
 def over_at(started: float, time_limit: float | None) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from memsched import _core
 from memsched._core import Device, Graph, Schedule
 from memsched.errors import InfeasibleError
-from memsched.planners.call import LEAST_TIME, Call, infeasible, without_link
+from memsched.planners.call import Call, infeasible, over_at, seconds_left, without_link
 from memsched.planners.entry import ENTRIES
 from memsched.problems.problem import Problem, graph_of, make_device
 from memsched.result import Result
@@ -126,14 +126,15 @@ def search_classes(
     *,
     tree: int,
     beam: int,
-    fill: bool,
+    fill: bool = False,
     threads: int,
     time_limit: float,
-    search: float,
-    seed: int,
+    search: float = 0.0,
+    seed: int = 0,
     progress: Progress,
 ) -> Result:
     """PoocH's search, with or without recomputation; its options are checked here."""
+    checks.progress(progress)
     tree = checks.count("tree", tree, 0, 20)
     beam = checks.count("beam", beam, 1, 1000)
     threads = checks.count("threads", threads, 0, 1024)
@@ -155,7 +156,7 @@ def search_classes(
         beam,
         fill,
         threads,
-        max(0.0, call.started + max(time_limit, LEAST_TIME) - time.perf_counter()) if time_limit > 0 else None,
+        seconds_left(over_at(call.started, time_limit or None)),
         search,
         seed,
         {"name": call.entry.name, **params},

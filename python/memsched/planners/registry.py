@@ -7,6 +7,7 @@ from memsched._core import Chain, Device
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.entry import ENTRIES, Planner
 from memsched.problems.problem import ChunkLike, Problem, least_memory
+from memsched.support import checks
 from memsched.support.docstrings import documented
 
 PLANNERS: dict[str, Planner] = {name: ENTRIES[getattr(planners, name)] for name in planners.__all__}
@@ -53,17 +54,16 @@ def _why_not(entry: Planner, kind: str) -> str:
     return f"it is for {listed}; run only by name" + (f"; {entry.by_name}" if entry.by_name else "")
 
 
-def check_planner(name: str) -> None:
+def check_planner(name: str) -> str:
     """Refuse a name that is neither "auto" nor a planner's; the error lists the planners."""
     if not isinstance(name, str) or (name != "auto" and name not in PLANNERS):
         raise InvalidInputError(f"planner is {shown(name)}; it must be auto or one of {', '.join(PLANNERS)}")
+    return name
 
 
 def planner_named(name: str) -> Planner:
     """Look a planner up; the error lists the planners."""
-    if not isinstance(name, str) or name not in PLANNERS:
-        raise InvalidInputError(f"planner is {shown(name)}; it must be one of {', '.join(PLANNERS)}")
-    return PLANNERS[name]
+    return PLANNERS[checks.choice("planner", name, PLANNERS)]
 
 
 def min_memory(problem: Problem, planner: str | None = None) -> int:

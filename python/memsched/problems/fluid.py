@@ -91,19 +91,16 @@ class FluidSolution:
     makespan: float  # seconds on the real sizes
     lower_bound: float  # on every set; 0 if a discretised solution proves none
     optimal: bool  # proven for the instance as solved (in slots, if slots were used)
-    states: int  # of the dynamic program, generated
-    rounds: int  # of the discretisation
-    slots: int  # 0: exact
+    states: int = 0  # of the dynamic program, generated
+    rounds: int = 0  # of the discretisation
+    slots: int = 0  # 0: exact
 
 
 def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
     """The paper's instance of a chain on a device."""
     speeds = (device.d2h, device.h2d)
-    if min(speeds) == 0:
-        bandwidth = 0.0
-    elif device.d2h == device.h2d:
-        bandwidth = device.d2h
-    else:
+    bandwidth = min(speeds)
+    if 0 < bandwidth < max(speeds):
         bandwidth = 2.0 / sum(1.0 / speed for speed in speeds)
     seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
     if not seconds * bandwidth < 1e300:
@@ -131,9 +128,7 @@ def fluid_solve(
     compute = float(instance.chain.forward_time.sum() + instance.chain.backward_time.sum())
     if instance.bandwidth == 0 or math.isinf(instance.bandwidth) or instance.capacity >= instance.peak:
         chosen = prefix_set(instance, instance.peak - instance.capacity)
-        return FluidSolution(
-            offloaded=chosen, makespan=compute, lower_bound=compute, optimal=True, states=0, rounds=0, slots=0
-        )
+        return FluidSolution(offloaded=chosen, makespan=compute, lower_bound=compute, optimal=True)
     solution = _core.dynprog(instance.exact(), hash_tables, gap, max_states, time_limit, progress)
     return FluidSolution(
         offloaded=np.array(solution.offloaded),
@@ -141,8 +136,6 @@ def fluid_solve(
         lower_bound=solution.lower_bound / instance.bandwidth,
         optimal=solution.optimal,
         states=solution.states,
-        rounds=0,
-        slots=0,
     )
 
 

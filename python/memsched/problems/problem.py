@@ -11,7 +11,7 @@ from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
-from memsched.support.documents import Document, read_chain, read_graph
+from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
@@ -107,28 +107,29 @@ def make_device(memory: float | None = None, bandwidth: float | None = None, dev
         if memory is None:
             raise InvalidInputError("M is missing; give M (bytes) or device=")
         return Device(checks.size("M", memory, 1), bandwidth=speed or 0.0)
-    if not isinstance(device, Device):
-        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
+    checks.kind("device", device, Device)
     if memory is None and bandwidth is None:
         return device
     changes: dict[str, Any] = {} if memory is None else {"memory": checks.size("M", memory, 1)}
     return altered(device, **changes, **({} if speed is None else {"d2h": speed, "h2d": speed}))
 
 
+def fields_of(device: Device) -> dict[str, Any]:
+    """The fields of a device, which is not hashable itself."""
+    return fields(device, "memory", "d2h", "h2d", "duplex", "latency", "host_memory", "name")
+
+
 def altered(device: Device, **changes: Any) -> Device:
     """The device with other values of some fields."""
-    fields = ("memory", "d2h", "h2d", "duplex", "latency", "host_memory", "name")
-    return Device(**({name: getattr(device, name) for name in fields} | changes))
+    return Device(**(fields_of(device) | changes))
 
 
 def check_kinds(problem: object, schedule: object, device: object) -> None:
     """Check the types of a problem, a schedule and a device."""
     if not isinstance(problem, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problem is {shown(problem)}; it must be a Chain, a Graph or a GraphFamily")
-    if not isinstance(schedule, Schedule):
-        raise InvalidInputError(f"schedule is {shown(schedule)}; it must be a Schedule")
-    if not isinstance(device, Device):
-        raise InvalidInputError(f"device is {shown(device)}; it must be a Device")
+    checks.kind("schedule", schedule, Schedule)
+    checks.kind("device", device, Device)
 
 
 def simulate(problem: Problem, schedule: Schedule, device: Device) -> Timeline:

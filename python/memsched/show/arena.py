@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +16,23 @@ def round_end(result: Result) -> float:
     return max(result.timeline.end.tolist(), default=0.0)
 
 
-def arena_of(result: Result, placement: Placement, *, in_time: bool) -> tuple[dict[str, list[Any]], float]:
+Columns = dict[str, list[Any]]  # one entry per buffer
+
+
+def columns_of(
+    placement: Placement, spans: Iterable[tuple[float, float]], kind_of: Callable[[str | None], str]
+) -> Columns:
+    """Columns with one entry per buffer that is ever alive, given when each is and its kind by its name."""
+    found: Columns = {key: [] for key in ("name", "kind", "start", "end", "low", "bytes")}
+    for buffer, offset, (start, end) in zip(placement.buffers, placement.offsets, spans, strict=True):
+        if buffer.size > 0 and end > start:
+            values = (buffer.name, kind_of(buffer.name), start, end, offset, buffer.size)
+            for key, value in zip(found, values, strict=True):
+                found[key].append(value)
+    return found
+
+
+def arena_of(result: Result, placement: Placement, *, in_time: bool) -> tuple[Columns, float]:
     """Columns with one entry per buffer that is ever alive (low and bytes in bytes), and the end of the last.
 
     Times are seconds if `in_time`, which only a schedule with addresses is free in; else positions in the order of the
@@ -28,11 +45,6 @@ def arena_of(result: Result, placement: Placement, *, in_time: bool) -> tuple[di
         begin = back = [*accumulate(("run" in step for step in schedule.steps), initial=0)]
     last = len(begin) - 1
     roles = {tensor["name"]: tensor["role"] for tensor in largest_graph(result.problem, schedule).tensors}
-    found: dict[str, list[Any]] = {key: [] for key in ("name", "kind", "start", "end", "low", "bytes")}
-    for buffer, offset in zip(placement.buffers, placement.offsets, strict=True):
-        start, end = begin[min(int(buffer.start), last)], back[min(int(buffer.end), last)]
-        if buffer.size > 0 and end > start:
-            kind = "workspace" if buffer.name is None else roles.get(buffer.name, "buffer")
-            for key, value in zip(found, (buffer.name, kind, start, end, offset, buffer.size), strict=True):
-                found[key].append(value)
+    spans = ((begin[min(int(one.start), last)], back[min(int(one.end), last)]) for one in placement.buffers)
+    found = columns_of(placement, spans, lambda name: "workspace" if name is None else roles.get(name, "buffer"))
     return found, max(begin[-1], back[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from memsched._core import Device, Schedule
@@ -11,6 +11,7 @@ from memsched.arena.placement import Placement
 from memsched.planners.call import measured
 from memsched.problems.problem import Problem
 from memsched.result import Result
+from memsched.support.documents import fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,8 @@ class Draft:
     @classmethod
     def of(cls, plan: Result) -> Draft:
         """The draft of a result."""
-        return cls(
-            planner=plan.planner,
-            params=plan.params,
-            device=plan.device,
-            schedule=plan.schedule,
-            placement=plan.placement,
-            estimate=plan.estimate,
-            recomputes=plan.bound_on == "all",
-        )
+        kept = fields(plan, "planner", "params", "device", "schedule", "placement", "estimate")
+        return cls(**kept, recomputes=plan.bound_on == "all")
 
     def on(self, problem: Problem, device: Device) -> Result:
         """The same steps, simulated on a device with no less memory, bandwidth or host memory and no more latency.
@@ -48,7 +42,7 @@ class Draft:
         they were planned for.
         """
         began = time.perf_counter()
-        result = measured(
+        return measured(
             self.planner,
             {"planned_for": self.device.to_json(), **self.params},
             problem,
@@ -57,5 +51,5 @@ class Draft:
             began,
             estimate=self.estimate,
             recomputes=self.recomputes,
+            placement=self.placement,
         )
-        return replace(result, placement=self.placement)

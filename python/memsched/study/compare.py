@@ -16,7 +16,7 @@ from memsched.planners.registry import PLANNERS, check_planner, planner_named, p
 from memsched.planners.remat.pebbles import pebbles, suits
 from memsched.problems.bounds import bound_of, certified, graph_bound
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike, Problem, graph_of, least_memory, make_device
+from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory, make_device
 from memsched.result import Result
 from memsched.study.carry import Draft
 from memsched.study.ladder import below, size_of
@@ -154,24 +154,21 @@ def plan(
     'offload'
     """
     check_planner(planner)
-    auto = planner == "auto"
     device = make_device(M, beta, device)
-    given = {"chunk": chunk, "time_limit": time_limit}
-    if auto:
-        _check_common(problem, chunk, time_limit)
-        return _bounded(_best_of_ladder(problem, device, _set(given)))
-    found = compare(problem, device=device, planners=[planner], chunk=chunk, time_limit=time_limit)
-    return _best(found)
+    options: dict[str, object] = {"chunk": chunk, "time_limit": time_limit}
+    _check_common(problem, chunk, time_limit)
+    if planner == "auto":
+        given = {name: value for name, value in options.items() if value is not None}
+        return _bounded(_best_of_ladder(problem, device, given))
+    entry = PLANNERS[planner]
+    return entry.plan(problem, device=device, **takes(entry.plan, options))
 
 
-def _best(found: Mapping[str, Result | MemschedError]) -> Result:
-    """The fastest plan; if there is none, the error of the planner that needs least."""
-    results = [outcome for outcome in found.values() if isinstance(outcome, Result)]
-    if results:
-        return min(results, key=lambda result: result.makespan)
+def nearest(found: Mapping[str, Result | MemschedError]) -> MemschedError:
+    """What to raise if no planner has a plan: the error of the one that needs least."""
     infeasible = [outcome for outcome in found.values() if isinstance(outcome, InfeasibleError)]
-    errors = [outcome for outcome in found.values() if isinstance(outcome, MemschedError)]
-    raise min(infeasible, key=lambda error: error.min_memory) if infeasible else errors[0]
+    errors = (outcome for outcome in found.values() if isinstance(outcome, MemschedError))
+    return min(infeasible, key=lambda error: error.min_memory, default=None) or next(errors)
 
 
 def _best_of_ladder(problem: Problem, device: Device, given: dict[str, object]) -> Result:
@@ -259,16 +256,14 @@ def _carry(one: Draft | None, problem: Problem, device: Device, plans: list[Resu
 
 def _draft(problem: Problem, name: str, rung: Device, options: dict[str, object]) -> Draft | None:
     """A planner's plan for a rung. It is cached with the problem, unless it depends on time."""
-    ends = (rung.memory, rung.d2h, rung.h2d, rung.duplex, rung.latency, rung.host_memory, rung.name)
     make = _drafted if "time_limit" in options else _kept_draft
-    return make(problem, name, ends, tuple(options.items()))
+    return make(problem, name, tuple(fields_of(rung).items()), tuple(options.items()))
 
 
 def _drafted(
-    problem: Problem, name: str, rung: tuple[Any, ...], options: tuple[tuple[str, object], ...]
+    problem: Problem, name: str, rung: tuple[tuple[str, Any], ...], options: tuple[tuple[str, object], ...]
 ) -> Draft | None:
-    memory, d2h, h2d, duplex, latency, host, title = rung
-    device = Device(memory, d2h=d2h, h2d=h2d, duplex=duplex, latency=latency, host_memory=host, name=title)
+    device = Device(**dict(rung))
     if name == "pebbles":
         found = _pebbles(problem, device, {}, dict(options))
         return Draft.of(found[0]) if found else None
@@ -346,10 +341,6 @@ def _check_common(problem: Problem, chunk: ChunkLike, time_limit: float | None) 
     """Refuse what no planner accepts, so that any later error belongs to one planner."""
     graph_of(problem, chunk)
     checks.time_limit(time_limit)
-
-
-def _set(options: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _outcome(entry: Planner, problem: Problem, device: Device, options: dict[str, object]) -> Result | MemschedError:

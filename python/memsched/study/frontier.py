@@ -157,25 +157,21 @@ def frontier(
         results.append(best)
         if progress is not None:
             progress(len(results) / len(memories))
+    column = np.array(memories, dtype=np.int64)
+    column.setflags(write=False)
     return Frontier(
         planner=planner,
         problem=problem,
         device=link,
         ideal=_core.graph_bounds(graph, link, link.memory)[0],
         results=tuple(results),
-        memory=_frozen(memories),
+        memory=column,
     )
 
 
 def default_planner(problem: Problem) -> str:
     """The planner of a frontier for which none is named."""
     return "pofo" if isinstance(problem, Chain) else "selective"
-
-
-def _frozen(memories: list[int]) -> npt.NDArray[np.int64]:
-    found = np.array(memories, dtype=np.int64)
-    found.setflags(write=False)
-    return found
 
 
 def _planned(run: Callable[..., Result], problem: Problem, device: Device, options: dict[str, Any]) -> Result | None:
@@ -201,5 +197,9 @@ def _memories(
         if not isinstance(memory, Sequence | np.ndarray) or not checks.is_list(memory) or not len(memory):
             raise InvalidInputError(f"memory is {shown(memory)}; give a list of bytes, not empty")
         return sorted({checks.size(f"memory[{at}]", one, 1) for at, one in enumerate(memory)})
-    low, high = least_on(problem, planner, link, chunk), peak_memory(problem)
-    return sorted({max(1, int(one)) for one in np.linspace(low, high, points)})
+    return spaced(least_on(problem, planner, link, chunk), peak_memory(problem), points)
+
+
+def spaced(least: int, most: int, points: int, *more: int) -> list[int]:
+    """Memories at equal distances, and more of them; in increasing order, without repeats."""
+    return sorted({max(1, int(one)) for one in (*np.linspace(least, most, points), *more)})

@@ -35,12 +35,12 @@ def named_problem(source: str) -> Problem | None:
     return profiles.analytic(network, int(numbers[0]), *numbers[1:])
 
 
-def find_problem(source: str, folder: str | os.PathLike[str] = ".") -> Problem:
-    """A problem by name, or from a file; relative paths start at `folder`."""
+def find_problem(source: str) -> Problem:
+    """A problem by name, or from a file."""
     named = named_problem(source)
     if named is not None:
         return named
-    path = Path(folder, source)
+    path = Path(source)
     if source in profiles.names() or (not path.suffix and not os.path.exists(path)):  # may contain anything
         return profiles.load(source)  # for an unknown name the error lists similar ones
     return problem_from(read_document(path, *PROBLEMS))

@@ -56,6 +56,14 @@ def one_or_more(name: str, value: object, kinds: tuple[type[Kind], ...], most: i
     return listed
 
 
+def some(name: str, value: object, kind: type[Kind]) -> list[Kind]:
+    """An instance of a class, or a sequence of them that is not empty; returned as a list."""
+    listed = [value] if isinstance(value, kind) else value
+    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, kind) for one in listed):
+        raise InvalidInputError(f"{name} is {shown(value)}; give a {kind.__name__} or a list of them, not empty")
+    return list(listed)
+
+
 def is_list(value: object) -> bool:
     """Whether a value has elements to go through: no text, no document, and no array without dimensions."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) and getattr(value, "ndim", 1) != 0

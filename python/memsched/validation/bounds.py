@@ -41,14 +41,21 @@ class Facts:
 
     def _need(self, k: int, op: Json) -> int:
         """Bytes that every run of the op must hold; without a tape that nobody reads, if that is less."""
+        return self.least(op, self.reads[k] | self.writes[k], skips=not self.tape_is_read(op))
+
+    def tape_is_read(self, op: Json) -> bool:
+        """Whether some op reads the tape of an op."""
+        return any(self.readers[name] for name in op.get("tape") or ())
+
+    def least(self, op: Json, held: Iterable[str], *, skips: bool) -> int:
+        """The least bytes of some tensors and the workspace of an op; with `skips`, also without its tape."""
         least: int = min(choice["workspace"] for choice in op["choices"])
-        touched = sum(self.size[name] for name in self.reads[k] | self.writes[k])
-        tape = set(op.get("tape") or ())
-        if not tape or any(self.readers[name] for name in tape):
-            return touched + least
+        tape, total = set(op.get("tape") or ()), sum(self.size[name] for name in held)
+        if not tape or not skips:
+            return total + least
         skipping = op.get("skip_workspace")
-        skipped = touched - sum(self.size[name] for name in tape)
-        return min(touched + least, skipped + (least if skipping is None else skipping))
+        skipped = total - sum(self.size[name] for name in tape)
+        return min(total + least, skipped + (least if skipping is None else skipping))
 
 
 def _earliest(time: Sequence[float], excess: Sequence[int], supply: Sequence[int], rate: float) -> list[float]:

@@ -36,20 +36,9 @@ class _Start:
         }
         self.bytes = {name: 0 if name in reads else size for name, size in facts.size.items()}  # what it reads is there
         self.reads = sum(facts.size[name] for name in reads)
-        self.room: int = facts.capacity - _own(facts, graph["ops"][op])
-
-
-def _own(facts: Facts, op: Json) -> int:
-    """Bytes that the first run of an op writes and works in; its tape can wait if the op may run again."""
-    least: int = min(choice["workspace"] for choice in op["choices"])
-    writes = sum(facts.size[name] for name in op["writes"])
-    tape = set(op.get("tape") or ())
-    if not tape or (op.get("once") and any(facts.readers[name] for name in tape)):
-        return writes + least
-    skipping = op.get("skip_workspace")
-    return min(
-        writes + least, writes - sum(facts.size[name] for name in tape) + (least if skipping is None else skipping)
-    )
+        own = graph["ops"][op]  # its tape can wait if the op may run again
+        skips = not (own.get("once") and facts.tape_is_read(own))
+        self.room: int = facts.capacity - facts.least(own, own["writes"], skips=skips)
 
 
 def bound_of_cut(graph: Json, device: Json, op: int, price: float, flows: Iterable[tuple[int, int, float]]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from memsched.errors import ScheduleError
@@ -51,7 +52,7 @@ class Arena:
 
     def takes(self, buffer: Buffer) -> bool:
         """Add a buffer if it overlaps none, and return whether it does not. Empty buffers overlap nothing."""
-        at = bisect_left(self.buffers, buffer.low, key=_low)
+        at = bisect_left(self.buffers, buffer.low, key=attrgetter("low"))
         if any(buffer.overlaps(other) for other in self.buffers[max(0, at - 1) : at + 1]):
             return False
         if buffer.bytes:
@@ -60,11 +61,7 @@ class Arena:
 
     def drop(self, buffer: Buffer) -> None:
         if buffer.bytes:
-            del self.buffers[bisect_left(self.buffers, buffer.low, key=_low)]
-
-
-def _low(buffer: Buffer) -> int:
-    return buffer.low
+            del self.buffers[bisect_left(self.buffers, buffer.low, key=attrgetter("low"))]
 
 
 def is_natural(value: Any) -> bool:

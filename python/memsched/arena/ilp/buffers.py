@@ -1,66 +1,37 @@
-"""Buffers for the integer programs: which ones overlap in time, how much they need, and valid addresses."""
+"""Buffers in the integer programs: which ones overlap in time, how much they need, and valid addresses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
+from memsched.arena.buffers import Buffer
 from memsched.errors import InvalidInputError
 
 
-class Lifetime(Protocol):
-    """`size` bytes in use during [start, end), at a multiple of `alignment`, or at `offset` if given."""
-
-    @property
-    def start(self) -> float: ...
-    @property
-    def end(self) -> float: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def alignment(self) -> int: ...
-    @property
-    def offset(self) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainBuffer:
-    """A plain Lifetime."""
-
-    start: float
-    end: float
-    size: int
-    alignment: int = 1
-    offset: int | None = None
-
-
-def is_live(one: Lifetime) -> bool:
+def is_live(one: Buffer) -> bool:
     """Whether it takes room at some time."""
     return one.size > 0 and one.end > one.start
 
 
-def meet(one: Lifetime, other: Lifetime) -> bool:
+def meet(one: Buffer, other: Buffer) -> bool:
     """Whether both are in use at some time."""
     return is_live(one) and is_live(other) and one.start < other.end and other.start < one.end
 
 
-def load(buffers: Sequence[Lifetime]) -> int:
+def load(buffers: Sequence[Buffer]) -> int:
     """A lower bound on the height: the most bytes in use at once, or the highest end of a fixed buffer."""
     live = [one for one in buffers if is_live(one)]
     fixed = [one.offset + one.size for one in live if one.offset is not None]
-    return max(
-        [0, *fixed, *(sum(two.size for two in live if two.start <= one.start < two.end) for one in live)],
-    )
+    return max([0, *fixed, *(sum(two.size for two in live if two.start <= one.start < two.end) for one in live)])
 
 
-def height(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> int:
+def height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
     """Bytes from address 0 to the end of the highest buffer."""
     return max([0, *(offset + one.size for one, offset in zip(buffers, offsets, strict=True))])
 
 
-def overlap(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> tuple[int, int] | None:
+def overlap(buffers: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
     """Two buffers that are in use at the same time and address, or None."""
     for i, one in enumerate(buffers):
         for j, other in enumerate(buffers[:i]):
@@ -69,7 +40,7 @@ def overlap(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> tuple[int, i
     return None
 
 
-def check_fixed(buffers: Sequence[Lifetime]) -> None:
+def check_fixed(buffers: Sequence[Buffer]) -> None:
     """Raise if fixed buffers overlap or are not aligned."""
     fixed = [k for k, one in enumerate(buffers) if one.offset is not None and is_live(one)]
     offsets = [buffers[k].offset or 0 for k in fixed]
@@ -86,7 +57,7 @@ def check_fixed(buffers: Sequence[Lifetime]) -> None:
         )
 
 
-def lowest_fit(buffers: Sequence[Lifetime], order: Sequence[int]) -> list[int]:
+def lowest_fit(buffers: Sequence[Buffer], order: Sequence[int]) -> list[int]:
     """Place the fixed buffers, then the others in this order, each at the lowest free address."""
     offsets = [one.offset or 0 for one in buffers]
     placed = [k for k, one in enumerate(buffers) if one.offset is not None and is_live(one)]
@@ -98,15 +69,15 @@ def lowest_fit(buffers: Sequence[Lifetime], order: Sequence[int]) -> list[int]:
         for other in sorted((j for j in placed if meet(one, buffers[j])), key=lambda j: offsets[j]):
             if address + one.size <= offsets[other]:
                 break
-            address = max(address, _aligned(offsets[other] + buffers[other].size, one.alignment))
+            address = max(address, aligned(offsets[other] + buffers[other].size, one.alignment))
         offsets[k] = address
         placed.append(k)
     return offsets
 
 
-def greedy(buffers: Sequence[Lifetime]) -> list[int]:
+def greedy(buffers: Sequence[Buffer]) -> list[int]:
     """The lowest placement by `lowest_fit` over a few orders: by size, area, duration and start."""
-    keys: list[Callable[[Lifetime], tuple[float, float]]] = [
+    keys: list[Callable[[Buffer], tuple[float, float]]] = [
         lambda one: (-one.size, -(one.end - one.start)),
         lambda one: (-one.size * (one.end - one.start), -one.size),
         lambda one: (-(one.end - one.start), -one.size),
@@ -117,19 +88,19 @@ def greedy(buffers: Sequence[Lifetime]) -> list[int]:
     return min(found, key=lambda offsets: height(buffers, offsets))
 
 
-def settle(buffers: Sequence[Lifetime], addresses: Sequence[float]) -> list[int] | None:
+def settle(buffers: Sequence[Buffer], addresses: Sequence[float]) -> list[int] | None:
     """Whole addresses: each buffer as low as those with lower `addresses` allow. None if they overlap."""
     offsets = [0] * len(buffers)
     done: list[int] = []
     for k in sorted(range(len(buffers)), key=lambda k: (addresses[k], k)):
         one = buffers[k]
         ends = [offsets[j] + buffers[j].size for j in done if meet(one, buffers[j])]
-        offsets[k] = _aligned(max(ends, default=0), one.alignment) if one.offset is None else one.offset
+        offsets[k] = aligned(max(ends, default=0), one.alignment) if one.offset is None else one.offset
         done.append(k)
     return offsets if overlap(buffers, offsets) is None else None
 
 
-def unit_of(buffers: Sequence[Lifetime]) -> tuple[int, bool]:
+def unit_of(buffers: Sequence[Buffer]) -> tuple[int, bool]:
     """(unit, whether alignments can be ignored): some lowest placement has only multiples of the unit."""
     live = [one for one in buffers if is_live(one)]
     unit = math.gcd(*(one.size for one in live), *(one.offset or 0 for one in live))
@@ -138,5 +109,6 @@ def unit_of(buffers: Sequence[Lifetime]) -> tuple[int, bool]:
     return math.gcd(unit, *(one.alignment for one in live)), False
 
 
-def _aligned(address: int, alignment: int) -> int:
+def aligned(address: int, alignment: int) -> int:
+    """The first multiple of the alignment from an address on."""
     return -(-address // alignment) * alignment

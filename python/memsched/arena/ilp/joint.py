@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsched._core import Graph
-from memsched.arena.ilp.buffers import PlainBuffer, height, settle, unit_of
-from memsched.arena.ilp.model import Model, Scale, load
+from memsched.arena.buffers import Buffer
+from memsched.arena.ilp.buffers import height, settle, unit_of
+from memsched.arena.ilp.model import Model, Scale, left, load, until_after
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
-from memsched.arena.ilp.order import exact_order, gap, left
+from memsched.arena.ilp.order import exact_order, gap
 from memsched.arena.ilp.place import address_of, apart, place_ilp
 from memsched.arena.ilp.spans import Plan, Sum
 from memsched.arena.ilp.start import probe
@@ -41,14 +41,14 @@ class _Task:
     fixed: list[int | None]
     resident: int
 
-    def buffers(self, order: Sequence[int]) -> list[PlainBuffer]:
+    def buffers(self, order: Sequence[int]) -> list[Buffer]:
         """The lifetimes in a given order of the ops."""
         place = {op: k for k, op in enumerate(order)}
         buffers = []
         for item, offset in zip(self.items, self.fixed, strict=True):
             start = place.get(item.source, 0)
             end = len(order) if item.kept else 1 + max((place[op] for op in item.readers), default=start)
-            buffers.append(PlainBuffer(start=start, end=max(end, start + 1), size=item.size, offset=offset))
+            buffers.append(Buffer(start, max(end, start + 1), item.size, offset=offset))
         return buffers
 
 
@@ -62,7 +62,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     `keep` are ids of tensors that live until the end. When the time is over, the best solution so far is returned.
     """
     load()
-    until = None if time_limit is None else time.monotonic() + time_limit
+    until = until_after(time_limit)
     task, packed = _task(graph, keep)
     first = exact_order(task.net, until)
     buffers = task.buffers(first.order)
@@ -111,7 +111,7 @@ def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
 
 
 def _together(
-    task: _Task, known: tuple[list[int], list[int], int], bound: int, until: float | None
+    task: _Task, known: tuple[list[int], list[int], int], bound: int, until: float
 ) -> tuple[list[int], list[int], int]:
     """(order, offsets, lower bound), if the best known height is above the bound."""
     order, offsets, top = known

@@ -70,7 +70,7 @@ class TimeUpError(Exception):
 class Model:
     """Minimise the sum of cost times variable. Writing a model can take long: after `until` it raises TimeUpError."""
 
-    def __init__(self, until: float | None = None) -> None:
+    def __init__(self, until: float = math.inf) -> None:
         self.until = until  # a time of time.monotonic()
         self.lower: list[float] = []
         self.upper: list[float] = []
@@ -91,7 +91,7 @@ class Model:
         self.rows.append((low, high, terms))
 
     def check_time(self) -> None:
-        if self.until is not None and time.monotonic() > self.until:
+        if time.monotonic() > self.until:
             raise TimeUpError
 
     def solve(self, *, time_limit: float | None, gap: float, rules_off: int = 0) -> Outcome:
@@ -99,7 +99,7 @@ class Model:
 
         `rules_off` are HiGHS's rules to simplify the program that it does not apply, as bits.
         """
-        until = math.inf if time_limit is None else time.monotonic() + time_limit
+        until = until_after(time_limit)
         highspy = load()
         solver = _silent_solver(highspy)
         options: dict[str, bool | int | float | str] = {
@@ -116,7 +116,7 @@ class Model:
             solver.setOptionValue(name, value)
         _demand_memory(_LEAST_MEMORY + _ENTRY_MEMORY * sum(len(terms) for _, _, terms in self.rows))
         solver.passModel(self._assembled())
-        solver.setOptionValue("time_limit", max(until - time.monotonic(), 0.0))
+        solver.setOptionValue("time_limit", left(until))
         best: list[Any] = []
         if not _run(solver, until, best):
             values = [float(value) for value in best[-1]] if best else None
@@ -153,6 +153,16 @@ class Model:
         lp.a_matrix_.index_ = np.array([column for row in merged for column in row], dtype=np.int32)
         lp.a_matrix_.value_ = np.array([factor for row in merged for factor in row.values()], dtype=np.float64)
         return lp
+
+
+def until_after(time_limit: float | None) -> float:
+    """The time of time.monotonic() at which a limit is over; infinite without one."""
+    return math.inf if time_limit is None else time.monotonic() + time_limit
+
+
+def left(until: float) -> float:
+    """Seconds left until then."""
+    return max(until - time.monotonic(), 0.0)
 
 
 def load() -> Any:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from memsched._core import Graph
 from memsched.arena.ilp.anchors import control_edges_of
-from memsched.arena.ilp.model import Model, Scale, TimeUpError, load
+from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, load, until_after
 from memsched.arena.ilp.net import Net, Reach, is_topological, net_of
 from memsched.arena.ilp.spans import Plan
-from memsched.arena.ilp.start import beam_order, is_up, probe, probed_bound
+from memsched.arena.ilp.start import beam_order, probe, probed_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def order_ilp(
         This can exclude all optimal orders, so only the graph itself gives a bound.
     """
     load()
-    until = None if time_limit is None else time.monotonic() + time_limit
+    until = until_after(time_limit)
     net = net_of(graph, keep)
     if compressed or control_edges:
         reach = net.reach
@@ -70,11 +70,11 @@ def order_ilp(
     return OrderSolution(order=found.order, peak_memory=peak, lower_bound=bound)
 
 
-def exact_order(net: Net, until: float | None) -> OrderSolution:
+def exact_order(net: Net, until: float) -> OrderSolution:
     """The order with the least peak while ops run; `until` is a time of time.monotonic()."""
     best = beam_order(net, until)
     peak, bound = net.peak(best), net.bound(net.reach)
-    if is_up(until):
+    if time.monotonic() > until:
         return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
     scale = _scale(net, peak)
     bound = probed_bound(net, bound, peak, scale.unit, until)
@@ -100,7 +100,7 @@ def exact_order(net: Net, until: float | None) -> OrderSolution:
     return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
 
 
-def _published(net: Net, reach: Reach, compressed: bool, until: float | None) -> OrderSolution:
+def _published(net: Net, reach: Reach, compressed: bool, until: float) -> OrderSolution:
     """The order that OLLA's shortcuts find, or the listed order if they find none in time."""
     bound = net.bound(net.reach)
     scale = _scale(net, sum(item.size for item in net.items) + sum(net.scratch) + net.always)
@@ -124,7 +124,3 @@ def _scale(net: Net, most: int) -> Scale:
 def gap(scale: Scale) -> float:
     """The absolute gap: bounds closer than one unit are equal."""
     return 0.9 if scale.whole else 1e-3
-
-
-def left(until: float | None) -> float | None:
-    return None if until is None else max(until - time.monotonic(), 0.0)

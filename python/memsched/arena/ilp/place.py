@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
+from memsched.arena.buffers import Buffer
 from memsched.arena.ilp.buffers import (
-    Lifetime,
     check_fixed,
     greedy,
     height,
@@ -18,15 +17,15 @@ from memsched.arena.ilp.buffers import (
     settle,
     unit_of,
 )
-from memsched.arena.ilp.model import Model, Scale, TimeUpError
+from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_after
 from memsched.arena.ilp.model import load as load_highs
-from memsched.arena.ilp.order import gap, left
+from memsched.arena.ilp.order import gap
 from memsched.arena.ilp.pyramid import pyramid
 from memsched.errors import InfeasibleError
 
 
 def place_ilp(
-    buffers: Sequence[Lifetime],
+    buffers: Sequence[Buffer],
     capacity: int | None = None,
     time_limit: float | None = None,
     *,
@@ -39,9 +38,8 @@ def place_ilp(
 
     Parameters
     ----------
-    buffers : sequence
-        Objects with start, end (half-open), size (bytes), alignment (bytes) and offset (bytes, or None for any). A
-        buffer without bytes or time is put at its offset or at 0; it counts for the height but conflicts with none.
+    buffers : sequence of Buffer
+        One without bytes or time is put at its offset or at 0; it counts for the height but conflicts with none.
     capacity : int, optional
         Bytes available.
     time_limit : float, optional
@@ -63,7 +61,7 @@ def place_ilp(
         Fixed buffers overlap or are not aligned.
     """
     load_highs()
-    until = None if time_limit is None else time.monotonic() + time_limit
+    until = until_after(time_limit)
     check_fixed(buffers)
     offsets = [one.offset or 0 for one in buffers]
     live = [k for k, one in enumerate(buffers) if is_live(one)]
@@ -84,7 +82,7 @@ def place_ilp(
     return offsets, bound, top == bound
 
 
-def _lowest(buffers: Sequence[Lifetime], until: float | None) -> tuple[list[int], int]:
+def _lowest(buffers: Sequence[Buffer], until: float) -> tuple[list[int], int]:
     """(offsets, lower bound)"""
     best = greedy(buffers)
     bound = load(buffers)
@@ -96,7 +94,7 @@ def _lowest(buffers: Sequence[Lifetime], until: float | None) -> tuple[list[int]
         return best, bound
 
 
-def _by_program(buffers: Sequence[Lifetime], best: list[int], bound: int, until: float | None) -> tuple[list[int], int]:
+def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: float) -> tuple[list[int], int]:
     """The same, given a placement and a bound."""
     top = height(buffers, best)
     unit, plain = unit_of(buffers)
@@ -132,7 +130,7 @@ def _by_program(buffers: Sequence[Lifetime], best: list[int], bound: int, until:
     return best, max(bound, min(scale.bound(outcome.bound), top))
 
 
-def address_of(model: Model, scale: Scale, one: Lifetime, limit: int, plain: bool) -> int:
+def address_of(model: Model, scale: Scale, one: Buffer, limit: int, plain: bool) -> int:
     """A variable for an address, in HiGHS's bytes: fixed, or a multiple of the alignment.
 
     If the scale is not whole, multiples are finer than doubles and HiGHS might find none. Then any address is allowed:

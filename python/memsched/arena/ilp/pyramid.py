@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memsched.arena.ilp.buffers import Lifetime, PlainBuffer, is_live
+from memsched.arena.buffers import Buffer
+from memsched.arena.ilp.buffers import aligned, is_live
 
 
-def pyramid(buffers: Sequence[Lifetime]) -> list[Lifetime]:
+def pyramid(buffers: Sequence[Buffer]) -> list[Buffer]:
     """Fix the longest-lived buffer at the bottom, on it the longest of those within its lifetime, and so on.
 
     The first one lies above the fixed buffers, if there are any.
@@ -18,8 +19,8 @@ def pyramid(buffers: Sequence[Lifetime]) -> list[Lifetime]:
     while inside:
         best = max(inside, key=lambda k: (buffers[k].end - buffers[k].start, -k))
         one = buffers[best]
-        offset = -(-base // one.alignment) * one.alignment
-        placed[best] = PlainBuffer(start=one.start, end=one.end, size=one.size, alignment=one.alignment, offset=offset)
+        offset = aligned(base, one.alignment)
+        placed[best] = Buffer(one.start, one.end, one.size, one.alignment, offset)
         base = offset + one.size
         inside = [k for k in inside if k != best and one.start <= buffers[k].start and buffers[k].end <= one.end]
     return placed

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memsched.arena.ilp.model import Model, Outcome, Terms, TimeUpError, load
+from memsched.arena.ilp.model import Model, Outcome, Terms, TimeUpError, left, load
 from memsched.arena.ilp.turns import INPUT, Runs, Turns, Way
 
 MOST_VARIABLES = 20_000  # of what is worth a try: half a second to write, and HiGHS takes about a minute
@@ -34,7 +33,7 @@ class RecomputeSolution:
     time_up: bool = False  # before HiGHS was sure
 
 
-def recompute_ilp(turns: Turns, memory: int, *, until: float | None = None) -> RecomputeSolution:
+def recompute_ilp(turns: Turns, memory: int, *, until: float = math.inf) -> RecomputeSolution:
     """The runs that take the least time in so many bytes, resident included.
 
     `until` is a time of the monotonic clock. MemschedError: highspy is not installed.
@@ -54,7 +53,7 @@ def recompute_ilp(turns: Turns, memory: int, *, until: float | None = None) -> R
     return RecomputeSolution(runs=runs, bound=bound, variables=len(model.lower), time_up=outcome.time_up)
 
 
-def least_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -> RecomputeSolution:
+def least_recompute_ilp(turns: Turns, most: int, *, until: float = math.inf) -> RecomputeSolution:
     """The runs that hold the least, if that is less than `most` bytes, resident included. Times do not matter."""
     load()
     least = max(turns.start, turns.need)
@@ -77,7 +76,7 @@ def least_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) 
     return RecomputeSolution(runs=program.runs(outcome), bound=bound, variables=len(model.lower))
 
 
-def less_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -> RecomputeSolution:
+def less_recompute_ilp(turns: Turns, most: int, *, until: float = math.inf) -> RecomputeSolution:
     """Runs that hold less than `most` bytes, resident included, or the proof that none do: to the byte."""
     model = Model(until)
     try:
@@ -87,7 +86,7 @@ def less_recompute_ilp(turns: Turns, most: int, *, until: float | None = None) -
     return RecomputeSolution(runs=runs, bound=most if outcome.infeasible else 0)
 
 
-def _fitting(program: _Program, memory: int, until: float | None) -> tuple[Runs | None, Outcome]:
+def _fitting(program: _Program, memory: int, until: float) -> tuple[Runs | None, Outcome]:
     """The best runs in so many bytes, resident included, to the byte, and what HiGHS says of all that fit.
 
     HiGHS cannot tell sums of terabytes apart by a byte. So its rows have bytes rounded down to levels: they admit all
@@ -210,9 +209,9 @@ class _Program:
         return chosen
 
 
-def _share(until: float | None) -> float | None:
+def _share(until: float) -> float:
     """Of the seconds that are left those for HiGHS, which does not look at the clock all the time."""
-    return None if until is None else 0.9 * max(until - time.monotonic(), 0.0)
+    return 0.9 * left(until)
 
 
 def _level(sizes: list[int], most: int) -> int:

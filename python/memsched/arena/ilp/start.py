@@ -11,7 +11,7 @@ SMALL = 64
 NARROW = 16  # and above
 
 
-def beam_order(net: Net, until: float | None) -> list[int]:
+def beam_order(net: Net, until: float) -> list[int]:
     """The better of the listed order and that of a beam search over sets of ops, ranked by peak, then bytes alive.
 
     If time runs out during the beam search, the listed order.
@@ -26,7 +26,7 @@ def beam_order(net: Net, until: float | None) -> list[int]:
     for _ in range(net.count):
         found: dict[int, tuple[int, int, int, tuple[int, ...]]] = {}
         for peak, alive, done, order in beam:
-            if is_up(until):
+            if time.monotonic() > until:
                 return listed
             for op in range(net.count):
                 if done >> op & 1 or net.reach.before[op] & ~done:
@@ -42,15 +42,11 @@ def beam_order(net: Net, until: float | None) -> list[int]:
     return best if net.peak(best) < net.peak(listed) else listed
 
 
-def is_up(until: float | None) -> bool:
-    return until is not None and time.monotonic() > until
-
-
-def probed_bound(net: Net, low: int, high: int, unit: int, until: float | None) -> int:
+def probed_bound(net: Net, low: int, high: int, unit: int, until: float) -> int:
     """The least limit from `low` to `high`, in units, that `probe` does not refute."""
     steps = (high - low) // unit
     above, most = 0, steps  # this many units above `low` are a bound
-    while above < most and not is_up(until):
+    while above < most and time.monotonic() <= until:
         middle = (above + most) // 2
         if probe(net, low + middle * unit, until) is None:
             above = middle + 1
@@ -59,7 +55,7 @@ def probed_bound(net: Net, low: int, high: int, unit: int, until: float | None) 
     return low + above * unit
 
 
-def probe(net: Net, limit: int, until: float | None) -> Reach | None:
+def probe(net: Net, limit: int, until: float) -> Reach | None:
     """The precedences of every order whose peak is within `limit`; None if there is no such order.
 
     Of two ops one runs first. If that alone makes some op exceed the limit, the other one runs first. If time runs
@@ -74,7 +70,7 @@ def probe(net: Net, limit: int, until: float | None) -> Reach | None:
         made, wanted = net.masks(reach)
         for u in range(net.count):
             for v in range(u + 1, net.count):
-                if is_up(until):
+                if time.monotonic() > until:
                     return reach
                 if (reach.before[u] | reach.after[u]) >> v & 1:
                     continue

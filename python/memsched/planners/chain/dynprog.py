@@ -17,6 +17,9 @@ from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Flags, Progress
 
+# By dominance and bounds, with the defaults below, but the set that the model finds.
+DYNPROG = ChainPlanner.dynprog(500, max_rounds=50, gap=0.0, max_states=MAX_STATES, break_ties=False)
+
 
 def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: Any) -> tuple[Flags, FluidSolution]:
     """The set that DYNPROG offloads by the paper's Algorithm 1, if not everything fits."""
@@ -53,18 +56,6 @@ def _checked(
     return slots, ties, limits
 
 
-def dynprog_planner(
-    slots: int | None = 500,
-    *,
-    break_ties: bool = False,
-    gap: float = 0.0,
-    max_rounds: int = 50,
-    max_states: int = MAX_STATES,
-) -> ChainPlanner:
-    """DYNPROG by dominance and bounds, as a planner of the core."""
-    return ChainPlanner.dynprog(slots, max_rounds, gap, max_states, break_ties)
-
-
 def dynprog_figures(
     chain: Chain,
     *,
@@ -80,7 +71,7 @@ def dynprog_figures(
     slots, ties, limits = _checked(slots, method, ties, gap, max_rounds, max_states)
     if method == "hash":
         return None
-    return partial(plans_of(chain, chunk).figures, dynprog_planner(slots, break_ties=ties == "simulate", **limits))
+    return partial(plans_of(chain, chunk).figures, ChainPlanner.dynprog(slots, break_ties=ties == "simulate", **limits))
 
 
 @Planner("dynamic program, interruptible model", needs=minimum.of_fluid_model, figures=dynprog_figures)
@@ -159,7 +150,7 @@ def dynprog(
     if method == "hash" and call.excess > 0:
         chosen, solution = _paper_set(call, slots, time_limit=time_limit, progress=progress, **limits)
     else:
-        planner = dynprog_planner(slots, break_ties=ties == "simulate", **limits)
+        planner = ChainPlanner.dynprog(slots, break_ties=ties == "simulate", **limits)
         chosen, solution = call.plans.choose(planner, call.device, time_limit, progress)
         assert solution is not None
     params: dict[str, Any] = {

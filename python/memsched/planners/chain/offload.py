@@ -10,7 +10,7 @@ from memsched import _core
 from memsched._core import Chain, Device
 from memsched.planners import minimum
 from memsched.planners.call import over_at, seconds_left
-from memsched.planners.chain.dynprog import dynprog_planner
+from memsched.planners.chain.dynprog import DYNPROG
 from memsched.planners.chain.greedy import GREEDY
 from memsched.planners.entry import Planner
 from memsched.planners.sets import SIMULATED, ChainCall, begin_chain
@@ -73,7 +73,7 @@ def _starts(call: ChainCall, progress: Progress, until: float) -> list[Flags]:
         everything,
     ]
     if call.device.memory >= minimum.of_fluid_model(call.chain):
-        starts.append(call.plans.choose(dynprog_planner(), call.device, seconds_left(until), progress)[0])
+        starts.append(call.plans.choose(DYNPROG, call.device, seconds_left(until), progress)[0])
         exact = fluid_solve(
             fluid_chain(call.chain, call.device),
             gap=1e-3,

@@ -12,29 +12,18 @@ import numpy.typing as npt
 
 from memsched import _core
 from memsched._core import Chain, Device, Graph
-from memsched.errors import InfeasibleError, LimitError
+from memsched.errors import LimitError
 from memsched.planners.call import far_apart, over_at, seconds_left
 from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes, need_of_keeping_all
 from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
-from memsched.planners.sets import ChainCall, begin_chain
+from memsched.planners.sets import begin_chain
 from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Flags
 
 LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-
-
-def _makespans(call: ChainCall, time_limit: float | None) -> npt.NDArray[np.float64]:
-    """Makespans for every (n, lookahead); infinite if a forward waits for memory."""
-    return call.makespans_of_many(
-        lambda counts: _prefix(call.chain.n, counts),
-        call.chain.n + 1,
-        time_limit=time_limit,
-        aheads=LOOKAHEADS,
-        stall=False,
-    )
 
 
 def _prefix(n: int, counts: npt.NDArray[np.int64]) -> Flags:
@@ -132,14 +121,12 @@ def tflms(
         return _of_graph(started, checks.time_limit(time_limit) or None)
     call = begin_chain(tflms, problem, M, beta, device, chunk, least=False)
     limit = checks.time_limit(time_limit) or None
-    makespans = _makespans(call, limit)
+    makespans = call.makespans_of_many(  # for every n and lookahead; infinite if a forward waits for memory
+        partial(_prefix, problem.n), problem.n + 1, time_limit=limit, aheads=LOOKAHEADS, stall=False
+    )
     if not np.isfinite(makespans).any():
         least = min_memory(problem, call.device, chunk, over_at(call.started, limit))
-        raise InfeasibleError(
-            f"tflms has no plan for '{problem.name}' in {call.device.memory} bytes: every setting makes a forward wait "
-            f"for memory, which tflms cannot do; it needs M >= {least}",
-            least,
-        )
+        raise call.no_plan(least, "every setting makes a forward wait for memory, which tflms cannot do")
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
     flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
     params = {"chunk": chunk, "tensors": count, "lookahead": LOOKAHEADS[row]}

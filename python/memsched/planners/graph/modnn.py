@@ -15,7 +15,7 @@ from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.planners.rounds import Rounds, balanced, rounds_of
 from memsched.problems.family import GraphFamily, count_rounds
-from memsched.problems.problem import Problem, altered, graph_of, make_device, simulate
+from memsched.problems.problem import Problem, altered, graph_of, largest_graph, make_device, simulate
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.checks import EXACT_BYTES
@@ -218,7 +218,6 @@ class _Rounds:
         moved = {step["offload"] for step in schedule.steps if "offload" in step}
         if not moved or self.free:
             return True
-        family = self.problem
-        graph = family.at(schedule.rounds[0][0]) if isinstance(family, GraphFamily) else graph_of(family)
+        graph = largest_graph(self.problem, schedule)
         taken = sum(tensor["size"] for tensor in graph.tensors if tensor["name"] in moved)
         return self.linked and taken <= (self.device.host_memory or 0)

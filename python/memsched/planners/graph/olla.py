@@ -57,7 +57,6 @@ def olla(
     order, other orders of the same peak are placed too; on small graphs all orders are, so that both problems are
     solved as one. Nothing is offloaded and nothing recomputed. An op uses its fastest algorithm whose workspace does
     not raise the peak.
-    raise the peak.
 
     Parameters
     ----------

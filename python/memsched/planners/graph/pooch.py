@@ -7,7 +7,6 @@ from memsched.planners.classes import WORKSPACE_LIMIT, begin_classes, by_default
 from memsched.planners.entry import Planner
 from memsched.problems.problem import Problem
 from memsched.result import Result
-from memsched.support import checks
 from memsched.support.types import Progress
 
 
@@ -74,7 +73,6 @@ def pooch(
     >>> result.makespan < 0.5 * ms.swap_opt(graph, device=device).makespan
     True
     """
-    checks.progress(progress)
     call = begin_classes(pooch, problem, M, beta, device, workspace_limit, mixes=True)
     return search_classes(
         call,

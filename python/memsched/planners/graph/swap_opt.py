@@ -58,14 +58,4 @@ def swap_opt(
     True
     """
     call = begin_classes(swap_opt, problem, M, beta, device, workspace_limit, mixes=True)
-    return search_classes(
-        call,
-        tree=tree,
-        beam=beam,
-        fill=False,
-        threads=threads,
-        time_limit=time_limit,
-        search=0.0,
-        seed=0,
-        progress=progress,
-    )
+    return search_classes(call, tree=tree, beam=beam, threads=threads, time_limit=time_limit, progress=progress)

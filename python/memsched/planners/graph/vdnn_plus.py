@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
-from memsched import _core
 from memsched._core import Device, Graph
 from memsched.errors import InfeasibleError
 from memsched.planners.classes import FIRST, ClassCall, begin_classes
@@ -93,12 +92,7 @@ def vdnn_plus(
         number = number_of(problem, rounds_of(problem, device.memory))
         least = _least_from(problem, number, device.memory + 1, partial(_needs, device=device))
         raise InfeasibleError(f"{error} in these rounds; other rounds need M >= {least}", least) from None
-    if call.stays:
-        return call.result({"moved": None}, call.everything_stays().with_rounds(rounds))
-    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": "vdnn_plus"})
-    if schedule is None:
-        raise call.endless()
-    return call.result({"moved": "conv" if convolutions else "all"}, schedule.with_rounds(rounds))
+    return vdnn_sync.planned(call, rounds)
 
 
 def _start(problem: Problem, device: Device) -> tuple[ClassCall, Rounds]:

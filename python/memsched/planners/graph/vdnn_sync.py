@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Device, Graph
-from memsched.planners.classes import FIRST, begin_classes
+from memsched.planners.classes import FIRST, ClassCall, begin_classes
 from memsched.planners.entry import Planner
+from memsched.planners.rounds import Rounds
 from memsched.problems.problem import Problem, graph_of
 from memsched.result import Result
 from memsched.support.memo import once_per_object
@@ -54,9 +55,14 @@ def vdnn_sync(
     'conv'
     """
     call = begin_classes(vdnn_sync, problem, M, beta, device, FIRST, need=least_memory)
+    return planned(call, [(call.graph.batch, 1)])
+
+
+def planned(call: ClassCall, rounds: Rounds) -> Result:
+    """The plan of a call in these rounds; its graph is that of the larger ones."""
     if call.stays:
-        return call.result({"moved": None}, call.everything_stays())
-    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": "vdnn_sync"})
+        return call.result({"moved": None}, call.everything_stays().with_rounds(rounds))
+    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": call.entry.name})
     if schedule is None:
         raise call.endless()
-    return call.result({"moved": "conv" if convolutions else "all"}, schedule)
+    return call.result({"moved": "conv" if convolutions else "all"}, schedule.with_rounds(rounds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from memsched import _core
 from memsched._core import Chain, RematPlan, RematTable, Schedule, Unrolled
 from memsched.errors import LimitError
-from memsched.planners.call import LEAST_TIME
+from memsched.planners.call import seconds_left
 from memsched.planners.sets import ChainCall
 from memsched.problems.bounds import graph_bound, recompute_bound
 from memsched.problems.problem import graph_of, peak_of, simulate
@@ -73,17 +74,17 @@ class Tables:
 
     threads: int
     progress: Progress
-    until: float | None = None  # the time.perf_counter() from which on no more tables are made
+    until: float = math.inf  # the time.perf_counter() from which on no more tables are made
     shared: RematTable | None = None  # for all memories of a chain up to its own capacity; tried first
 
     @property
     def left(self) -> float | None:
         """Seconds left, or None without a limit."""
-        return left(self.until)
+        return seconds_left(self.until)
 
     def layers(self, call: ChainCall) -> tuple[int, ...]:
         """The numbers of layers to plan with, in order: with limited time, a long chain gets a quick plan first."""
-        quick = self.until is not None and call.chain.n > 2 * FIRST_LAYERS and self.shared is None
+        quick = self.until < math.inf and call.chain.n > 2 * FIRST_LAYERS and self.shared is None
         return (FIRST_LAYERS, MOST_LAYERS) if quick else (MOST_LAYERS,)
 
     def of(self, call: ChainCall, slots: int, layers: int) -> Iterator[RematTable]:
@@ -123,7 +124,7 @@ class UnrolledRuns:
     call: ChainCall
     unrolled: Unrolled
     travels: Flags  # one flag per tensor of the unrolled graph
-    until: float | None  # the time.perf_counter() at which making its schedule is given up; None: never
+    until: float  # the time.perf_counter() at which making its schedule is given up
 
     def makespan(self) -> float:
         """Simulated, with all transfers as early as the rules allow; infinite if the plan does not run."""
@@ -137,7 +138,7 @@ class UnrolledRuns:
         made = _core.offload_set_schedule(
             self.unrolled.graph, self.call.device.memory, self.travels, planner, self.call.chunk
         )
-        return self.unrolled.rolled(self.call.graph, made, left(self.until))
+        return self.unrolled.rolled(self.call.graph, made, seconds_left(self.until))
 
     def searched(
         self,
@@ -171,7 +172,7 @@ class UnrolledRuns:
             call.chunk,
             progress,
         )
-        schedule = self.unrolled.rolled(call.graph, made, left(self.until))
+        schedule = self.unrolled.rolled(call.graph, made, seconds_left(self.until))
         if not anneal:
             return schedule, evaluations
         bound = recompute_bound(call.graph, device)
@@ -191,15 +192,15 @@ class UnrolledRuns:
         return schedule, evaluations + more
 
 
-def unroll(call: ChainCall, plan: RematPlan | None, until: float | None = None) -> UnrolledRuns:
+def unroll(call: ChainCall, plan: RematPlan | None, until: float = math.inf) -> UnrolledRuns:
     """The runs of a plan, with its offloads of first values; without a plan, each op once and no offloads.
 
     LimitError: time.perf_counter() has reached `until`, and the plan runs its ops again and again.
     """
     ops = np.arange(2 * call.chain.n + 1) if plan is None else plan.ops
-    until = until if len(ops) > LEAST_RUNS * (2 * call.chain.n + 1) else None
+    until = until if len(ops) > LEAST_RUNS * (2 * call.chain.n + 1) else math.inf
     skips = np.zeros(len(ops), np.uint8) if plan is None else plan.skips
-    unrolled = Unrolled(call.graph, ops, skips, left(until))
+    unrolled = Unrolled(call.graph, ops, skips, seconds_left(until))
     tensors = np.asarray(unrolled.tensors)  # of the chain's graph
     travels = np.zeros(len(tensors), np.uint8)
     if plan is None:
@@ -212,16 +213,6 @@ def unroll(call: ChainCall, plan: RematPlan | None, until: float | None = None) 
     own = np.where(call.tape, with_tape[call.stage], offloaded[call.stage])
     travels[first[own & (first >= 0)]] = 1
     return UnrolledRuns(call=call, unrolled=unrolled, travels=travels, until=until)
-
-
-def left(until: float | None) -> float | None:
-    """Seconds left until then, or None without a limit."""
-    return None if until is None else max(0.0, until - time.perf_counter())
-
-
-def until(call: ChainCall, time_limit: float | None) -> float | None:
-    """The time.perf_counter() at which a call with this limit is over."""
-    return None if time_limit is None else call.started + max(time_limit, LEAST_TIME)
 
 
 def rotor_plan(call: ChainCall, table: RematTable) -> RematPlan | None:

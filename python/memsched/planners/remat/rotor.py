@@ -6,8 +6,9 @@ from typing import Any
 
 from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable
+from memsched.planners.call import over_at
 from memsched.planners.entry import Planner
-from memsched.planners.remat.recompute import Tables, rotor_min_memory, rotor_plan, unroll, until
+from memsched.planners.remat.recompute import Tables, rotor_min_memory, rotor_plan, unroll
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -114,4 +115,6 @@ def rotor(
     threads = checks.count("threads", threads, 0, 1024)
     time_limit = checks.time_limit(time_limit) or None
     call = begin_chain(rotor, chain, M, beta, device, chunk)
-    return _from_tables(call, slots, Tables(threads=threads, progress=progress, until=until(call, time_limit)))
+    return _from_tables(
+        call, slots, Tables(threads=threads, progress=progress, until=over_at(call.started, time_limit))
+    )

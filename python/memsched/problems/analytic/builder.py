@@ -30,12 +30,7 @@ Along = tuple[int, int, int]  # a kernel, its stride and its padding in depth
 
 
 class Builder:
-    """One training step at one batch size.
-
-    Parameters
-    ----------
-    gpu, batch
-    """
+    """One training step at one batch size."""
 
     def __init__(self, gpu: Gpu, batch: int) -> None:
         self.gpu, self.batch = gpu, batch
@@ -90,23 +85,12 @@ class Builder:
     def linear(self, name: str, x: Map, filters: int, *, relu: bool = False) -> Map:
         """A fully connected layer: a convolution on one pixel."""
         y = Map(name=name, channels=filters, height=1, width=1, relu=relu)
-        shape = Conv(
-            batch=self.batch,
-            channels=x.elements,
-            filters=filters,
-            kernel=1,
-            stride=1,
-            height=1,
-            width=1,
-            out_height=1,
-            out_width=1,
-        )
+        shape = Conv(batch=self.batch, channels=x.elements, filters=filters)
         self.parameters += filters * (x.elements + 1)
         return self._product(y, x, "fc", shape)
 
     def _product(self, y: Map, x: Map, kind: str, shape: Conv) -> Map:
-        layer = self._next()
-        self._op(f"{y.name}.fwd", "fwd", kind, layer, [x.name], [y], shape.choices(self.gpu, "fwd"))
+        layer = self._forward(y, kind, [x], shape.choices(self.gpu, "fwd"))
 
         def backward() -> None:
             arriving = self._gradient[y.name]
@@ -121,20 +105,19 @@ class Builder:
         self._backward.append(backward)
         return y
 
-    def pool(self, name: str, x: Map, kernel: int, stride: int, pad: int = 0, along: Along = (1, 1, 0)) -> Map:
+    def pool(self, name: str, x: Map, kernel: int, stride: int, along: Along = (1, 1, 0)) -> Map:
         """Max pooling; kernel 0 means the average over all pixels."""
 
-        def pooled(side: int, kernel: int, stride: int, pad: int) -> int:
+        def pooled(side: int, kernel: int, stride: int, pad: int = 0) -> int:
             return (side + 2 * pad - kernel + stride - 1) // stride + 1
 
         height, width, depth = 1, 1, 1
         if kernel:
-            height, width = (pooled(side, kernel, stride, pad) for side in (x.height, x.width))
+            height, width = (pooled(side, kernel, stride) for side in (x.height, x.width))
             depth = pooled(x.depth, *along)
         y = Map(name=name, channels=x.channels, depth=depth, height=height, width=width)
-        layer = self._next()
         both = self._bytes(x) + self._bytes(y)
-        self._op(f"{name}.fwd", "fwd", "pool", layer, [x.name], [y], moving(self.gpu, both))
+        layer = self._forward(y, "pool", [x], moving(self.gpu, both))
         largest = [x.name, y.name] if kernel else []
 
         def backward() -> None:
@@ -158,11 +141,9 @@ class Builder:
         """`moved` (by forward and backward) and `temporaries` (of the forward) are multiples of the result's size."""
         first = maps[0]
         r = Map(name=name, channels=first.channels, depth=first.depth, height=first.height, width=first.width)
-        size, layer = self._bytes(r), self._next()
+        size = self._bytes(r)
         self.parameters += 2 * len(normed) * first.channels
-        names = [one.name for one in maps]
-        forward = moving(self.gpu, moved[0] * size, temporaries * size)
-        self._op(f"{name}.fwd", "fwd", "bn", layer, names, [r], forward)
+        layer = self._forward(r, "bn", maps, moving(self.gpu, moved[0] * size, temporaries * size))
 
         def backward() -> None:
             choices = moving(self.gpu, moved[1] * size, size)
@@ -175,9 +156,8 @@ class Builder:
     def upsample(self, name: str, x: Map, side: int) -> Map:
         """Bilinear upsampling to a square."""
         y = Map(name=name, channels=x.channels, height=side, width=side)
-        layer = self._next()
         both = self._bytes(x) + self._bytes(y)
-        self._op(f"{name}.fwd", "fwd", "upsample", layer, [x.name], [y], moving(self.gpu, both))
+        layer = self._forward(y, "upsample", [x], moving(self.gpu, both))
 
         def backward() -> None:
             self._give(f"{name}.bwd", "upsample", layer, [self._gradient[y.name]], x, moving(self.gpu, both))
@@ -187,17 +167,14 @@ class Builder:
 
     def loss(self, x: Map) -> None:
         """The loss: forward and backward in one op."""
-        self._give("loss", "loss", self._next(), [x.name], x, moving(self.gpu, 3 * self._bytes(x)))
+        self.layer += 1
+        self._give("loss", "loss", self.layer, [x.name], x, moving(self.gpu, 3 * self._bytes(x)))
         while self._backward:
             self._backward.pop()()
 
     def graph(self, name: str) -> Graph:
         """The graph of the training step. Weights and their gradients are resident."""
         return Graph(self._tensors, self._ops, resident=2 * FLOAT * self.parameters, name=name, batch=self.batch)
-
-    def _next(self) -> int:
-        self.layer += 1
-        return self.layer
 
     def _is_input(self, x: Map) -> bool:
         return any(tensor["name"] == x.name and tensor["role"] == "input" for tensor in self._tensors)
@@ -208,21 +185,12 @@ class Builder:
     def _tensor(self, name: str, like: Map, role: str) -> None:
         self._tensors.append({"name": name, "size": self._bytes(like), "role": role})
 
-    def _op(
-        self,
-        name: str,
-        phase: str,
-        kind: str,
-        layer: int,
-        reads: list[str],
-        makes: list[Map],
-        choices: list[dict[str, Any]],
-        once: bool = False,
-    ) -> None:
-        for made in makes:
-            self._tensor(made.name, made, "activation")
-        writes = [made.name for made in makes]
-        self._append(name, phase, kind, layer, reads, writes, choices, once)
+    def _forward(self, y: Map, kind: str, reads: list[Map], choices: list[dict[str, Any]]) -> int:
+        """Add the op that makes a map, on a layer of its own; returns the layer."""
+        self.layer += 1
+        self._tensor(y.name, y, "activation")
+        self._op(f"{y.name}.fwd", "fwd", kind, self.layer, [x.name for x in reads], [y.name], choices)
+        return self.layer
 
     def _give(
         self, name: str, kind: str, layer: int, reads: list[str], x: Map, choices: list[dict[str, Any]], *others: Map
@@ -237,9 +205,9 @@ class Builder:
             self._tensor(made, one, "gradient")
             self._gradient[one.name] = made
             writes.append(made)
-        self._append(name, "bwd", kind, layer, reads, writes, choices, kind == "bn")
+        self._op(name, "bwd", kind, layer, reads, writes, choices, once=kind == "bn")
 
-    def _append(
+    def _op(
         self,
         name: str,
         phase: str,
@@ -248,7 +216,7 @@ class Builder:
         reads: list[str],
         writes: list[str],
         choices: list[dict[str, Any]],
-        once: bool,
+        once: bool = False,
     ) -> None:
         op: dict[str, Any] = {"name": name, "phase": phase, "kind": kind, "layer": layer, "reads": reads}
         self._ops.append({**op, "writes": writes, "choices": choices, **({"once": True} if once else {})})

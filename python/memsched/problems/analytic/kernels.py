@@ -80,12 +80,12 @@ class Conv:
     batch: int
     channels: int
     filters: int
-    kernel: int
-    stride: int
-    height: int
-    width: int
-    out_height: int
-    out_width: int
+    kernel: int = 1
+    stride: int = 1
+    height: int = 1
+    width: int = 1
+    out_height: int = 1
+    out_width: int = 1
     depth: int = 1
     out_depth: int = 1
     kernel_depth: int = 1

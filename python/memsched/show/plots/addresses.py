@@ -15,7 +15,7 @@ from memsched.arena.residency import placement_of
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
-from memsched.show.arena import arena_of, round_end
+from memsched.show.arena import Columns, arena_of, columns_of, round_end
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.addresses import place
 from memsched.support import checks
@@ -63,20 +63,26 @@ class _Arena:
     capacity: int | None  # bytes
 
 
-def _of_placement(placement: Placement) -> _Arena:
-    live = [k for k, buffer in enumerate(placement.buffers) if buffer.size > 0 and buffer.end > buffer.start]
-    buffers = [placement.buffers[k] for k in live]
-    low = np.array([placement.offsets[k] for k in live], float)
+def _panel(found: Columns, factor: float = 1.0, **facts: Any) -> _Arena:
+    low = np.array(found["low"], float)
     return _Arena(
+        left=factor * np.array(found["start"], float),
+        right=factor * np.array(found["end"], float),
+        low=low,
+        high=low + np.array(found["bytes"], float),
+        kinds=found["kind"],
+        names=found["name"],
+        **facts,
+    )
+
+
+def _of_placement(placement: Placement) -> _Arena:
+    spans = [(buffer.start, buffer.end) for buffer in placement.buffers]
+    return _panel(
+        columns_of(placement, spans, lambda name: "buffer"),
         title=f"placed by {placement.method}",
         placement=placement,
-        left=np.array([buffer.start for buffer in buffers], float),
-        right=np.array([buffer.end for buffer in buffers], float),
-        low=low,
-        high=low + np.array([buffer.size for buffer in buffers], float),
-        kinds=["buffer"] * len(live),
-        names=[buffer.name for buffer in buffers],
-        until=float(max((buffer.end for buffer in placement.buffers), default=0.0)),
+        until=float(max((end for _, end in spans), default=0.0)),
         axis="time, in the unit of the buffers",
         capacity=None,
     )
@@ -93,16 +99,11 @@ def _of_result(result: Result) -> _Arena:
         axis = f"time ({unit})"
     found, until = arena_of(result, placement, in_time=in_time)
     rounds = count_rounds(result.schedule.rounds)
-    low = np.array(found["low"], float)
-    return _Arena(
+    return _panel(
+        found,
+        factor,
         title=result.planner + (f", the first of {rounds} rounds" if rounds > 1 else ""),
         placement=placement,
-        left=factor * np.array(found["start"], float),
-        right=factor * np.array(found["end"], float),
-        low=low,
-        high=low + np.array(found["bytes"], float),
-        kinds=found["kind"],
-        names=found["name"],
         until=factor * until,
         axis=axis,
         capacity=min(result.schedule.budget, result.device.memory) - graph.resident,

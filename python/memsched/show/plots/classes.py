@@ -28,14 +28,21 @@ _KINDS = 12  # bars in a row
 By = Literal["map", "kind"]
 
 
-def _draw_maps(axes: Axes, result: Result, scale: int) -> None:
-    classes = feature_map_classes(result)
+def _by_class(result: Result) -> dict[str, dict[int, int]]:
+    """Class -> number of the map -> bytes."""
     sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
-    for kind in CLASSES:
-        at = [position for position, found in enumerate(classes.values()) if found == kind]
-        heights = [sizes[name] / scale for name, found in classes.items() if found == kind]
-        axes.bar(at, heights, width=1.0, color=_COLOURS[kind], edgecolor="white", linewidth=0.3)
-    axes.set_xlim(-0.5, max(len(classes), 1) - 0.5)
+    found: dict[str, dict[int, int]] = {kind: {} for kind in CLASSES}
+    for at, (name, kind) in enumerate(feature_map_classes(result).items()):
+        found[kind][at] = sizes[name]
+    return found
+
+
+def _draw_maps(axes: Axes, result: Result, scale: int) -> None:
+    classes = _by_class(result)
+    for kind, maps in classes.items():
+        heights = [size / scale for size in maps.values()]
+        axes.bar(list(maps), heights, width=1.0, color=_COLOURS[kind], edgecolor="white", linewidth=0.3)
+    axes.set_xlim(-0.5, max(sum(map(len, classes.values())), 1) - 0.5)
     clear(axes, "y")
 
 
@@ -61,13 +68,8 @@ def _draw_kinds(axes: Axes, kinds: dict[str, dict[str, int]], scale: int) -> Non
 
 
 def _title(result: Result) -> str:
-    classes = feature_map_classes(result)
-    sizes = {tensor["name"]: tensor["size"] for tensor in result.graph.tensors}
-    counts = [
-        f"{len(chosen)} {kind} ({format_bytes(sum(chosen))})"
-        for kind in CLASSES
-        for chosen in [[sizes[name] for name, found in classes.items() if found == kind]]
-    ]
+    classes = _by_class(result).items()
+    counts = [f"{len(maps)} {kind} ({format_bytes(sum(maps.values()))})" for kind, maps in classes]
     rounds = count_rounds(result.schedule.rounds)
     split = f" in {rounds} rounds" if rounds > 1 else ""
     return f"{result.planner}: {format_seconds(result.makespan)}{split}, {', '.join(counts)}"

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError, shown
+from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
 from memsched.problems.problem import make_device, name_of, peak_memory, size_of
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
+from memsched.support import checks
 from memsched.support.docstrings import picture
 from memsched.support.units import format_bandwidth, format_bytes, format_seconds
 
@@ -42,9 +43,7 @@ _LEVEL = 0.036  # share of the height from one mark to the next above
 
 def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
     """A list of frontiers of one problem on one link."""
-    listed = [frontiers] if isinstance(frontiers, Frontier) else frontiers
-    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Frontier) for one in listed):
-        raise InvalidInputError(f"frontiers is {shown(frontiers)}; give a Frontier or a list of them, not empty")
+    listed = checks.some("frontiers", frontiers, Frontier)
     first = listed[0]
     for other in listed[1:]:
         if other.problem != first.problem:
@@ -52,7 +51,7 @@ def _checked(frontiers: Frontier | Sequence[Frontier]) -> list[Frontier]:
             raise InvalidInputError(f"the frontiers are of different problems, {names}; draw one problem at a time")
         if _link(other) != _link(first):
             raise InvalidInputError(f"the links differ: {other.device} and {first.device}; draw one link at a time")
-    return list(listed)
+    return listed
 
 
 def _link(frontier: Frontier) -> Device:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memsched.errors import InvalidInputError, shown
 from memsched.result import Result
 from memsched.show.report.comparison import studies
 from memsched.show.report.page import check_plotly
@@ -61,9 +60,7 @@ def write_report(
     >>> path.read_text().startswith("<!DOCTYPE html>")
     True
     """
-    listed = [results] if isinstance(results, Result) else results
-    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, Result) for one in listed):
-        raise InvalidInputError(f"results is {shown(results)}; give a Result or a list of them, not empty")
+    listed = checks.some("results", results, Result)
     wanted = len(listed) == 1 if compare is None else checks.flag("compare", compare)
     checks.progress(progress)
     check_plotly()

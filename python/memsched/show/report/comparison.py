@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from memsched._core import Chain
 from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory
-from memsched.problems.problem import Problem, graph_of, make_device, peak_memory
+from memsched.problems.problem import graph_of, make_device, peak_memory
 from memsched.result import Result
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import lower_bounds
@@ -19,7 +20,7 @@ from memsched.show.report.figures import budget_of
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table
 from memsched.study.compare import compare
-from memsched.study.frontier import Frontier, frontier
+from memsched.study.frontier import Frontier, frontier, spaced
 
 CHAIN_CURVES = ("pofo", "rotor", "offload")
 GRAPH_CURVES = ("selective", "pooch")
@@ -112,20 +113,15 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
         kind, usual = ("chain", CHAIN_CURVES) if isinstance(problem, Chain) else ("graph", GRAPH_CURVES)
         own = [result.planner] if kind in getattr(PLANNERS.get(result.planner), "problems", ()) else []
         names = list(dict.fromkeys((*usual, *own)))
-        memories = _memories(problem, names, budget_of(result))
+        least = min(min_memory(problem, name) for name in names)
+        memories = spaced(least, peak_memory(problem), POINTS, budget_of(result))
+        limit = SECONDS if time_limit is None else time_limit
         for name in names:
             say(f"frontier: {name}")
-            limit = SECONDS if time_limit is None else time_limit
             curves.append(
                 frontier(problem, planner=name, device=device, memory=memories, chunk=chunk, time_limit=limit)
             )
     return Study(outcomes=outcomes, curves=tuple(curves))
-
-
-def _memories(problem: Problem, planners: Sequence[str], budget: int) -> list[int]:
-    """Evenly spaced from the least memory of these planners to the plain peak, plus the budget."""
-    least = min(min_memory(problem, name) for name in planners)
-    return sorted({max(1, int(one)) for one in (*np.linspace(least, peak_memory(problem), POINTS), budget)})
 
 
 def studies(results: Sequence[Result], time_limit: float | None = None, progress: Progress = None) -> list[Study]:
@@ -154,9 +150,9 @@ def _same(one: Result, other: Result) -> bool:
 
 def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
     if isinstance(outcome, InfeasibleError):
-        return [*[None] * 7, None, outcome.min_memory, "no plan"]
+        return [*[None] * 8, outcome.min_memory, "no plan"]
     if isinstance(outcome, MemschedError):
-        return [*[None] * 7, None, None, f"failed: {outcome}"]
+        return [*[None] * 9, f"failed: {outcome}"]
     timeline = outcome.timeline
     return [
         outcome.makespan,
@@ -174,9 +170,7 @@ def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:
 
 def comparison_table(name: str, result: Result, summary: Summary, outcomes: Outcomes) -> Table:
     """The result first, then the other planners: fastest first, those without a plan last."""
-    planned = [one for one in outcomes.items() if isinstance(one[1], Result)]
-    planned.sort(key=lambda one: one[1].makespan if isinstance(one[1], Result) else 0.0)
-    others = [one for one in outcomes.items() if not isinstance(one[1], Result)]
+    others = sorted(outcomes.items(), key=lambda one: one[1].makespan if isinstance(one[1], Result) else math.inf)
     rows = [[result.planner, *_cells(result, summary.ideal)[:-1], "this plan"]]
-    rows += [[planner, *_cells(outcome, summary.ideal)] for planner, outcome in (*planned, *others)]
+    rows += [[planner, *_cells(outcome, summary.ideal)] for planner, outcome in others]
     return Table(name=name, columns=_COLUMNS, rows=rows, marked=(0,))

@@ -2,6 +2,7 @@
 
 const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x"];
 const DASHES = ["solid", "dash", "dot"];
+const styleOf = (at) => ({ css: `s${at % 8}`, symbol: SYMBOLS[at % SYMBOLS.length] });
 
 class Curves extends Picture {
   constructor(div, name) {
@@ -86,11 +87,10 @@ function frontierCurves(div, result) {
   const { ideal, planners, bounds, own, time_unit: [factor, unit], byte_unit: [scale, size] } = result.frontier;
   const overIdeal = (makespan) => (ideal > 0 ? [["over ideal", formatPercent(Math.max(0, makespan / ideal - 1))]] : []);
   const lines = planners.map((one, at) => ({
+    ...styleOf(at),
     name: one.memory.length ? one.name : `${one.name} (no plan)`,
     x: one.memory.map((bytes) => bytes / scale),
     y: one.makespan.map((seconds) => seconds * factor),
-    css: `s${at % 8}`,
-    symbol: SYMBOLS[at % SYMBOLS.length],
     tips: (k) => [
       ["memory", formatBytes(one.memory[k])],
       ["makespan", formatSeconds(one.makespan[k])],
@@ -147,11 +147,10 @@ function sweepCurves(div, table) {
     const lines = names.map((name, at) => {
       const own = rows.filter((row) => row[planner] === name);
       return {
+        ...styleOf(at),
         name,
         x: own.map((row) => row[memory] / scale),
         y: own.map((row) => (relative ? row[makespan] / row[ideal] : row[makespan])),
-        css: `s${at % 8}`,
-        symbol: SYMBOLS[at % SYMBOLS.length],
         dash: at < 8 ? undefined : DASHES[Math.floor(at / 8) % 3],
         tips: (k) => [
           ["memory", formatBytes(own[k][memory])],

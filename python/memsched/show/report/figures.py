@@ -38,14 +38,10 @@ def timeline(result: Result) -> Columns:
     """
     bars = intervals(result)
     losses = {op["name"] for op in result.graph.ops if "loss" in op.get("kind", "")}
-    return {
-        "step": [bar.step for bar in bars],
+    keys = ("step", "lane", "kind", "name", "start", "end", "bytes")
+    return {key: [getattr(bar, key) for bar in bars] for key in keys} | {
         "lane": [LANES.index(bar.lane) for bar in bars],
         "kind": ["loss" if bar.name in losses and bar.kind in ("forward", "backward") else bar.kind for bar in bars],
-        "name": [bar.name for bar in bars],
-        "start": [bar.start for bar in bars],
-        "end": [bar.end for bar in bars],
-        "bytes": [bar.bytes for bar in bars],
     }
 
 

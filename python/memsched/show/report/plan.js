@@ -1,13 +1,6 @@
 // The pictures of one plan: the streams with the memory under them, the tensors, and the addresses.
 
-const STREAMS = [
-  ["forward", "forward"],
-  ["loss", "loss"],
-  ["backward", "backward"],
-  ["recompute", "recompute"],
-  ["offload", "offload"],
-  ["prefetch", "prefetch"],
-];
+const STREAMS = ["forward", "loss", "backward", "recompute", "offload", "prefetch"].map((kind) => [kind, kind]);
 const PLACES = [
   ["device", "memory", "on the device"],
   ["fetched", "prefetch", "on the device, fetched back"],
@@ -18,7 +11,21 @@ const ROLES = ["input", "weight", "activation", "gradient", "workspace", "buffer
 
 const leftMargin = () => (narrow() ? 56 : 116);
 const topMargin = () => (narrow() ? 6 : 26); // room for the buttons
-const whole = (until, factor) => [0, until > 0 ? 1.005 * until * factor : 1];
+
+// What the pictures of a plan have in common: their margins, and all of the time or the ops to the right.
+function wide(title, until, factor, more = {}) {
+  const range = [0, until > 0 ? 1.005 * until * factor : 1];
+  return { margin: { l: leftMargin(), r: 14, t: topMargin(), b: 44 }, xaxis: axis({ title, range, ...more }) };
+}
+
+// A line across the whole picture.
+const across = (y, dash, more = {}) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: colour("ink"), width: 1.1, dash }, ...more });
+
+// A box for each entry of some columns, from y0 to y1; `kinds` are those that it may have, in order.
+function boxesOf({ start, end, kind }, factor, y0, y1, kinds) {
+  const x = (times) => times.map((time) => time * factor);
+  return { x0: x(start), x1: x(end), y0, y1, kind: kind.map((one) => kinds.findIndex(([known]) => known === one)) };
+}
 
 function lastAtMost(values, x) {
   let [low, high] = [0, values.length];
@@ -36,14 +43,8 @@ class Timeline extends Picture {
     const { timeline, until, time_unit: [factor, unit] } = result.figures;
     Object.assign(this, { result, factor, unit, until, columns: timeline, enough: 0.3 });
     this.kinds = STREAMS;
-    const kinds = STREAMS.map(([kind]) => kind);
-    this.boxes = {
-      x0: timeline.start.map((time) => time * factor),
-      x1: timeline.end.map((time) => time * factor),
-      y0: timeline.lane.map((lane) => lane - 0.38),
-      y1: timeline.lane.map((lane) => lane + 0.38),
-      kind: timeline.kind.map((kind) => kinds.indexOf(kind)),
-    };
+    const lanes = (by) => timeline.lane.map((lane) => lane + by);
+    this.boxes = boxesOf(timeline, factor, lanes(-0.38), lanes(0.38), STREAMS);
     this.cursor = element("div", { class: "cursor", hidden: "" });
   }
 
@@ -97,10 +98,8 @@ class Timeline extends Picture {
         yshift: narrow() ? -4 : 1,
       });
     }
-    const line = { color: colour("ink"), width: 1.1, dash: "6px,4px" };
     return {
-      margin: { l: leftMargin(), r: 14, t: topMargin(), b: 44 },
-      xaxis: axis({ title: `time (${this.unit})`, range: whole(this.until, this.factor), anchor: "y2" }),
+      ...wide(`time (${this.unit})`, this.until, this.factor, { anchor: "y2" }),
       yaxis: axis({
         domain: [0.58, 1],
         range: [2.5, -0.5],
@@ -120,7 +119,7 @@ class Timeline extends Picture {
         tickfont: { color: colour("muted"), size: narrow() ? 9.5 : 11 },
         nticks: 6,
       }),
-      shapes: far ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, yref: "y2", y0: memory.budget / scale, y1: memory.budget / scale, line }],
+      shapes: far ? [] : [across(memory.budget / scale, "6px,4px", { yref: "y2" })],
       annotations,
     };
   }
@@ -190,25 +189,14 @@ class Lifetimes extends Picture {
     this.kinds = PLACES;
     this.rows = lifetimes.order.length;
     const row = new Map(lifetimes.order.map((tensor, at) => [tensor, at]));
-    const places = PLACES.map(([place]) => place);
     const half = lifetimes.place.map((place) => (place === "host" ? 0.26 : 0.42));
-    this.boxes = {
-      x0: lifetimes.start.map((time) => time * factor),
-      x1: lifetimes.end.map((time) => time * factor),
-      y0: lifetimes.tensor.map((tensor, at) => row.get(tensor) - half[at]),
-      y1: lifetimes.tensor.map((tensor, at) => row.get(tensor) + half[at]),
-      kind: lifetimes.place.map((place) => places.indexOf(place)),
-    };
-  }
-
-  traces() {
-    return [];
+    const edge = (side) => lifetimes.tensor.map((tensor, at) => row.get(tensor) + side * half[at]);
+    this.boxes = boxesOf({ ...lifetimes, kind: lifetimes.place }, factor, edge(-1), edge(1), PLACES);
   }
 
   layout() {
     return {
-      margin: { l: leftMargin(), r: 14, t: topMargin(), b: 44 },
-      xaxis: axis({ title: `time (${this.unit})`, range: whole(this.until, this.factor) }),
+      ...wide(`time (${this.unit})`, this.until, this.factor),
       yaxis: axis({ range: [this.rows - 0.5, -0.5], tickvals: [], showgrid: false, ticks: "", tickfont: { color: colour("muted"), size: 10 } }),
     };
   }
@@ -249,35 +237,24 @@ class Addresses extends Picture {
     Object.assign(this, { result, columns, factor, enough: 0, gaps: true });
     this.title = unit ? `time (${unit})` : "ops, in the order of the plan";
     this.kinds = ROLES.filter((role) => columns.kind.includes(role)).map((role) => [role, role]);
-    const kinds = this.kinds.map(([kind]) => kind);
-    this.boxes = {
-      x0: columns.start.map((time) => time * factor),
-      x1: columns.end.map((time) => time * factor),
-      y0: columns.low.map((low) => low / scale),
-      y1: columns.low.map((low, at) => (low + columns.bytes[at]) / scale),
-      kind: columns.kind.map((kind) => kinds.indexOf(kind)),
-    };
+    const low = columns.low.map((bytes) => bytes / scale);
+    const high = columns.low.map((bytes, at) => (bytes + columns.bytes[at]) / scale);
+    this.boxes = boxesOf(columns, factor, low, high, this.kinds);
   }
 
   label(at) {
     return this.columns.name[at] ?? "";
   }
 
-  traces() {
-    return [];
-  }
-
   layout() {
     const { height, capacity, unit: [scale, size], until } = this.columns;
     const near = capacity <= 1.8 * height;
-    const line = (bytes, dash) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: bytes / scale, y1: bytes / scale, line: { color: colour("ink"), width: 1.1, dash } });
     const said = { xref: "paper", showarrow: false, yanchor: "bottom", font: { size: 11.5, color: colour("ink") } };
     const both = near && capacity !== height;
     return {
-      margin: { l: leftMargin(), r: 14, t: topMargin(), b: 44 },
-      xaxis: axis({ title: this.title, range: whole(until, this.factor) }),
+      ...wide(this.title, until, this.factor),
       yaxis: axis({ title: narrow() ? "" : `address (${size})`, ticksuffix: narrow() ? ` ${size}` : "", range: [0, (1.1 * (near ? Math.max(height, capacity) : height)) / scale || 1] }),
-      shapes: [line(height, "2px,3px"), ...(both ? [line(capacity, "6px,4px")] : [])],
+      shapes: [across(height / scale, "2px,3px"), ...(both ? [across(capacity / scale, "6px,4px")] : [])],
       annotations: [
         { ...said, text: `height ${formatBytes(height)}`, x: 0.003, xanchor: "left", y: height / scale },
         ...(both ? [{ ...said, text: `capacity ${formatBytes(capacity)}`, x: 1, xanchor: "right", y: capacity / scale }] : []),

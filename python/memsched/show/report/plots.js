@@ -89,7 +89,7 @@ function writeLegend(div, entries) {
   list.hidden = entries.length === 0;
 }
 
-/* A picture. Subclasses give traces() and layout(), and, if they have boxes, boxes and kinds. One trace holds all boxes of a
+/* A picture. Subclasses give layout(), traces() and, if they have boxes, boxes and kinds. One trace holds all boxes of a
    kind, whatever their number: its outline is made anew for each zoom, so that wide ones have gaps between them and hairs
    stay visible. */
 class Picture {
@@ -99,6 +99,11 @@ class Picture {
     this.view = {}; // ranges that the reader chose
     this.kinds = [];
     this.boxes = { x0: [], x1: [], y0: [], y1: [], kind: [] };
+  }
+
+  // What is drawn beside the boxes.
+  traces() {
+    return [];
   }
 
   draw() {

@@ -73,17 +73,8 @@ def _kind_table(name: str, result: Result) -> Table:
 
 
 def _tensor_table(name: str, uses: list[TensorUse]) -> Table:
-    return Table(
-        name=name,
-        columns=_TENSORS,
-        rows=[
-            [
-                *(use.name, use.role, use.bytes, use.fate),
-                *(use.written, use.offloaded, use.prefetched, use.freed, use.runs),
-            ]
-            for use in uses
-        ],
-    )
+    keys = ("name", "role", "bytes", "fate", "written", "offloaded", "prefetched", "freed", "runs")
+    return Table(name=name, columns=_TENSORS, rows=[[getattr(use, key) for key in keys] for use in uses])
 
 
 def _fates(uses: list[TensorUse]) -> str:
@@ -109,13 +100,13 @@ def _fates(uses: list[TensorUse]) -> str:
     return f'<div class="fates" aria-hidden="true">{"".join(parts)}</div><ul class="fate-words">{"".join(words)}</ul>'
 
 
-def _details(result: Result, summary: Summary) -> str:
+def _details(result: Result) -> str:
     """Facts that are not in the tiles, as names and values; HTML."""
-    problem = result.problem
+    problem, graph = result.problem, result.graph
     size = f"{number('count', problem.n)} stages, " if isinstance(problem, Chain) else ""
     rows = [
-        ("problem", f"{size}{number('count', summary.ops)} ops, {number('count', summary.tensors)} tensors"),
-        ("resident", f"{number('bytes', result.graph.resident)} of weights and their gradients, which never move"),
+        ("problem", f"{size}{number('count', len(graph.ops))} ops, {number('count', len(graph.tensors))} tensors"),
+        ("resident", f"{number('bytes', graph.resident)} of weights and their gradients, which never move"),
         ("link", described_link(result.device)),
         ("steps", f"{number('count', len(result.schedule))} in the plan"),
         ("planned in", f"{number('seconds', result.runtime)}, as the planner claims"),
@@ -161,7 +152,7 @@ def _section(
         f'<div class="head"><h2>{escape(result.planner)} <span>on {named(result.problem)}</span></h2>'
         f'<p class="verdict {summary.standing}">{verdict(result, summary)}</p></div>',
         f'<div class="tiles">{tiles(result, summary)}</div>',
-        f'<details class="card facts"><summary>More about this plan</summary>{_details(result, summary)}</details>',
+        f'<details class="card facts"><summary>More about this plan</summary>{_details(result)}</details>',
         card(
             "What happens when",
             figure("timeline", at),
@@ -180,7 +171,7 @@ def _section(
             f"costs to run such ops again.{shown_round}",
         ),
     ]
-    if summary.placed:
+    if result.placement is not None or result.schedule.memory == "contiguous":
         parts.append(card("Where everything lies", figure("addresses", at), _address_note(result)))
     if study is not None:
         table = comparison_table(f"planners-{at}", result, summary, study.outcomes)
@@ -269,7 +260,7 @@ def results_page(results: Sequence[Result], studies: Sequence[Study | None]) -> 
         "memsched": memsched.__version__,
         "results": [
             {
-                **summary.to_json(result),
+                **summary.to_json(),
                 "classes": feature_map_classes(result),
                 "figures": figures(result, found),
                 "frontier": None if study is None else study.frontier_json(result),

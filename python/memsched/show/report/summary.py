@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched import _core
-from memsched.arena.residency import placement_of
 from memsched.problems.bounds import bound_of, certified, over_rounds
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import make_device
@@ -21,36 +20,37 @@ _EQUAL = 1 + 1e-12
 class Summary:
     """What a report shows of a result in addition to the result's own figures."""
 
+    result: Result
     ideal: float  # seconds of computation alone: each op once with its fastest algorithm, over all rounds
     any_bound: float  # seconds; on all plans that fit, recomputation included (of a family, in the same rounds)
-    rounds: int
-    ops: int  # in the graph
-    tensors: int
-    placed: bool  # whether the plan has addresses
-    makespan: float  # this and the bound: seconds, as in the result
-    lower_bound: float
+
+    @property
+    def rounds(self) -> int:
+        """How many there are."""
+        return count_rounds(self.result.schedule.rounds)
 
     @property
     def over_ideal(self) -> float | None:
         """(makespan - ideal) / ideal; None without computation."""
-        return max(0.0, self.makespan / self.ideal - 1) if self.ideal > 0 else None
+        return max(0.0, self.result.makespan / self.ideal - 1) if self.ideal > 0 else None
 
     @property
     def any_gap(self) -> float | None:
         """(makespan - any_bound) / any_bound: at most this far from the best possible plan."""
-        if self.makespan <= self.any_bound * _EQUAL:
+        if self.result.makespan <= self.any_bound * _EQUAL:
             return 0.0
-        return self.makespan / self.any_bound - 1 if self.any_bound > 0 else None
+        return self.result.makespan / self.any_bound - 1 if self.any_bound > 0 else None
 
     @property
     def standing(self) -> str:
         """What is proven: "optimal" among all plans, "best" among those that run each op once, or "near"."""
         if self.any_gap == 0.0:
             return "optimal"
-        return "best" if self.makespan <= self.lower_bound * _EQUAL else "near"
+        return "best" if self.result.makespan <= self.result.lower_bound * _EQUAL else "near"
 
-    def to_json(self, result: Result) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The figures of the result and of the summary."""
+        result = self.result
         own = ("planner", "params", "makespan", "lower_bound", "bound_on", "gap", "optimal", "peak_memory", "estimate")
         return {
             "problem": result.problem.name,
@@ -75,16 +75,11 @@ def summarize(result: Result) -> Summary:
     >>> summarize(ms.greedy(chain, M=20, beta=4)).standing
     'optimal'
     """
-    problem, schedule, graph = result.problem, result.schedule, result.graph
+    problem, schedule = result.problem, result.schedule
     device = make_device(budget_of(result), None, result.device)
     bound = bound_of(problem, schedule, device, "all")
     return Summary(
+        result=result,
         ideal=over_rounds(problem, schedule, lambda one: _core.graph_bounds(one, device, device.memory)[0]),
         any_bound=certified(max(bound, result.lower_bound if result.bound_on == "all" else 0.0), result.makespan),
-        rounds=count_rounds(schedule.rounds),
-        ops=len(graph.ops),
-        tensors=len(graph.tensors),
-        placed=result.placement is not None or placement_of(result.schedule, graph) is not None,
-        makespan=result.makespan,
-        lower_bound=result.lower_bound,
     )

@@ -61,17 +61,11 @@ def _points(rows: Sequence[Row], names: Sequence[str]) -> Table:
 
 
 def _planners(found: Sequence[Standing]) -> Table:
-    return Table(
-        name="planners",
-        columns=_PLANNERS,
-        rows=[
-            [
-                *(one.name, one.planned, one.points, one.best_share, one.mean_ratio, one.worst_ratio),
-                *(one.mean_gap, one.worst_gap, one.optimal, one.median_runtime, one.infeasible, one.failed),
-            ]
-            for one in found
-        ],
+    keys = (
+        *("name", "planned", "points", "best_share", "mean_ratio", "worst_ratio"),
+        *("mean_gap", "worst_gap", "optimal", "median_runtime", "infeasible", "failed"),
     )
+    return Table(name="planners", columns=_PLANNERS, rows=[[getattr(one, key) for key in keys] for one in found])
 
 
 def _failures(rows: Sequence[Row], names: Sequence[str]) -> Table:
@@ -87,8 +81,7 @@ def _failures(rows: Sequence[Row], names: Sequence[str]) -> Table:
     return Table(name="failures", columns=columns, rows=failed)
 
 
-def _tiles(rows: Sequence[Row], planners: int) -> str:
-    counts = {status: sum(row["status"] == status for row in rows) for status in STATUSES}
+def _tiles(rows: Sequence[Row], counts: dict[str, int], planners: int) -> str:
     problems = len({row["problem"] for row in rows})
     bandwidths = len({row["bandwidth"] for row in rows})
     parts = (
@@ -108,9 +101,10 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     found = standings(rows)
     points, planners, failures = _points(rows, names), _planners(found), _failures(rows, names)
     count = f"{number('count', len(rows))} {'point' if len(rows) == 1 else 'points'}"
+    counts = {status: sum(row["status"] == status for row in rows) for status in STATUSES}
     parts = [f'<div class="head"><h1>{escape(title)}</h1><p class="verdict sweep">{count}</p></div>']
-    parts.append(f'<div class="tiles">{_tiles(rows, len(found))}</div>')
-    if any(row["status"] == "planned" for row in rows):
+    parts.append(f'<div class="tiles">{_tiles(rows, counts, len(found))}</div>')
+    if counts["planned"]:
         choice = (
             '<div class="choice"><label>problem <select id="problem"></select></label>'
             '<label>link <select id="bandwidth"></select></label></div>'
@@ -135,11 +129,7 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     data = {
         "format": "memsched-report/1",
         "memsched": memsched.__version__,
-        "sweep": {
-            "title": title,
-            "points": len(rows),
-            **{status: sum(row["status"] == status for row in rows) for status in STATUSES},
-        },
+        "sweep": {"title": title, "points": len(rows), **counts},
         "tables": {table.name: table.to_json() for table in (planners, failures, points)},
     }
     return html_page(title, frame("".join(parts), memsched.__version__), data)

@@ -64,7 +64,8 @@ class _Scan:
         self.stays: dict[str, list[Stay]] = {one["name"]: [] for one in self.tensors}
         self.early: set[str] = set()  # tensors that are off the device when the backward begins
         self.backward = False
-        for step, start, end in zip(result.schedule.steps, *_times(result), strict=True):
+        starts, ends = result.timeline.start.tolist(), result.timeline.end.tolist()
+        for step, start, end in zip(result.schedule.steps, starts, ends, strict=True):
             self._apply(step, start, end)
         until = round_end(result)
         for name in list(self.since):
@@ -109,10 +110,6 @@ class _Scan:
         if name in self.offloaded:
             return "offloaded"
         return "freed early" if name in self.early else "kept"
-
-
-def _times(result: Result) -> tuple[list[float], list[float]]:
-    return result.timeline.start.tolist(), result.timeline.end.tolist()
 
 
 def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:

@@ -248,33 +248,32 @@ def _executor(
 
     from memsched.study.sweep.processes import Processes
 
+    if isinstance(given, Executor):
+        return (lambda: given), False
     if given is None or (isinstance(given, str) and given == "threads"):
         return (lambda: ThreadPoolExecutor(workers, thread_name_prefix="memsched-sweep")), True
-    if not isinstance(given, Executor) and not (isinstance(given, str) and given == "processes"):
+    if not isinstance(given, str) or given != "processes":
         raise InvalidInputError(
             f"executor is {shown(given)}; it must be 'threads', 'processes' or a concurrent.futures.Executor"
         )
-    if given == "processes":
 
-        def start(again: bool = True) -> Executor:
-            pool = Processes(workers)
-            try:
-                begun = pool.submit(int)
-                with interrupts.allowed():
-                    begun.result()
-            except BrokenExecutor as error:
-                if again:  # a worker may have been killed from outside
-                    return start(again=False)
-                raise MemschedError(_GUARD) from error
-            except BaseException:
-                pool.stop()
-                pool.shutdown(cancel_futures=True)
-                raise
-            return pool
+    def start(again: bool = True) -> Executor:
+        pool = Processes(workers)
+        try:
+            begun = pool.submit(int)
+            with interrupts.allowed():
+                begun.result()
+        except BrokenExecutor as error:
+            if again:  # a worker may have been killed from outside
+                return start(again=False)
+            raise MemschedError(_GUARD) from error
+        except BaseException:
+            pool.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+        return pool
 
-        return start, True
-    ready: Executor = given  # type: ignore[assignment]
-    return (lambda: ready), False
+    return start, True
 
 
 def _once(groups: Sequence[Group]) -> list[Group]:

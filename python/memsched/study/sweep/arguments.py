@@ -27,6 +27,7 @@ from memsched.study.sweep.points import (
     group,
     swept_problem,
     table_slots,
+    taken,
 )
 from memsched.support import checks
 from memsched.support.units import parse_bandwidth
@@ -57,8 +58,8 @@ def read_devices(
     problem: Problem, memory: Sequence[float | str], beta: Sequence[float | str] | None, base: Device | None
 ) -> list[Device]:
     """One device per memory and bandwidth."""
-    if base is not None and not isinstance(base, Device):
-        raise InvalidInputError(f"device is {shown(base)}; it must be a Device")
+    if base is not None:
+        checks.kind("device", base, Device)
     memories = [parse_memory(one, problem) for one in memory]
     for wanted, one in zip(memory, memories, strict=True):
         if one == 0:
@@ -95,10 +96,7 @@ def read_planners(given: Iterable[str] | str | None, problem: Problem, options: 
         given = [given]
     if not checks.is_list(given):
         raise InvalidInputError(f"planners is {shown(given)}; give a list of names")
-    listed = list(given)
-    for name in listed:
-        check_planner(name)
-    names = list(dict.fromkeys(listed))
+    names = list(dict.fromkeys(map(check_planner, given)))
     if not names:
         raise InvalidInputError("planners is empty; name some, or leave it out to take all")
     for name in names:
@@ -132,25 +130,18 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
                 )
         found[planner] = options
     for name in found.get("all", {}):
-        if not any(_takes(planner, name) for planner in PLANNERS):
+        if not any(name in taken(planner) for planner in PLANNERS):
             raise InvalidInputError(f"no planner has the option {name!r}")
     return found
 
 
-def _takes(planner: str, option: str) -> bool:
-    try:
-        check_options(planner, {option: None})
-    except InvalidInputError:
-        return False
-    return True
-
-
 def options_of(planner: str, problem: Problem, options: Mapping[str, Options]) -> dict[str, Any]:
     """The options of a planner, including those under "all" that it takes for this problem: only a chain is cut."""
+    known = taken(planner)
     common = {
         name: value
         for name, value in options.get("all", {}).items()
-        if _takes(planner, name) and (name != "chunk" or isinstance(problem, Chain))
+        if name in known and (name != "chunk" or isinstance(problem, Chain))
     }
     return {**common, **options.get(planner, {})}
 

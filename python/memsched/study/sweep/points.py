@@ -123,9 +123,14 @@ def plan_of(planner: str) -> Callable[..., Result]:
     return plan if planner == "auto" else PLANNERS[planner].plan
 
 
+def taken(planner: str) -> list[str]:
+    """The options that a planner takes in a sweep."""
+    return [name for name in options_of(plan_of(planner)) if name not in _OURS]
+
+
 def check_options(planner: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the planner does not take; the error lists those that it takes."""
-    known = [name for name in options_of(plan_of(planner)) if name not in _OURS]
+    known = taken(planner)
     for name in options:
         if name not in known:
             raise InvalidInputError(

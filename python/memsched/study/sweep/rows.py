@@ -38,6 +38,11 @@ STATUSES: dict[str, tuple[str, ...]] = {
     "failed": ("error",),
 }
 
+# Of a plan that recomputes nothing, in the order in which the core has them.
+_FIGURES = (
+    *("makespan", "lower_bound", "peak_memory", "estimate"),
+    *("bytes_out", "bytes_in", "idle", "offloaded", "runtime"),
+)
 _TEXTS = ("problem", "planner", "status")
 _NUMBERS = ("memory", "bandwidth")
 _MEASURES = (*(name for name, kind in MEASURES.items() if kind != "TEXT"), "ideal")
@@ -56,22 +61,14 @@ def planned(result: Result) -> Row:
 
 def figured(figures: tuple[Any, ...]) -> Row:
     """The same from figures alone, of a plan that recomputes nothing."""
-    makespan, bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime = figures
+    makespan, bound, *_ = figures
     return {
         "status": "planned",
-        "makespan": makespan,
-        "lower_bound": bound,
+        **dict(zip(_FIGURES, figures, strict=True)),
         "gap": gap_above(bound, makespan),
         "optimal": makespan <= bound * (1 + 1e-12),
-        "peak_memory": peak_memory,
-        "estimate": estimate,
-        "bytes_out": bytes_out,
-        "bytes_in": bytes_in,
-        "idle": idle,
         "recompute_time": 0.0,
-        "offloaded": offloaded,
         "recomputed": 0,
-        "runtime": runtime,
     }
 
 

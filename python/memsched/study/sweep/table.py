@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # First what identifies a point, then its figures, then the rest.
 COLUMNS = (
-    *("problem", "planner", "memory", "bandwidth", "options", "status", "makespan", "lower_bound", "gap", "optimal"),
-    *("peak_memory", "estimate", "bytes_out", "bytes_in", "idle", "recompute_time", "offloaded", "recomputed"),
-    *("runtime", "min_memory", "error", "ideal", "device", "table_slots", "version", "finished", "problem_key", "key"),
+    *("problem", "planner", "memory", "bandwidth", "options", "status"),
+    *MEASURES,
+    *("ideal", "device", "table_slots", "version", "finished", "problem_key", "key"),
 )
 _KINDS = {
     **{name: {"REAL": "float64", "INTEGER": "Int64"}.get(kind) for name, kind in MEASURES.items()},
