@@ -417,6 +417,11 @@ def test_bad_chunk(planner: str, chunk: Any) -> None:
         run(planner, profile(), 60, 1.0, chunk=chunk)
 
 
+@pytest.mark.parametrize("planner", ["offload", "dynprog", "selective"])
+def test_progress_that_cannot_be_called(planner: str) -> None:
+    refused(lambda: PLANNERS[planner].plan(ms.profiles.homogeneous(4), 20, 1.0, progress=3), "progress", "3")
+
+
 class Unhashable(int):
     """A number that cannot be a key, as numpy's timedelta64 without a unit."""
 

@@ -25,6 +25,7 @@ from memsched.cli.app import command_line
 from memsched.show.plots import addresses as plot_addresses
 from memsched.show.plots import frontier as plot_frontier
 from memsched.show.plots import plan as plot
+from memsched.show.plots.sweep import plot_sweep
 from memsched.show.report import figures, page, write_report, write_sweep_report
 from memsched.show.report.comparison import studies, study
 from memsched.show.report.results_page import _kind_table, results_page
@@ -534,6 +535,26 @@ def test_standings_are_what_counting_one_by_one_finds(rows: list[dict[str, Any]]
             assert one.worst_gap == max(row["gap"] for row in planned)
             assert one.mean_gap == pytest.approx(np.mean([row["gap"] for row in planned]))
             assert one.median_runtime == np.median([row["runtime"] for row in planned])
+
+
+def test_plans_for_other_devices_are_no_rivals() -> None:
+    """Greedy was the best on 0 % where another planner had a duplex link of the same bandwidth."""
+    device = {"memory": 2**30, "d2h": 12e9, "h2d": 12e9, "duplex": False}
+    rows = [
+        {**ROW, "planner": "greedy", "makespan": 1.5, "device": device},
+        {
+            **ROW,
+            "planner": "vdnn",
+            "makespan": 1.2,
+            "gap": 0.0,
+            "lower_bound": 1.2,
+            "optimal": True,
+            "device": {**device, "duplex": True},
+        },
+    ]
+    assert [one.best_share for one in standings(rows)] == [1.0, 1.0]
+    drawn = plot_sweep(rows)
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["p, 12 GB/s", "p, 12 GB/s, duplex"]
 
 
 @settings(max_examples=10)

@@ -286,6 +286,9 @@ PythonProgress::PythonProgress(std::optional<double> time_limit, py::object call
     if (time_limit && (std::isnan(*time_limit) || *time_limit < 0)) {
         throw std::invalid_argument("time_limit is " + show(*time_limit) + "; it must be >= 0 seconds, or None");
     }
+    if (!callback_.is_none() && PyCallable_Check(callback_.ptr()) == 0) {
+        refuse("progress", callback_, "a function of one argument, or None");
+    }
     hear_interrupts();
     progress_.on_tick = [this](double fraction) { return tick(fraction); };
     without_gil_.emplace();

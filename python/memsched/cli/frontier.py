@@ -70,7 +70,9 @@ def _numbers(values: np.ndarray[Any, Any], one: Frontier) -> list[float | int | 
     return [None if result is None else value for value, result in zip(values.tolist(), one.results, strict=True)]
 
 
-def _document(problem: Problem, device: Device, origin: str, curves: dict[str, Frontier]) -> dict[str, Any]:
+def _document(
+    problem: Problem, device: Device, chunk: ChunkLike, origin: str, curves: dict[str, Frontier]
+) -> dict[str, Any]:
     first = next(iter(curves.values()))
     columns = ("makespan", "lower_bound", "estimate", "peak_memory")
     return {
@@ -83,7 +85,7 @@ def _document(problem: Problem, device: Device, origin: str, curves: dict[str, F
         "memory": first.memory.tolist(),
         "planners": {
             name: {
-                "min_memory": least_on(problem, name, device),
+                "min_memory": least_on(problem, name, device, chunk),
                 **{column: _numbers(getattr(one, column), one) for column in columns},
                 "optimal": [None if result is None else result.optimal for result in one.results],
             }
@@ -152,5 +154,5 @@ def frontier(
         f"gap: to the lower bound on plans that recompute ({again}) or that do not",
     ]
     head = _header(loaded, device, origin, ideal)
-    document = partial(_document, loaded, device, origin, curves)
+    document = partial(_document, loaded, device, chunk, origin, curves)
     answer(as_json, document, head, "", _table(curves), "", *notes, saved=[output])

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memsched.errors import InvalidInputError
 from memsched.show.plots.figure import byte_unit, clear, new_figure, save
@@ -25,12 +25,15 @@ _PANEL = (4.2, 3.1)  # inches
 _COLUMNS = 4
 
 
-def _panels(rows: Sequence[Row]) -> dict[tuple[str, str, float], list[Row]]:
-    """Planned rows by the problem's key and name and the bandwidth."""
-    found: dict[tuple[str, str, float], list[Row]] = {}
+def _panels(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """Planned rows by the problem's key, and the panel's title, and all of the device but its memory."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row["status"] == "planned":
-            found.setdefault((row.get("problem_key", ""), row["problem"], row["bandwidth"]), []).append(row)
+            device = {name: value for name, value in row.get("device", {}).items() if name != "memory"}
+            link = format_bandwidth(row["bandwidth"]) + (", duplex" if device.get("duplex") else "")
+            key = row.get("problem_key", ""), f"{row['problem']}, {link}", *device.items()
+            found.setdefault(key, []).append(row)
     return found
 
 
@@ -124,9 +127,9 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     grid = figure.subplots(height, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    for axes, ((_, problem, bandwidth), own) in zip(grid.flat, panels.items(), strict=False):
+    for axes, ((_, title, *_), own) in zip(grid.flat, panels.items(), strict=False):
         _draw(axes, own, names)
-        axes.set_title(f"{problem}, {format_bandwidth(bandwidth)}", fontsize=9.5, loc="left", parse_math=False)
+        axes.set_title(title, fontsize=9.5, loc="left", parse_math=False)
     for line in grid:
         line[0].set_ylabel("makespan / ideal", fontsize=9)
     _draw_legend(figure, names, per_row)

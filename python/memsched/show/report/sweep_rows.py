@@ -72,7 +72,9 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
 
 
 def _point(row: Row) -> tuple[Any, ...]:
-    return row["problem"], row["bandwidth"], row["memory"]
+    """What rows have in common whose plans can be compared: all of the problem, and all of the device."""
+    device = row.get("device") or {"memory": row["memory"], "d2h": row["bandwidth"]}
+    return row.get("problem_key", ""), row["problem"], *device.items()
 
 
 def _standing(name: str, rows: list[Row], best: dict[tuple[Any, ...], float]) -> Standing:
