@@ -11,6 +11,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from memsched.errors import InfeasibleError
+from memsched.torch.compiled.group import plans
+from pytorch.test_compiled_models import made_since
+
 Calls = Sequence[Callable[[torch.Tensor], torch.Tensor]]
 Scenario = Callable[[Sequence[nn.Module], Calls, int], list[torch.Tensor]]
 
@@ -162,3 +166,40 @@ def test_graphs_under_one_budget(scenario: Scenario) -> None:
         for k, (wanted, got) in enumerate(zip(*found, strict=True)):
             both_none = wanted is None and got is None
             assert both_none or torch.equal(wanted, got), f"{k} of {len(found[0])} differs in step {step}"
+
+
+def deep() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.Tanh()) for _ in range(8)))
+
+
+def test_a_budget_that_is_too_small_stays_too_small() -> None:
+    """The second call of the same step ran, 22 % above the budget: what the first was given had not been noted."""
+    model, x = deep(), torch.randn(64, 128)
+    run = torch.compile(lambda x: model(x).square().mean(), backend="memsched", options={"budget": 1})
+    with pytest.raises(InfeasibleError) as caught:
+        run(x)
+    torch._dynamo.reset()
+    options = {"budget": caught.value.min_memory - 1000}
+    run = torch.compile(lambda x: model(x).square().mean(), backend="memsched", options=options)
+    for _ in range(3):
+        with pytest.raises(InfeasibleError):
+            run(x)
+
+
+def test_planning_that_was_interrupted_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = deep(), torch.randn(64, 128)
+    run = torch.compile(lambda x: model(x).square().mean(), backend="memsched", options={"budget": "70%"})
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    known = plans()
+    with monkeypatch.context() as patched:
+        patched.setattr("memsched.torch.compiled.group.plan_and_document", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(x)
+    run(x).backward()
+    (plan,) = made_since(known)
+    assert plan.resident.parameters == sum(one.nbytes for one in model.parameters())
+    assert plan.resident.inputs == x.nbytes

@@ -101,12 +101,13 @@ class Group:
         values = tuple(one for one in args if isinstance(one, int))
         key = (unit.serial, values, self._beside(unit, args))
         call = _Call(weakref.ref(unit), key, next(self._serials))
-        self._path = (*self._path, key)
-        if self._path not in self._known:
+        path = (*self._path, key)
+        if path not in self._known:
             self._record(call, unit, args)
-        if self._path not in self._planned:
-            self._planned[self._path] = self._alone(unit, call, key)
-        call.version = self._planned[self._path]
+        if path not in self._planned:
+            self._planned[path] = self._alone(unit, call, key)
+        call.version = self._planned[path]
+        self._path = path  # only now: where planning raises, the step is as before
         self._calls.append(call)
         marker = self._marker(call.version, call.serial)
         self._due += 1
