@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -365,3 +366,22 @@ def test_deep_graphs_are_planned_within_a_minute(blocks: int, link: float, gap: 
     assert time.process_time() - began < limit + 5
     assert found.gap < gap
     assert ms.validate(found).peak_memory <= least + (peak - least) // 10
+
+
+def test_a_result_that_no_op_reads_is_kept_or_sent() -> None:
+    """A list of runs was annealed to one that freed `u` for good."""
+    sizes = {"t": (13, "activation"), "u": (1, "activation"), "d": (13, "gradient"), "e": (1, "gradient")}
+    tensors = [{"name": name, "size": size, "role": role} for name, (size, role) in sizes.items()]
+
+    def op(name: str, phase: str, reads: list[str], writes: list[str], seconds: float, more: int) -> dict[str, Any]:
+        choices = [{"alg": "a", "time": seconds, "workspace": more}]
+        return {"name": name, "phase": phase, "reads": reads, "writes": writes, "choices": choices}
+
+    ops = [
+        op("F", "fwd", [], ["t", "u"], 0.0, 0),
+        op("B", "bwd", ["t"], ["d"], 5.0, 3),
+        {**op("C", "bwd", ["d"], ["e"], 1.0, 1), "tape": ["e"]},
+    ]
+    for reorder in (True, False):
+        steps = ms.selective(ms.Graph(tensors, ops), 29, 1.0, reorder=reorder).schedule.steps
+        assert {"offload": "u"} in steps or steps.count({"free": "u"}) < sum(step.get("run") == "F" for step in steps)

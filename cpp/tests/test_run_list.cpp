@@ -70,7 +70,7 @@ TEST_CASE("a list of runs fits and can run after any changes") {
         FetchPlaces places(graph, 0);
         for (int k = 0; k < 20; ++k) {
             Outline outline;
-            outline.events = runs.events();
+            outline.events = runs.events().value();
             places.attribute(outline);
             REQUIRE(places.list(outline, device.memory, {}, {}, list));
             const Seconds now = simulator.makespan(list);

@@ -30,7 +30,11 @@ Annealing::Annealing(const Graph& graph, Simulator& simulator, Bytes capacity, b
 // The makespan of a list of runs, its fetches as early as memory allows.
 Seconds Annealing::judge(const RunList& runs) {
     ++evaluations_;
-    outline_.events = runs.events();
+    std::optional<std::vector<PlanEvent>> events = runs.events();
+    if (!events) {
+        return Simulator::illegal;
+    }
+    outline_.events = std::move(*events);
     places_.attribute(outline_);
     if (!places_.list(outline_, capacity_, {}, {}, list_)) {
         return Simulator::illegal;

@@ -22,7 +22,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
     }
     items_[begin].event.what = items_[end].event.what = PlanEvent::free; // which touches nothing
     items_[end].key = std::int64_t{1} << 62;
-    std::vector<std::uint8_t> here(touches_.size(), 0), fetched(touches_.size(), 0);
+    std::vector<std::uint8_t> here(touches_.size(), 0), fetched(touches_.size(), 0), sent(touches_.size(), 0);
     const auto append = [&](const PlanEvent& event) {
         const ItemId id = link(items_[end].previous, event);
         for (const auto& some : {reads(id), writes(id)}) {
@@ -54,6 +54,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
             append({PlanEvent::run, step.id, step.skip});
         } else if (step.verb == Verb::offload) {
             append({PlanEvent::offload, step.id});
+            sent[at(step.id)] = 1;
         } else {
             fetched[at(step.id)] = step.verb == Verb::prefetch;
             here[at(step.id)] = step.verb == Verb::prefetch;
@@ -62,6 +63,9 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
     for (std::size_t t = 0; t < touches_.size(); ++t) {
         if (here[t] && !fetched[t]) {
             touches_[t].push_back(end);
+        }
+        if (is_result(static_cast<TensorId>(t)) && (here[t] || sent[t])) {
+            results_.push_back(static_cast<TensorId>(t));
         }
     }
     for (std::size_t t = 0; t < touches_.size(); ++t) {
@@ -107,6 +111,10 @@ bool RunList::writes(ItemId id, TensorId tensor) const {
 Bytes RunList::own(ItemId id) const {
     const PlanEvent& event = items_[at(id)].event;
     return event.what == PlanEvent::run ? workspace(graph_->op(event.id), 0, event.skip) : 0;
+}
+
+bool RunList::is_result(TensorId tensor) const {
+    return !graph_->read(tensor) && !taped_[at(tensor)] && !graph_->tensor(tensor).source();
 }
 
 bool RunList::repeatable(TensorId tensor) const {
@@ -260,7 +268,7 @@ void RunList::add_touches(ItemId id) {
     fullest_ = std::max(fullest_, usage);
 }
 
-// Whether anybody reads, on the device or on the host, what it transfers.
+// Whether anybody reads, on the device or on the host, what it transfers. A result is for whoever called.
 bool RunList::useful(ItemId id) const {
     const PlanEvent& event = items_[at(id)].event;
     if (event.what == PlanEvent::run) {
@@ -270,14 +278,14 @@ bool RunList::useful(ItemId id) const {
     const std::vector<ItemId>& touches = touches_[at(event.id)];
     const auto next = touches.begin() + static_cast<std::ptrdiff_t>(place(event.id, id)) + 1;
     if (event.what == PlanEvent::offload) {
-        return next == touches.end() ||
+        return next == touches.end() || is_result(event.id) ||
                std::any_of(next, touches.end(), [&](ItemId one) { return what(one) == PlanEvent::fetch; });
     }
     const auto use = std::find_if(next, touches.end(), [&](ItemId one) { return what(one) != PlanEvent::offload; });
     return use != touches.end() && !writes(*use, event.id);
 }
 
-std::vector<PlanEvent> RunList::events() const {
+std::optional<std::vector<PlanEvent>> RunList::events() const {
     std::vector<PlanEvent> events;
     std::vector<std::uint8_t> here(touches_.size(), 0), sent(touches_.size(), 0);
     for (const TensorId t : sources_) {
@@ -303,7 +311,8 @@ std::vector<PlanEvent> RunList::events() const {
             }
         }
     }
-    return events;
+    const bool kept = std::ranges::all_of(results_, [&](TensorId t) { return here[at(t)] || sent[at(t)]; });
+    return kept ? std::optional(std::move(events)) : std::nullopt;
 }
 
 } // namespace memsched

@@ -6,6 +6,7 @@
 #include "memsched/model/schedule.h"
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
@@ -28,7 +29,8 @@ class RunList {
     // Removes an item; where the list then holds more than the capacity, some tensor leaves and comes back, and so on.
     // False if that does not end: then the list holds too much.
     bool exchange(std::mt19937_64& random);
-    std::vector<PlanEvent> events() const;
+    // None if a result, which no op reads, is neither kept nor sent, though the plan did so at first.
+    std::optional<std::vector<PlanEvent>> events() const;
 
   private:
     using ItemId = std::int32_t;
@@ -45,6 +47,7 @@ class RunList {
     std::span<const TensorId> writes(ItemId id) const;
     bool writes(ItemId id, TensorId tensor) const;
     Bytes own(ItemId id) const; // workspace
+    bool is_result(TensorId tensor) const;
     bool repeatable(TensorId tensor) const;
     bool useful(ItemId id) const;
     std::size_t place(TensorId tensor, ItemId id) const; // of the item, or where it belongs, among the touches
@@ -81,6 +84,7 @@ class RunList {
     std::vector<std::vector<ItemId>> touches_; // by tensor, in the order of the list
     std::vector<std::int32_t> runs_;           // by op
     std::vector<TensorId> sources_, large_;    // large: tensors that may come back and make room
+    std::vector<TensorId> results_;            // that stay
 };
 
 } // namespace memsched
