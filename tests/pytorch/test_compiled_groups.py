@@ -203,3 +203,30 @@ def test_planning_that_was_interrupted_begins_again(monkeypatch: pytest.MonkeyPa
     (plan,) = made_since(known)
     assert plan.resident.parameters == sum(one.nbytes for one in model.parameters())
     assert plan.resident.inputs == x.nbytes
+
+
+class Rest(nn.Module):
+    """Its activations have as many rows as one input has more than the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(6))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = x[y.shape[0] :]
+        for layer in self.layers:
+            h = torch.tanh(layer(h))
+        return h.square().mean() + y.mean()
+
+
+@pytest.mark.slow
+def test_the_plan_of_larger_sizes_is_followed_only_where_all_tensors_are_smaller() -> None:
+    """Twice the budget was used where a smaller input makes activations larger."""
+    run = torch.compile(Rest(), backend="memsched", dynamic=True, options={"budget": 245_000})
+    for rows in range(300, 310):
+        run(torch.randn(400, 32), torch.randn(rows, 32)).backward()
+    with pytest.raises(InfeasibleError):
+        run(torch.randn(400, 32), torch.randn(10, 32))
+    known = plans()
+    run(torch.randn(399, 32), torch.randn(309, 32)).backward()  # less of everything
+    assert not made_since(known)

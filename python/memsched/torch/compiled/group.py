@@ -238,7 +238,10 @@ class Group:
         return found[-1]
 
     def _larger(self, unit: Unit, key: Key) -> int | None:
-        """For a graph that has met many sizes, a version of a plan for larger ones, if there is one."""
+        """For a graph that has met many sizes, a version of a plan for larger ones, if there is one.
+
+        No tensor may be larger: some have the difference of two sizes.
+        """
         serial, values, gradients = key
         met = [
             (other[1], versions[0])
@@ -247,8 +250,13 @@ class Group:
         ]
         if len(met) < _MOST_SHAPES:
             return None
-        fit = [one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True))]
-        return unit.for_all_sizes(min(fit)[1]) if fit else None
+        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True)))
+        storages, own = range(len(unit.joint.storages)), Sizes(unit.joint, values)
+        for others, version in fit:
+            larger = Sizes(unit.joint, others)
+            if all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):
+                return unit.for_all_sizes(version)
+        return None
 
     def _kept(self) -> int:
         """Bytes that the plans of the step's forwards so far keep for their backwards."""
