@@ -67,11 +67,11 @@ class Expecting(Group):
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         k, visits = len(self._calls), self._expected.visits
-        if k < visits > 1 and not key[2] and self._path[:-1] in self._followed:
+        if k < visits > 1 and not key[2] and self._path in self._followed:
             (visit,) = self._visits([unit], [call])
             within = self._held([*self._calls, call], [visit]).total <= self._expected.resident.total
             if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):
-                self._followed.add(self._path)
+                self._followed.add((*self._path, key))
                 return unit.add(self._expected, k, visits, visit.sizes)
         return super()._alone(unit, call, key)
 
