@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -306,6 +307,14 @@ def test_validate_placement_distrusts() -> None:
         validate_placement(pair, [0])
     with pytest.raises(ms.InvalidInputError, match="whole number"):
         validate_placement(pair, [0, 4.0])  # type: ignore[list-item]
+
+
+def test_validate_placement_adds_up_numbers_of_numpy() -> None:
+    """Ends wrapped round, so that an overlap passed."""
+    pair = [Buffer(0, 2, 100), Buffer(1, 3, 100)]
+    with pytest.raises(ms.ScheduleError, match="share bytes at 100"):
+        validate_placement(pair, np.array([100, 50], dtype=np.int8))
+    assert validate_placement(pair, np.array([100, 0], dtype=np.int8)) == 200
 
 
 class Labelled(list[Any]):

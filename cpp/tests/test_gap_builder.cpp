@@ -144,7 +144,7 @@ TEST_CASE("a tidied order is an order") {
         const Graph graph = random_graph(dice);
         std::vector<OpId> listed(graph.ops().size());
         std::iota(listed.begin(), listed.end(), 0);
-        const std::vector<OpId> order = tidied(graph, listed);
+        const std::vector<OpId> order = tidied(graph, listed, {});
         std::vector<OpId> sorted = order;
         std::ranges::sort(sorted);
         CHECK(sorted == listed);

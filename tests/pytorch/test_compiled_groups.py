@@ -230,3 +230,36 @@ def test_the_plan_of_larger_sizes_is_followed_only_where_all_tensors_are_smaller
     known = plans()
     run(torch.randn(399, 32), torch.randn(309, 32)).backward()  # less of everything
     assert not made_since(known)
+
+
+class Doubled(nn.Module):
+    """A view to a size that is computed from the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(16, 32), nn.Parameter(torch.rand(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.shape[0]
+        both = (torch.cat([x, x]) * self.scale).view(2 * rows, 16)
+        return torch.linalg.vector_norm(torch.tanh(self.layer(both))) / rows
+
+
+def test_a_size_that_varies_is_compared_with_no_number() -> None:
+    """The second size became a constant of the code: loss and gradients of a third were wrong, and nothing said so."""
+    torch.manual_seed(0)
+    model = Doubled()
+    twin = copy.deepcopy(model)
+    run = torch.compile(model, backend="memsched", options={"budget": "100%"})
+    for rows in (20, 21, 50, 7):
+        x = torch.randn(rows, 16)
+        for one in (model, twin):
+            one.zero_grad(set_to_none=True)
+        loss, expected = run(x), twin(x)
+        loss.backward()
+        expected.backward()
+        assert torch.equal(loss, expected)
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            assert a.grad is not None
+            assert b.grad is not None
+            assert torch.equal(a.grad, b.grad)

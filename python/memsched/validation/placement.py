@@ -58,12 +58,14 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
         raise InvalidInputError(f"capacity is {shown(capacity)}; it must be a whole number of bytes")
     if len(offsets) != len(buffers):
         raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one per buffer: {len(buffers)}")
+    for k, one in enumerate(offsets):
+        if isinstance(one, bool) or not isinstance(one, numbers.Integral):
+            raise InvalidInputError(f"offsets[{k}] is {shown(one)}; it must be a whole number of bytes")
+    offsets = [int(one) for one in offsets]  # sums of numpy's numbers may overflow
     height = 0
     alive: list[int] = []  # ordered by start: buffers that may not have ended yet
     for k in sorted(range(len(buffers)), key=lambda one: buffers[one].start):
         buffer, offset = buffers[k], offsets[k]
-        if isinstance(offset, bool) or not isinstance(offset, numbers.Integral):
-            raise InvalidInputError(f"offsets[{k}] is {shown(offset)}; it must be a whole number of bytes")
         if offset < 0 or offset % buffer.alignment:
             raise ScheduleError(
                 f"{_name(buffers, k)} lies at {shown(offset)}; it must be at a multiple of {buffer.alignment}, >= 0."

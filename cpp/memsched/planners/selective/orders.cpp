@@ -4,6 +4,7 @@
 #include "memsched/support/mix.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 namespace memsched {
@@ -15,8 +16,9 @@ constexpr int most_ticks = 1000;        // of the search for the least peak: som
 
 class Tidying {
   public:
-    Tidying(const Graph& graph, std::vector<OpId> order)
-        : graph_(graph), order_(std::move(order)), place_(order_.size()), readers_(graph.tensors().size()) {
+    Tidying(const Graph& graph, std::vector<OpId> order, const Progress& progress)
+        : graph_(graph), pace_(progress), order_(std::move(order)), place_(order_.size()),
+          readers_(graph.tensors().size()) {
         for (std::size_t k = 0; k < order_.size(); ++k) {
             place_[at(order_[k])] = static_cast<OpId>(k);
             for (const TensorId t : graph.op(static_cast<OpId>(k)).reads) {
@@ -73,7 +75,8 @@ class Tidying {
     }
 
   private:
-    OpId last_read(TensorId tensor) const {
+    OpId last_read(TensorId tensor) {
+        pace_.spend(static_cast<std::int64_t>(readers_[at(tensor)].size()));
         OpId last = -1;
         for (const OpId reader : readers_[at(tensor)]) {
             last = std::max(last, place_[at(reader)]);
@@ -83,6 +86,7 @@ class Tidying {
 
     bool move(OpId op, OpId to) {
         const auto from = place_[at(op)];
+        pace_.spend(std::abs(to - from));
         const auto begin = order_.begin();
         if (from < to) {
             std::rotate(begin + from, begin + from + 1, begin + to + 1);
@@ -96,6 +100,7 @@ class Tidying {
     }
 
     const Graph& graph_;
+    Pace pace_;
     std::vector<OpId> order_, place_;
     std::vector<std::vector<OpId>> readers_; // by tensor
 };
@@ -120,13 +125,16 @@ std::vector<OpId> random_order(const Graph& graph, std::uint64_t seed) {
 
 } // namespace
 
-std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order) {
-    Tidying tidying(graph, std::move(order));
-    for (int sweep = 0; sweep < most_sweeps; ++sweep) {
-        const bool later = tidying.delay(), earlier = tidying.advance();
-        if (!later && !earlier) {
-            break;
+std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order, const Progress& progress) {
+    Tidying tidying(graph, std::move(order), progress);
+    try {
+        for (int sweep = 0; sweep < most_sweeps; ++sweep) {
+            const bool later = tidying.delay(), earlier = tidying.advance();
+            if (!later && !earlier) {
+                break;
+            }
         }
+    } catch (const Stopped&) { // each move leaves an order
     }
     return tidying.order();
 }
@@ -150,7 +158,7 @@ std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& 
     }
     const order::Problem problem = order::order_problem(graph, keep);
     std::vector<OpId> low = order::least_memory_order(problem, some).order;
-    std::vector<std::vector<OpId>> all{tidied(graph, listed), tidied(graph, low), low};
+    std::vector<std::vector<OpId>> all{tidied(graph, listed, progress), tidied(graph, low, progress), low};
     for (std::size_t seed = 1; seed * graph.ops().size() <= random_ops; ++seed) {
         all.push_back(random_order(graph, seed));
     }

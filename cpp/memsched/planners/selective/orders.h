@@ -13,7 +13,7 @@ std::vector<std::vector<OpId>> other_orders(const Graph& graph, const Progress& 
 
 // Moves an op that writes more than it could free right before its first reader, and one that frees more than it writes
 // right after what it waits for.
-std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order);
+std::vector<OpId> tidied(const Graph& graph, std::vector<OpId> order, const Progress& progress);
 
 // The same graph, with its ops in this order.
 Graph in_order(const Graph& graph, const std::vector<OpId>& order);

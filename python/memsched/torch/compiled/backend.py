@@ -20,6 +20,7 @@ from memsched.torch.compiled.private import (
     inline_regions,
     python_code,
     under_autocast,
+    without_new_guards,
 )
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
@@ -78,10 +79,11 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
         give_memory(joint)
         if prepare is not None:
             prepare(joint)
-        unit = Unit(joint, results, static, group)
-        units.append(unit)
-        group.units.add(unit)
-        example = unit.example()
+        with without_new_guards(joint):
+            unit = Unit(joint, results, static, group)
+            units.append(unit)
+            group.units.add(unit)
+            example = unit.example()
         return example.forward, example.backward
 
     try:

@@ -129,8 +129,9 @@ def _same(node: fx.Node) -> fx.Node | None:
         assert isinstance(before, fx.Node)
         return before if set(node.args[1:]) == set(source.args[1:]) else None
     if node.target is _aten.view.default:
-        example = source.meta.get("val")
-        if isinstance(example, torch.Tensor) and _numbers(node.args[1]) == list(example.shape):
+        example, sizes = source.meta.get("val"), _numbers(node.args[1])
+        # Compared with a symbol, a number would become its value for good.
+        if isinstance(example, torch.Tensor) and sizes is not None and sizes == _numbers(example.shape):
             return source
     return None
 

@@ -14,6 +14,7 @@ from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.joint import Joint, Operation, is_foreign
 from memsched.torch.machines import Machine
+from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
 from memsched.torch.roofline import Roofline
 
@@ -32,8 +33,7 @@ def measured_seconds(joint: Joint, sizes: Sizes) -> list[float]:
     call that is folded into its readers adds to each only what it takes beyond such a pass.
     """
     found = []
-    devices = [joint.device] if joint.device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices):
+    with torch.no_grad(), generators_unchanged():
         for op in joint.operations:
             seconds, differs = _tried(op.node, sizes) if not op.once else (_one_pass(op.node, sizes), False)
             found.append(seconds + sum(_beyond_a_pass(one, sizes) for one in _into(joint, op)))
