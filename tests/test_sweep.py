@@ -412,3 +412,16 @@ def test_an_option_may_be_a_number_of_numpy() -> None:
         for chunk in chunks
     ]
     assert rows[0][0]["makespan"] == rows[1][0]["makespan"]
+
+
+def test_a_family_by_name_and_the_same_as_an_object_are_two_problems(tmp_path: Path) -> None:
+    """By name it has graphs at all batches: a store gave the row of one for the other."""
+    family, where = ms.profiles.analytic("vgg16", 24), {"memory": [1_433_445_900], "beta": [1e10]}
+    store = tmp_path / "s.db"
+    makespans = set()
+    for problem in (family, "analytic:vgg16:24"):
+        (row,) = ms.sweep(problem, ["modnn"], store=store, **where).rows
+        makespans.add(row["makespan"])
+        assert ms.plan_again(store, row["key"]).makespan == row["makespan"]
+    assert len(makespans) == len(ms.read_store(store).rows) == 2
+    assert ms.modnn(family, 1_433_445_900, 1e10).makespan in makespans

@@ -70,16 +70,21 @@ class Group:
 def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
     """Identify a problem by its content. Of a family made by a function, that is its graphs at powers of two.
 
-    Without a name, such a family is swept with these graphs alone, so that rows are of what identifies them.
+    Without a name, such a family is swept with these graphs alone, so that rows are of what identifies them. With one,
+    it has graphs at all batches, and the name is a part of what identifies it.
     """
     document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
-    if isinstance(problem, GraphFamily) and problem.batches is None and source is None:
-        problem = GraphFamily.from_json(document)
+    key = content_key(document)
+    if isinstance(problem, GraphFamily) and problem.batches is None:
+        if source is None:
+            problem = GraphFamily.from_json(document)
+        else:
+            key = content_key(document, source)
     graph = graph_of(problem)
     return SweptProblem(
         problem=problem,
         source=source,
-        key=content_key(document),
+        key=key,
         document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
@@ -92,9 +97,10 @@ def _batches(family: GraphFamily) -> list[int]:
     return [2**power for power in range(family.batch.bit_length()) if 2**power <= family.batch]
 
 
-def content_key(document: Document) -> str:
-    """The key of a problem: a hash of its JSON form without name and provenance."""
-    return _digest({key: value for key, value in document.items() if key not in ("name", "provenance")})
+def content_key(document: Document, source: str | None = None) -> str:
+    """The key of a problem: a hash of its JSON form without name and provenance, and of what made it, if given."""
+    content = {key: value for key, value in document.items() if key not in ("name", "provenance")}
+    return _digest(content if source is None else {**content, "source": source})
 
 
 def _digest(content: Any) -> str:

@@ -126,7 +126,7 @@ class Store:
             try:
                 source, packed = found
                 document: Document = json.loads(decompressed(packed))
-                if key != content_key(document):
+                if key not in (content_key(document), content_key(document, source)):
                     raise ValueError("its content has another key")
             except (TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
                 raise damaged(self.path, f"its problem {key!r:.100} cannot be read ({error})") from error
