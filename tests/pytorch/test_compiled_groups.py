@@ -263,3 +263,49 @@ def test_a_size_that_varies_is_compared_with_no_number() -> None:
             assert a.grad is not None
             assert b.grad is not None
             assert torch.equal(a.grad, b.grad)
+
+
+class Two(nn.Module):
+    """Two graphs, each with activations that only a link or another graph's room could spare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halves = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.halves[0](x).tanh()
+        torch._dynamo.graph_break()
+        found: torch.Tensor = self.halves[1](h).square().mean()
+        return found
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_step_that_no_plan_spans_is_refused_each_time() -> None:
+    """Every second step ran, up to twice above the budget."""
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(2048, 64)
+    refused = []
+    for budget in range(2_600_000, 4_600_001, 250_000):
+        torch._dynamo.reset()
+        run = torch.compile(model, backend="memsched", options={"budget": budget})
+        ran = []
+        for _ in range(5):
+            model.zero_grad(set_to_none=True)
+            try:
+                run(x).backward()
+            except InfeasibleError:
+                ran.append(False)
+            else:
+                ran.append(True)
+        assert len(set(ran[1:])) == 1, (budget, ran)  # after the first step, which shows what there is to plan
+        refused.append(ran == [True, False, False, False, False])
+    assert any(refused)
+
+
+@pytest.mark.slow
+def test_sizes_of_what_is_computed_have_plans_of_their_own() -> None:
+    """From the ninth size on, the code for all sizes asked a freed tensor for its size."""
+    model = nn.Sequential(nn.Conv1d(8, 8, 3, stride=2, padding=1), nn.Tanh(), nn.Conv1d(8, 8, 3, stride=2, padding=1))
+    run = torch.compile(lambda x: model(x).tanh().mean(), backend="memsched", dynamic=True, options={"budget": 60_000})
+    for length in (60, 50, 52, 54, 56, 40, 42, 44, 36, 35):
+        run(torch.randn(3, 8, length)).backward()

@@ -73,6 +73,7 @@ class Group:
         self._due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._spanned: set[Path] = set()
+        self._refused: dict[Path, tuple[str, int]] = {}  # steps that no plan spans, and why
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._gradients: dict[int, set[int]] = {}  # by unit, the bytes of gradients beside which it is planned
@@ -102,6 +103,8 @@ class Group:
         key = (unit.serial, values, self._beside(unit, args))
         call = _Call(weakref.ref(unit), key, next(self._serials))
         path = (*self._path, key)
+        if path in self._refused:
+            raise InfeasibleError(*self._refused[path])
         if path not in self._known:
             self._record(call, unit, args)
         if path not in self._planned:
@@ -176,7 +179,11 @@ class Group:
             if not all(call.recorded for call in calls):
                 self._known -= prefixes  # the next such step is looked at
                 return
-            self._span(units, calls, path, order)
+            try:
+                self._span(units, calls, path, order)
+            except InfeasibleError as error:  # each graph by itself would run, but not all together
+                self._refused[path] = str(error), error.min_memory
+                raise
             self._spanned.add(path)
         self._known |= prefixes
 

@@ -78,6 +78,13 @@ class Joint:
         """Those of several nodes, each once; what is no node has none."""
         return list(dict.fromkeys(n for node in nodes if isinstance(node, fx.Node) for n in self.storages_of(node)))
 
+    @property
+    def asks_for_sizes(self) -> bool:
+        """Whether some size is that of a tensor which the step computes."""
+        asking = (node for target in _SIZES for node in self.module.graph.find_nodes(op="call_function", target=target))
+        asked = self.storages_in(node.args[0] for node in asking)
+        return any(self.storages[n].writer is not None for n in asked)
+
     def storage_at(self, example: torch.Tensor) -> int:
         """The storage in which the example of a value lies."""
         key = address(example)
@@ -90,6 +97,10 @@ class Joint:
     def operation_of(self, node: fx.Node) -> int | None:
         """The operation that a node is; None for views, numbers, and what is given."""
         return self._operation_at.get(node)
+
+
+_aten = torch.ops.aten
+_SIZES = (_aten.sym_size.int, _aten.sym_stride.int, _aten.sym_numel.default, _aten.sym_storage_offset.default)
 
 
 def address(example: torch.Tensor) -> int:

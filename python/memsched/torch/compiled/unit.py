@@ -110,8 +110,10 @@ class Unit:
                 f"vectorize and vmap around it, or compile the model with another backend ({error})"
             ) from error
 
-    def for_all_sizes(self, version: int) -> int:
-        """The version that follows the same plan with any sizes."""
+    def for_all_sizes(self, version: int) -> int | None:
+        """The version that follows the same plan with any sizes; None where sizes are asked of what may be gone."""
+        if self.joint.asks_for_sizes:
+            return None
         if version not in self._general:
             plan = self.versions[version].plan
             assert plan is not None
