@@ -72,6 +72,14 @@ def fails(*arguments: str, status: int = 2, stdin: str | None = None) -> str:
     return text
 
 
+def test_a_result_and_its_plan_are_two_files(tmp_path: Path) -> None:
+    """The bare plan replaced the result, and both were said to be saved."""
+    path = tmp_path / "x.json"
+    said = fails("plan", SMALL, "-p", "greedy", "-m", "40%", "-o", str(path), "--plan-only", str(path))
+    assert "-o and --plan-only are both" in said
+    assert not path.exists()
+
+
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A real process; `memsched` is this interpreter's."""
     line = command.replace("memsched", f'"{sys.executable}" -W error -m memsched.cli')

@@ -152,9 +152,9 @@ def compare(
     memsched compare resnet101-224-b32 --memory 40% --chunk 16MiB
     memsched compare analytic:vgg16:256:k40m --memory 12GiB --bandwidth 10GB/s
 
-    "/ bound" is the makespan over the lower bound for the planner's kind of plans: pofo, rotor, pooch and superneurons
-    recompute, the others do not; plans in rounds are compared with plans in the same rounds. For a planner without a
-    plan, the memory it needs is shown, and for one that was not asked, why. The exit status is 0 when at least one
+    "/ bound" is the makespan over the lower bound for the planner's kind of plans: with recomputation for those that
+    recompute, without for the others; plans in rounds are compared with plans in the same rounds. For a planner without
+    a plan, the memory it needs is shown, and for one that was not asked, why. The exit status is 0 when at least one
     planner has a plan, and 3 when none has.
     """
     loaded = load_problem(problem)
