@@ -6,8 +6,9 @@
 
 namespace memsched {
 
-// Outer loops call tick() often. It returns true when the planner should stop and return the best it has. Where the user
-// asked to stop, it throws what the caller chose, such as Python's KeyboardInterrupt. A result never depends on it otherwise.
+// Outer loops call tick() often. It returns true when the planner should stop and return the best it has. Where the
+// user asked to stop, it throws what the caller chose, such as Python's KeyboardInterrupt. A result never depends on it
+// otherwise.
 struct Progress {
     std::function<bool(double fraction)> on_tick;
 
