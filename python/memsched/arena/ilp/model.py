@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import threading
 import time
 from collections.abc import Sequence
@@ -172,9 +171,11 @@ def load() -> Any:
 
 def _demand_memory(size: int) -> None:
     """Raise MemoryError unless this process may have `size` more bytes."""
+    import numpy as np
+
     try:
-        mmap.mmap(-1, size).close()
-    except (OSError, OverflowError) as error:
+        np.empty(size, dtype=np.uint8)  # asked for, and not written to
+    except (MemoryError, ValueError) as error:
         raise MemoryError(_NO_MEMORY) from error
 
 
