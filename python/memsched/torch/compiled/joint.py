@@ -150,7 +150,7 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
             if folded is not None and node in folded:
                 joint.folded[node] = joint.storages_in(node.all_input_nodes)
                 continue
-            if node.target is torch.ops.higher_order.with_effects:
+            if node.target is torch.ops.higher_order.with_effects and is_foreign(node.args[1]):
                 raise CaptureError(f"{node.args[1]} runs in order with others by a token, which no plan can hold")
             if not _is_operation(joint, node):
                 continue
