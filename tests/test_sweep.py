@@ -157,9 +157,12 @@ def test_the_key_names_all_that_a_point_depends_on() -> None:
 
     document = chain.to_json()
     other = ms.Chain.from_json({**document, "backward_time": [1.0, *document["backward_time"][1:]]})
+    known = document["provenance"]
+    linked = ms.Chain.from_json({**document, "provenance": {**known, "link_bandwidth": 1e9}})  # `plan` tries it, too
     keys = [
         key(),
         key(problem=swept_problem(other)),
+        key(problem=swept_problem(linked)),
         key(planner="pofo"),
         key(options={"slots": 500}),
         key(slots=500),
@@ -173,7 +176,7 @@ def test_the_key_names_all_that_a_point_depends_on() -> None:
         key(device=ms.Device(10**9 + 1, 8e9)),
     ]
     assert len(set(keys)) == len(keys)
-    renamed = ms.Chain.from_json({**document, "name": "another", "provenance": {"x": 1}})
+    renamed = ms.Chain.from_json({**document, "name": "another", "provenance": {**known, "x": 1}})
     assert key(problem=swept_problem(renamed)) == key()
     assert key(device=ms.Device(10**9, 8e9, name="a GPU")) == key()
 

@@ -17,7 +17,7 @@ from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.compiled.unit import counted
-from memsched.torch.lanes import Lanes, trial_lanes
+from memsched.torch.lanes import EmulatedLanes, Lanes, trial_lanes
 from memsched.torch.meter import Meter
 from memsched.torch.trial import first_difference, trial_step
 
@@ -132,6 +132,24 @@ def test_copies_may_come_at_any_legal_moment(case: str, lanes: Lanes) -> None:
         assert 0 < traffic.spare_bytes <= plan.result.timeline.bytes_out  # used in every step again
     finally:
         copies.use(cpu, before)
+
+
+def test_plans_of_many_sizes_share_their_host_memory() -> None:
+    """Each size left its own behind: eighty times what a plan offloads, and far above `host_memory`."""
+    cpu = torch.device("cpu")
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(6)))
+    run = torch.compile(model, backend="memsched", options={"budget": "30%", "bandwidth": "1GB/s"})
+    lanes, known = copies.traffic_on(cpu).lanes, plans()
+    traffic = copies.use(cpu, EmulatedLanes())
+    traffic.most = 0
+    try:
+        for rows in range(2000, 600, -100):
+            run(torch.randn(rows, 64)).sum().backward()
+        made = [plan.result.timeline.bytes_out for plan in plans() if all(plan is not one for one in known)]
+        assert len(set(made)) > 3
+        assert 0 < traffic.spare_bytes <= max(made)
+    finally:
+        copies.use(cpu, lanes)
 
 
 class Broken(Transformer):

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled.group import plans
+from memsched.torch.compiled.unit import counted
 from pytorch.test_compiled_models import made_since
 
 Calls = Sequence[Callable[[torch.Tensor], torch.Tensor]]
@@ -300,6 +301,43 @@ def test_a_step_that_no_plan_spans_is_refused_each_time() -> None:
         assert len(set(ran[1:])) == 1, (budget, ran)  # after the first step, which shows what there is to plan
         refused.append(ran == [True, False, False, False, False])
     assert any(refused)
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.down(torch.sigmoid(self.up(h))) + x)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+def test_gradients_of_weights_that_many_calls_share_count_once() -> None:
+    """Twice the plain peak was too little: each call's gradients were counted beside all others."""
+    torch.manual_seed(0)
+    model, x = Cell(), torch.randn(20, 16, 32)
+    twin = copy.deepcopy(model)
+
+    def step(cell: nn.Module, call: Callable[..., torch.Tensor]) -> None:
+        cell.zero_grad(set_to_none=True)
+        h = torch.zeros(16, 32)
+        for part in x:
+            h = call(h, part)
+        h.mean().backward()
+
+    run = torch.compile(model, backend="memsched", options={"budget": 200_000})
+    known = plans()
+    step(twin, twin)
+    for _ in range(3):
+        with counted(torch.device("cpu")) as meter:
+            step(model, run)
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            assert a.grad is not None
+            assert b.grad is not None
+            assert torch.equal(a.grad, b.grad)
+    (plan,) = (one for one in made_since(known) if one.visits == len(x))
+    assert plan.process_bytes(meter.peak) <= 200_000
 
 
 @pytest.mark.slow

@@ -171,7 +171,11 @@ def test_sizes_that_are_computed_with_have_plans_of_their_own() -> None:
     """A mean divides by the batch: Inductor's split could not keep that number, and other sizes ran unplanned."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 50), nn.Tanh())
-    net = lambda x: model(x).mean()  # noqa: E731 - a function with code of its own, which Dynamo compiles
+
+    def net(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(x).mean()
+        return found
+
     known = plans()
     run = torch.compile(net, backend="memsched", options={"budget": 1 << 30, "mode": "inductor"})
     with warnings.catch_warnings():

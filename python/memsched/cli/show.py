@@ -21,7 +21,7 @@ from memsched._core import Device, Graph
 from memsched.errors import visible
 from memsched.planners.registry import min_memory
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, name_of, peak_memory, size_of
+from memsched.problems.problem import Problem, name_of, peak_memory, stages_or_ops
 from memsched.result import Result
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.documents import plain
@@ -109,7 +109,7 @@ def exact_bytes(count: int) -> str:
 def describe_problem(problem: Problem) -> str:
     """How large a problem is, and the memory between which its plans are."""
     least, most = format_bytes(min_memory(problem)), format_bytes(peak_memory(problem))
-    return f"{size_of(problem)}, min_memory {least}, peak of the plain run {most}"
+    return f"{stages_or_ops(problem)}, min_memory {least}, peak of the plain run {most}"
 
 
 def describe_link(device: Device, origin: str) -> str:

@@ -37,7 +37,7 @@ def name_of(problem: Problem) -> str:
     return problem.name or "a problem without a name"
 
 
-def size_of(problem: Problem) -> str:
+def stages_or_ops(problem: Problem) -> str:
     """How large a problem is, to be shown."""
     return f"{problem.n} stages" if isinstance(problem, Chain) else f"{len(graph_of(problem).ops)} ops"
 

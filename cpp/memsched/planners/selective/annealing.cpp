@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/annealing.h"
 
+#include "memsched/build/unused_offloads.h"
 #include "memsched/support/late_acceptance.h"
 
 #include <algorithm>
@@ -86,6 +87,31 @@ void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, 
         }
         judge(runs);
     }
+}
+
+SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
+                           std::int64_t evaluations) {
+    drop_unused_offloads(graph, steps);
+    const Seconds makespan = Simulator(graph, device, budget).makespan(steps);
+    return {std::move(steps), makespan, evaluations};
+}
+
+SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
+                           std::int64_t moves, std::uint64_t seed, const Progress& progress) {
+    Simulator simulator(graph, device, budget);
+    const bool linked = device.d2h > 0 && device.h2d > 0;
+    Annealing annealing(graph, simulator, std::min(budget, device.memory) - graph.resident(), linked);
+    StepList best = plan;
+    Seconds makespan = simulator.makespan(plan);
+    bool over = false;
+    for (std::int64_t part = first_part; moves > 0 && !over; part *= 2) {
+        const std::int64_t most = std::min(part, moves);
+        annealing.run(best, makespan, part, most, seed++, [&] { return over = progress.tick(0); });
+        best = annealing.steps();
+        makespan = annealing.makespan();
+        moves -= most;
+    }
+    return finished(graph, device, budget, best, annealing.evaluations());
 }
 
 } // namespace memsched

@@ -3,12 +3,15 @@
 
 #include "memsched/build/fetch_places.h"
 #include "memsched/planners/selective/run_list.h"
+#include "memsched/planners/selective/selective.h"
 #include "memsched/simulate/simulate.h"
 
 #include <cstdint>
 #include <functional>
 
 namespace memsched {
+
+constexpr std::int64_t first_part = 600; // annealed after so many moves, and then after twice as many, and so on
 
 // Without a link the time of all runs is the makespan, and about a million changes a second are tried. With one, some
 // changes at a time are simulated.
@@ -41,5 +44,9 @@ class Annealing {
     Seconds best_ = Simulator::illegal;
     std::int64_t evaluations_ = 0;
 };
+
+// The plan without what it sends for nothing.
+SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
+                           std::int64_t evaluations);
 
 } // namespace memsched

@@ -1,6 +1,5 @@
 #include "memsched/planners/selective/selective.h"
 
-#include "memsched/build/unused_offloads.h"
 #include "memsched/model/fixed_choices.h"
 #include "memsched/model/lifetimes.h"
 #include "memsched/planners/selective/annealing.h"
@@ -23,7 +22,6 @@ using Classes = std::vector<MapClass>;
 constexpr std::size_t most_finalists = 2;    // searches that go on after a first look,
 constexpr std::int64_t finalist_moves = 200; // and their moves, at most, before the best alone goes on
 constexpr double far = 0.01;                 // from the bound: the list of runs is annealed, too,
-constexpr std::int64_t first_part = 600;     // after so many moves for the first time, and then after twice as many
 constexpr std::size_t few_decisions = 200;   // up to here, moves change classes rather than prices
 constexpr std::size_t mixed_ops = 300; // in all searches with algorithms at random, of which small graphs have many
 
@@ -310,13 +308,6 @@ void Search::anneal(std::int64_t moves, std::int64_t most, std::uint64_t seed) {
     annealing_.run(steps_, best_, moves, most, seed, [&] { return stopped(); });
 }
 
-SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
-                           std::int64_t evaluations) {
-    drop_unused_offloads(graph, steps);
-    const Seconds makespan = Simulator(graph, device, budget).makespan(steps);
-    return {std::move(steps), makespan, evaluations};
-}
-
 } // namespace
 
 std::optional<SelectiveSolution> selective(const Graph& graph, const Device& device, Bytes budget, std::int64_t moves,
@@ -386,24 +377,6 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
         evaluations += search->evaluations();
     }
     return finished(graph, device, budget, best().steps(), evaluations);
-}
-
-SelectiveSolution annealed(const Graph& graph, const Device& device, Bytes budget, const StepList& plan,
-                           std::int64_t moves, std::uint64_t seed, const Progress& progress) {
-    Simulator simulator(graph, device, budget);
-    const bool linked = device.d2h > 0 && device.h2d > 0;
-    Annealing annealing(graph, simulator, std::min(budget, device.memory) - graph.resident(), linked);
-    StepList best = plan;
-    Seconds makespan = simulator.makespan(plan);
-    bool over = false;
-    for (std::int64_t part = first_part; moves > 0 && !over; part *= 2) {
-        const std::int64_t most = std::min(part, moves);
-        annealing.run(best, makespan, part, most, seed++, [&] { return over = progress.tick(0); });
-        best = annealing.steps();
-        makespan = annealing.makespan();
-        moves -= most;
-    }
-    return finished(graph, device, budget, best, annealing.evaluations());
 }
 
 } // namespace memsched

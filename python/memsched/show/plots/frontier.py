@@ -11,7 +11,7 @@ import numpy as np
 from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
-from memsched.problems.problem import make_device, name_of, peak_memory, size_of
+from memsched.problems.problem import make_device, name_of, peak_memory, stages_or_ops
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
 from memsched.support import checks
@@ -186,7 +186,7 @@ def _subtitle(first: Frontier) -> str:
     if device.d2h > 0 and device.h2d > 0:
         speeds = dict.fromkeys((format_bandwidth(device.d2h), format_bandwidth(device.h2d)))
         link = f"link {' and '.join(speeds)}"
-    return f"{size_of(first.problem)}, {link}"
+    return f"{stages_or_ops(first.problem)}, {link}"
 
 
 @picture

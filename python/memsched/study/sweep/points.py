@@ -74,17 +74,14 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
     it has graphs at all batches, and the name is a part of what identifies it.
     """
     document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
-    key = content_key(document)
-    if isinstance(problem, GraphFamily) and problem.batches is None:
-        if source is None:
-            problem = GraphFamily.from_json(document)
-        else:
-            key = content_key(document, source)
+    by_function = isinstance(problem, GraphFamily) and problem.batches is None
+    if by_function and source is None:
+        problem = GraphFamily.from_json(document)
     graph = graph_of(problem)
     return SweptProblem(
         problem=problem,
         source=source,
-        key=key,
+        key=content_key(document, source if by_function else None),
         document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
@@ -98,9 +95,20 @@ def _batches(family: GraphFamily) -> list[int]:
 
 
 def content_key(document: Document, source: str | None = None) -> str:
-    """The key of a problem: a hash of its JSON form without name and provenance, and of what made it, if given."""
+    """The key of a problem: a hash of its JSON form without its name, and of what made it, if given.
+
+    Of a profile's provenance only the link counts, from which `plan` takes links to try, too.
+    """
     content = {key: value for key, value in document.items() if key not in ("name", "provenance")}
-    return _digest(content if source is None else {**content, "source": source})
+    link = (document.get("provenance") or {}).get("link_bandwidth")
+    more = {"source": source, "link_bandwidth": link}
+    return _digest(content | {name: value for name, value in more.items() if value is not None})
+
+
+def known_keys(document: Document, source: str | None) -> set[str]:
+    """The keys that a problem may have in a store, as this and earlier versions write it."""
+    earlier = {name: value for name, value in document.items() if name != "provenance"}
+    return {content_key(document), content_key(document, source), content_key(earlier)}
 
 
 def _digest(content: Any) -> str:

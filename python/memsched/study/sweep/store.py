@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from memsched.errors import StoreError, shown
-from memsched.study.sweep.points import Group, SweptProblem, content_key
+from memsched.study.sweep.points import Group, SweptProblem, known_keys
 from memsched.study.sweep.rows import MEASURES, Row, contradiction
 from memsched.study.sweep.store_file import (
     PATIENCE,
@@ -126,7 +126,7 @@ class Store:
             try:
                 source, packed = found
                 document: Document = json.loads(decompressed(packed))
-                if key not in (content_key(document), content_key(document, source)):
+                if key not in known_keys(document, source):
                     raise ValueError("its content has another key")
             except (TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
                 raise damaged(self.path, f"its problem {key!r:.100} cannot be read ({error})") from error

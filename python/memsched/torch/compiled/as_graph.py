@@ -159,6 +159,9 @@ class Visit:
     joint: Joint
     sizes: Sizes
     loss: int = 0  # bytes that the caller needs when it has the results
+    # Places of the primals that are parameters, and which parameters they are, if that is known.
+    static: Sequence[int] = ()
+    parameters: frozenset[int] = frozenset()
 
     @property
     def loss_gradients(self) -> int:
@@ -186,6 +189,12 @@ class Visit:
         """Of the gradients that the backward returns."""
         return self.sizes.total(self.joint.storages_in(self.joint.gradients))
 
+    @property
+    def parameter_gradients(self) -> list[int]:
+        """Bytes of each gradient of a parameter."""
+        gradients = [self.joint.gradients[k] for k in self.static if k < len(self.joint.gradients)]
+        return [self.sizes.bytes_of(n) for n in self.joint.storages_in(gradients)]
+
 
 def step_graph(
     visits: Sequence[Visit],
@@ -204,10 +213,16 @@ def step_graph(
     of each visit's operations.
     """
     parts = [_Part(visit, seconds[k], prefix(k, len(visits))) for k, visit in enumerate(visits)]
-    gathered = 0
+    gathered, known = 0, set[tuple[int, frozenset[int]]]()
     for k in returns:
+        visit = visits[k]
         parts[k].gathered = gathered
-        gathered += visits[k].gradient_bytes
+        gathered += visit.gradient_bytes
+        if (id(visit.joint), visit.parameters) in known:  # autograd adds to what an earlier call has returned, in place
+            gathered -= sum(visit.parameter_gradients)
+            parts[k].summing = max(visit.parameter_gradients, default=0)
+        elif visit.parameters:
+            known.add((id(visit.joint), visit.parameters))
     ops = [op for part in parts for op in part.forward()]
     ops += [op for k in returns for op in parts[k].backward()]
     return Graph([one for part in parts for one in part.tensors], ops, name="step", resident=resident)
@@ -262,6 +277,7 @@ class _Part:
         self._chain: str | None = None  # the tensor without bytes that the next operation in order reads
         self._left = ""  # orders the backward after the forward
         self.gathered = 0  # bytes of the gradients that other backwards have returned before
+        self.summing = 0  # of the largest gradient that is added to one of these
         self.tensors = [
             self._tensor(s.number, "gradient" if s.number in self._gradients else "activation")
             for s in joint.storages
@@ -310,7 +326,7 @@ class _Part:
         }
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
-        outside = {LEAVE: self._visit.loss, END: self._visit.laid_out_anew}.get(name, 0)
+        outside = {LEAVE: self._visit.loss, END: max(self._visit.laid_out_anew, self.summing)}.get(name, 0)
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",

@@ -31,6 +31,8 @@ class Traffic:
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
+        self.most = 0  # bytes that some plan offloads: so much host memory may be kept
+        self._used = 0  # of these
         self._lock = threading.RLock()  # threads that train share a device's copies
         self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
@@ -48,14 +50,24 @@ class Traffic:
         self.lanes.begin()
         storage = value.untyped_storage()
         nbytes = storage.nbytes()
+        self._used += nbytes
         spare = self._spare.get(nbytes)
-        memory = spare.pop() if spare else self.lanes.host_memory(nbytes)
+        memory = spare.pop() if spare else self._new_memory(nbytes)
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
         self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
         self._layouts[key] = value.dtype, value.storage_offset(), value.shape, value.stride()
         weakref.finalize(host.untyped_storage(), self._take_back, key, memory).atexit = False
         return host
+
+    def _new_memory(self, nbytes: int) -> torch.Tensor:
+        """Memory of another size than what is spare, of which some goes if plans of many sizes have left too much."""
+        while self._spare and self._used + self.spare_bytes > self.most:
+            size, spare = next(iter(self._spare.items()))
+            del spare[0]
+            if not spare:
+                del self._spare[size]
+        return self.lanes.host_memory(nbytes)
 
     @_one_at_a_time
     def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
@@ -108,6 +120,7 @@ class Traffic:
     def _take_back(self, key: int, memory: torch.Tensor) -> None:
         self._end(self._reads.pop(key, None))
         del self._events[key], self._layouts[key]
+        self._used -= memory.numel()
         self._spare.setdefault(memory.numel(), []).append(memory)
 
 
@@ -123,7 +136,9 @@ def traffic_on(device: torch.device) -> Traffic:
 
 def use(device: torch.device, lanes: Lanes) -> Traffic:
     """Let copies of a device go over other streams from now on, such as emulated ones that are late; for trials."""
+    most = traffic_on(device).most
     _TRAFFIC[device] = Traffic(lanes)
+    _TRAFFIC[device].most = most
     return _TRAFFIC[device]
 
 

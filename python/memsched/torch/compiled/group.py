@@ -211,7 +211,15 @@ class Group:
 
     def _visits(self, units: Sequence[Unit], calls: Sequence[_Call]) -> list[Visit]:
         """Of these calls; the caller's loss runs after the last of them."""
-        found = [Visit(unit.joint, Sizes(unit.joint, call.key[1])) for unit, call in zip(units, calls, strict=True)]
+        found = [
+            Visit(
+                unit.joint,
+                Sizes(unit.joint, call.key[1]),
+                static=sorted(unit.static),
+                parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
+            )
+            for unit, call in zip(units, calls, strict=True)
+        ]
         return [*found[:-1], replace(found[-1], loss=self._loss)]
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:

@@ -13,6 +13,7 @@ from torch import fx
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
+from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, is_batched, python_code, saving_is_hooked
@@ -122,6 +123,8 @@ class Unit:
 
     def add(self, plan: CompiledPlan, visit: int, visits: int, sizes: Sizes | None) -> int:
         """Write the code of a visit of a plan, for some sizes or for all; its number among the versions."""
+        traffic = traffic_on(self.joint.device)
+        traffic.most = max(traffic.most, plan.result.timeline.bytes_out)
         forward, backward = steps_of(plan.result.schedule.steps, visit, visits)
         key = str((sizes and sizes.values, forward, backward))
         if key not in self._code:
