@@ -76,8 +76,30 @@ def test_a_result_and_its_plan_are_two_files(tmp_path: Path) -> None:
     """The bare plan replaced the result, and both were said to be saved."""
     path = tmp_path / "x.json"
     said = fails("plan", SMALL, "-p", "greedy", "-m", "40%", "-o", str(path), "--plan-only", str(path))
-    assert "-o and --plan-only are both" in said
+    assert f"'{path}' is given twice" in said
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan {} -m 40% -b 0 -o {}",
+        "plan {} -m 40% -b 0 --plan-only {}",
+        "plan gpt2-1024-b8 --device {} -o {}",
+        "compare {} -m 40% -b 0 -o {}",
+        "order {} -o {}",
+        "trace {} -m 40% -b 0 -o {}",
+        "place {} -o {}",
+    ],
+)
+def test_an_input_is_not_replaced(tmp_path: Path, command: str) -> None:
+    """`trace result.json -o result.json` left a trace and no result."""
+    path, link = tmp_path / "x.json", tmp_path / "link.json"
+    path.write_text("{}")
+    link.symlink_to(path)
+    said = fails(*command.format(path, link).split())
+    assert "is an input" in said
+    assert path.read_text() == "{}"
 
 
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:

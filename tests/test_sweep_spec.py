@@ -183,7 +183,7 @@ def test_a_report_of_one_point_shows_its_plan() -> None:
     Path("r.json").write_text(json.dumps(ms.plan_again("a.sqlite", row["key"]).to_json()))
     assert "leave it out" in report("r.json", "--point", row["key"], status=2)
     Path("a.html").write_bytes(Path("a.sqlite").read_bytes())
-    assert "save the page under another name" in report("a.html", status=2)
+    assert "write to another file" in report("a.html", status=2)
 
 
 LONG = (

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import memsched.torch as mt
@@ -20,6 +21,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.torch import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import unchanged
+from memsched.torch.profile import profile
 
 WIDTH = 32
 TABLES: dict[int, torch.Tensor] = {}
@@ -320,3 +322,37 @@ def test_tensors_in_objects_are_not_seen_and_that_is_said() -> None:
 
     with pytest.raises(InvalidInputError, match="in tuples, lists, dicts and data classes"):
         mt.plan(Model(8, 8), (torch.randn(4, 8),), budget="100%")
+
+
+def test_modes_around_a_look() -> None:
+    """detect_anomaly looks for NaN, and a default device is where tensors are made: both ended in raw errors."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()), torch.randn(512, 8)
+    with torch.device("meta"):
+        chain = profile(model, (x,))
+        found = mt.plan(model, (x,), budget="1MiB")
+        found.verify(model, (x,))
+    with torch.autograd.set_detect_anomaly(True):
+        assert mt.plan(model, (x,), budget="1MiB").peak_memory == found.peak_memory
+        assert profile(model, (x,)).activation.tolist() == chain.activation.tolist()
+        assert torch.is_anomaly_enabled()
+    with FakeTensorMode(), pytest.raises(InvalidInputError, match="verify outside of it"):
+        found.verify(model, (x,))
+
+
+def test_the_state_of_an_optimiser_is_measured_without_the_hooks_of_all_optimisers() -> None:
+    called: list[str] = []
+    hooks = [
+        register_optimizer_step_pre_hook(lambda *_: called.append("before")),
+        register_optimizer_step_post_hook(lambda *_: called.append("after")),
+    ]
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(64, 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    assert mt.plan(model, (x,), budget="1MiB", optimizer=optimizer).resident.optimizer == 2 * 4 * 72 + 8
+    assert called == []
+    model(x).sum().backward()
+    optimizer.step()
+    assert called == ["before", "after"]
+    for hook in hooks:
+        hook.remove()
+    optimizer.step()
+    assert called == ["before", "after"]

@@ -111,6 +111,9 @@ class CommandGroup(click.Group):
         except MemoryError:
             complain("out of memory")
             ctx.exit(OTHER)
+        except ImportError as error:  # for instance, there was no memory to map it
+            complain(f"a module cannot be loaded: {error}")
+            ctx.exit(OTHER)
         except (KeyboardInterrupt, click.Abort):
             complain("interrupted")
             ctx.exit(INTERRUPTED)

@@ -22,7 +22,7 @@ from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem
 from memsched.support.documents import Document, read_device, read_document, read_plan
-from memsched.support.files import read_stream
+from memsched.support.files import read_stream, same_file
 from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
@@ -122,10 +122,22 @@ json_option = click.option(
 )
 
 
+_OUTPUTS = "memsched.outputs"
+
+
+def check_input(path: str) -> str:
+    """A path unchanged, which must not be one of the files to write."""
+    context = click.get_current_context(silent=True)
+    outputs = context.meta.get(_OUTPUTS, ()) if context is not None else ()
+    if any(same_file(path, output) for output in outputs):
+        raise click.UsageError(f"'{path}' is an input, and would be replaced; write to another file")
+    return path
+
+
 def read_text(source: str) -> str:
-    """A path unchanged; for "-", the text of the standard input."""
+    """The path of an input unchanged; for "-", the text of the standard input."""
     if source != "-":
-        return source
+        return check_input(source)
     text = read_stream(sys.stdin, "the standard input")
     if not text.lstrip().startswith("{"):
         raise InvalidInputError("the standard input is not a JSON object")
@@ -222,7 +234,18 @@ def parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
 
 def file_option(*names: str, check: Callable[[str], str] = check_writable, **more: Any) -> Callable[..., Any]:
     """An option for a file to write, which is checked before any work."""
-    return click.option(*names, metavar="FILE", callback=parsed(check), **more)
+
+    def checked(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        if value is None:
+            return None
+        path = check(value)
+        outputs = context.meta.setdefault(_OUTPUTS, [])
+        if any(same_file(path, other) for other in outputs):
+            raise click.UsageError(f"'{path}' is given twice; give two files")
+        outputs.append(path)
+        return path
+
+    return click.option(*names, metavar="FILE", callback=checked, **more)
 
 
 def time_limit_option(help: str, **more: Any) -> Callable[..., Any]:

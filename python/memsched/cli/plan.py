@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -108,8 +107,6 @@ def plan(
 
     With --json the result is printed in the form that -o saves.
     """
-    if output is not None and plan_only is not None and os.path.realpath(output) == os.path.realpath(plan_only):
-        raise click.UsageError(f"-o and --plan-only are both '{output}'; give two files")
     result, origin = options.run(load_problem(problem), machine)
     if output is not None:
         write_document(output, result.to_json())

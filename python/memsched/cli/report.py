@@ -6,13 +6,22 @@ from pathlib import Path
 
 import click
 
-from memsched.cli.inputs import RESULTS, Machine, file_option, json_option, open_result, read_target, time_limit_option
+from memsched.cli.inputs import (
+    RESULTS,
+    Machine,
+    check_input,
+    file_option,
+    json_option,
+    open_result,
+    read_target,
+    time_limit_option,
+)
 from memsched.cli.show import answer, working
 from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.report import write_report, write_sweep_report
-from memsched.support.files import check_regular, same_file
+from memsched.support.files import check_regular
 from memsched.support.units import format_seconds
 
 _SQLITE = b"SQLite format 3\0"
@@ -79,9 +88,7 @@ def report(
     The page is one file that loads nothing from the network: the streams and the memory, what happens to each tensor,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
-    if any(same_file(output, path) for path in sources if path != "-"):
-        raise click.UsageError(f"'{output}' is an input; save the page under another name")
-    stores = [path for path in sources if _is_store(path)]
+    stores = [check_input(path) for path in sources if _is_store(path)]
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")

@@ -16,14 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from memsched.cli.inputs import check_picture, check_writable, json_option
+from memsched.cli.inputs import check_input, check_picture, check_writable, file_option, json_option
 from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
 from memsched.show.plots.sweep import MOST_PANELS
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
 from memsched.study.sweep.spec import read_spec
-from memsched.support.files import same_file
 from memsched.support.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -161,33 +160,29 @@ def _notes(found: Sweep, seconds: float, store: str | None) -> list[str]:
     return notes
 
 
-def _check_outputs(spec: str, store: str | None, output: str | None, picture: str | None) -> None:
-    """Fail before hours of work rather than after."""
-    named = [path for path in (spec, store, output, picture) if path is not None]
-    for at, path in enumerate(named):
-        if any(same_file(path, other) for other in named[:at]):
-            raise click.UsageError(f"'{path}' is given twice; store, table, picture and SPEC must be different files")
-    for wanted, packages in ((output, ("pandas", "pyarrow")), (picture, ("matplotlib",))):
-        missing = [name for name in packages if wanted is not None and importlib.util.find_spec(name) is None]
-        if missing:
-            raise InvalidInputError(f"'{wanted}' needs {missing[0]}, which is missing; install memsched[cli,sweep]")
-    if store is None and output is None:
-        raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
-    if store is not None:
-        check_writable(store)
-    if output is not None:
-        if Path(output).suffix not in TABLES:
-            raise InvalidInputError(f"the output is {output!r}; it must end in {' or '.join(TABLES)}")
-        check_writable(output)
-    if picture is not None:
-        check_picture(picture)
+def _check_table(path: str) -> str:
+    if Path(path).suffix not in TABLES:
+        raise InvalidInputError(f"the output is {path!r}; it must end in {' or '.join(TABLES)}")
+    _check_modules(path, "pandas", "pyarrow")
+    return check_writable(path)
+
+
+def _check_plot(path: str) -> str:
+    _check_modules(path, "matplotlib")
+    return check_picture(path)
+
+
+def _check_modules(path: str, *names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise InvalidInputError(f"'{path}' needs {name}, which is missing; install memsched[cli,sweep]")
 
 
 @click.command()
 @click.argument("spec", metavar="SPEC.toml")
-@click.option("--store", metavar="FILE", help="SQLite file that keeps finished points, which are not planned again.")
-@click.option("-o", "--output", metavar="FILE", help="Write the table: .parquet or .csv.")
-@click.option("--plot", "picture", metavar="FILE", help="Draw makespans over memory: .png, .svg or .pdf.")
+@file_option("--store", help="SQLite file that keeps finished points, which are not planned again.")
+@file_option("-o", "--output", check=_check_table, help="Write the table: .parquet or .csv.")
+@file_option("--plot", "picture", check=_check_plot, help="Draw makespans over memory: .png, .svg or .pdf.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 10_000), metavar="N", help="Threads; by default one per core.")
 @click.option("--processes", is_flag=True, help="Use processes instead of threads.")
 @click.option(
@@ -227,8 +222,9 @@ def sweep(
     """
     if processes and scheduler is not None:
         raise click.UsageError("give --processes or --dask, not both")
-    _check_outputs(spec, store, output, picture)
-    wanted = read_spec(spec)
+    if store is None and output is None:
+        raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
+    wanted = read_spec(check_input(spec))
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:
         raise InvalidInputError(f"'{picture}' would have {panels} panels, more than {MOST_PANELS}; leave --plot out")

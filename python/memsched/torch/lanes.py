@@ -92,7 +92,7 @@ class EmulatedLanes:
         pass
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        storage = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
+        storage = torch.empty(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
         self.give_back(storage)
         return storage
 
@@ -183,7 +183,7 @@ class CudaLanes:
 def pinned(nbytes: int) -> torch.Tensor:
     """Page-locked memory of exactly this size, where the driver registers it; PyTorch's own pool may round it up."""
     if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     page = 4096
     memory = np.empty(nbytes + page, dtype=np.uint8)
     start = -memory.ctypes.data % page
@@ -195,7 +195,7 @@ def pinned(nbytes: int) -> torch.Tensor:
         with contextlib.suppress(RuntimeError, AssertionError):
             torch.zeros(1, device="cuda")  # takes the error from the driver, or the next kernel would find it
         try:
-            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         except RuntimeError as error:
             raise MemschedError(
                 f"{nbytes} bytes of host memory cannot be pinned (cudaHostRegister: {status}; {error}); plan with a "

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memsched.errors import InvalidInputError
 from memsched.support import checks
+from memsched.torch.compiled.private import optimizer_hooks_aside
 from memsched.torch.nests import tensors_of
 
 
@@ -36,7 +37,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
 def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with fake:
+        with fake, optimizer_hooks_aside():
             groups = []
             for group in optimizer.param_groups:
                 like = [torch.nn.Parameter(torch.empty_like(fake.from_tensor(p))) for p in group["params"]]

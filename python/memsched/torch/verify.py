@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from memsched.errors import MemschedError
+from memsched.errors import InvalidInputError, MemschedError
 from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.plan import CompiledPlan, described
+from memsched.torch.compiled.private import active_fake_mode
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unit import counted
 from memsched.torch.lanes import trial_lanes
@@ -52,6 +53,9 @@ def verified(
     the plan of a group. `start` makes a context that each run begins in, and that leaves no trace; `group` makes a
     group that knows the plan.
     """
+
+    if active_fake_mode() is not None:
+        raise InvalidInputError("to verify is to run real steps, which a FakeTensorMode does not: verify outside of it")
 
     def tried(step: Callable[..., Any]) -> Step:
         with start():

@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +20,14 @@ from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_c
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.optimizer_state import optimizer_bytes
 
-Key = tuple[int, tuple[int, ...], int]
-"""A unit by its number, the sizes that it is called with, and the bytes of gradients beside which it is planned."""
+
+class Key(NamedTuple):
+    """What tells the calls apart that are planned apart."""
+
+    unit: int
+    numbers: tuple[int, ...]  # the sizes that it is called with
+    gradients: int  # bytes of gradients beside which it is planned
+    given: int  # bytes of the memory in which its inputs lie
 
 
 Path = tuple[Key, ...]
@@ -76,7 +82,7 @@ class Group:
         self._refused: dict[Path, tuple[str, int]] = {}  # steps that no plan spans, and why
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
-        self._gradients: dict[int, set[int]] = {}  # by unit, the bytes of gradients beside which it is planned
+        self._beside: dict[Any, set[int]] = {}  # the bytes of gradients, and of inputs, beside which graphs are planned
         self._identities = _Identities()
         self._serials = itertools.count()
         _ALIVE.add(self)
@@ -99,8 +105,7 @@ class Group:
             self._end_step()
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
-        values = tuple(one for one in args if isinstance(one, int))
-        key = (unit.serial, values, self._beside(unit, args))
+        key = self._key(unit, args)
         call = _Call(weakref.ref(unit), key, next(self._serials))
         path = (*self._path, key)
         if path in self._refused:
@@ -120,17 +125,22 @@ class Group:
     def _marker(self, version: int, serial: int) -> torch.Tensor:
         return torch.tensor([version, serial], device="cpu")
 
-    def _beside(self, unit: Unit, args: Sequence[Any]) -> int:
-        """The bytes of gradients that a plan must be for: no fewer than parameters have, and 0 only if they have none.
+    def _key(self, unit: Unit, args: Sequence[Any]) -> Key:
+        """A plan beside more gradients, or more memory of inputs, keeps the budget beside less.
 
-        A plan beside more gradients keeps the budget beside fewer. Without any, which is most steps, it has its own.
+        Without any gradients, which is most steps, it has its own.
         """
         found = [gradient for k in unit.static if (gradient := _gradient(args[k])) is not None]
-        total = sum(gradient.untyped_storage().nbytes() for gradient in found)
-        if total == 0:
-            return 0
-        known = self._gradients.setdefault(unit.serial, set())
-        enough = min((one for one in known if one >= total), default=total)
+        gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
+        if gradients > 0:
+            gradients = self._enough(unit.serial, gradients)
+        numbers = unit.numbers(args)
+        return Key(unit.serial, numbers, gradients, self._enough((unit.serial, numbers), unit.held(args)))
+
+    def _enough(self, what: Any, size: int) -> int:
+        """The least size that is known of something and no smaller; one that is larger than all becomes known."""
+        known = self._beside.setdefault(what, set())
+        enough = min((one for one in known if one >= size), default=size)
         known.add(enough)
         return enough
 
@@ -139,7 +149,7 @@ class Group:
         call = self._calls[-1]
         if not call.recorded:
             return
-        sizes = Sizes(joint, call.key[1])
+        sizes = Sizes(joint, call.key.numbers)
         for node, one in zip(joint.results, results, strict=False):
             if isinstance(one, torch.Tensor) and node not in joint.copied:
                 storage = one.untyped_storage()
@@ -214,7 +224,7 @@ class Group:
         found = [
             Visit(
                 unit.joint,
-                Sizes(unit.joint, call.key[1]),
+                Sizes(unit.joint, call.key.numbers),
                 static=sorted(unit.static),
                 parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
             )
@@ -257,16 +267,15 @@ class Group:
 
         No tensor may be larger: some have the difference of two sizes.
         """
-        serial, values, gradients = key
         met = [
-            (other[1], versions[0])
+            (other.numbers, versions[0])
             for other, versions in self._alone_of.items()
-            if other[0] == serial and other[2] == gradients and versions
+            if (other.unit, other.gradients) == (key.unit, key.gradients) and other.given >= key.given and versions
         ]
         if len(met) < _MOST_SHAPES:
             return None
-        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], values, strict=True)))
-        storages, own = range(len(unit.joint.storages)), Sizes(unit.joint, values)
+        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], key.numbers, strict=True)))
+        storages, own = range(len(unit.joint.storages)), Sizes(unit.joint, key.numbers)
         for others, version in fit:
             larger = Sizes(unit.joint, others)
             if all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class Joint:
     copied: set[fx.Node] = field(default_factory=set)
     """Results that are nothing but new values of such inputs: they are dropped once they are copied."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where most of the bytes are
+    loose: frozenset[Any] = frozenset()
+    """The symbols of whole numbers that are part of no tensor's size: no plan depends on their values."""
     strides_differ: bool = False  # some operation, when tried, gave tensors with other strides than traced
     operations: list[Operation] = field(default_factory=list)  # as they were traced, forward before backward
     storages: list[Storage] = field(default_factory=list)
@@ -103,6 +106,17 @@ _aten = torch.ops.aten
 _SIZES = (_aten.sym_size.int, _aten.sym_stride.int, _aten.sym_numel.default, _aten.sym_storage_offset.default)
 
 
+def _loose_symbols(module: fx.GraphModule, sizes: Sequence[torch.SymInt]) -> frozenset[Any]:
+    found = {one.node.expr for one in sizes if one.node.expr.is_Symbol}
+    parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)] if found else []
+    for node in itertools.chain.from_iterable(part.graph.nodes for part in parts):
+        for one in tensors_of(node.meta.get("val")):
+            for size in (*one.shape, *one.stride(), one.storage_offset(), one.untyped_storage().nbytes()):
+                if isinstance(size, torch.SymInt):
+                    found -= size.node.expr.free_symbols
+    return frozenset(found)
+
+
 def address(example: torch.Tensor) -> int:
     """What two examples in the same storage have in common."""
     if example.layout is not torch.strided:
@@ -138,6 +152,7 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
         tangents=tangents,
         results=outputs[:results],
         gradients=outputs[results:],
+        loose=_loose_symbols(module, sizes),
     )
     _find_updates(joint)
     behind = _behind(module.graph, tangents)

@@ -96,7 +96,9 @@ def _looked_at(
     group = Unplanned(options, aside=unset_fake_temporarily)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
     needed = 0
-    with mode, _quiet() as said, torch.enable_grad():
+    # To look for NaN, as detect_anomaly does, is to look at values.
+    looking_for_nan = torch.autograd.set_detect_anomaly(False)
+    with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
         try:
             backend = _after(prepare, backend_of(group))
             result = torch.compile(step, backend=backend, dynamic=False)(*args, **kwargs)

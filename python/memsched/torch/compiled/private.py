@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
-from torch._guards import TracingContext
+from torch._guards import TracingContext, active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
+from torch.optim import optimizer as _optimizers
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import cheapen
@@ -22,11 +23,13 @@ __all__ = [
     "Boxed",
     "DynamoSignal",
     "Partition",
+    "active_fake_mode",
     "boxed",
     "check_release",
     "compile_joint",
     "graph_inputs",
     "inline_regions",
+    "optimizer_hooks_aside",
     "python_code",
     "saving_is_hooked",
     "under_autocast",
@@ -62,13 +65,29 @@ def without_new_guards(joint: fx.GraphModule) -> contextlib.AbstractContextManag
     return contextlib.nullcontext() if refuse is None else refuse()
 
 
+@contextlib.contextmanager
+def optimizer_hooks_aside() -> Iterator[None]:
+    """Steps of optimisers call none of the hooks that all optimisers share."""
+    shared = (_optimizers._global_optimizer_pre_hooks, _optimizers._global_optimizer_post_hooks)
+    before = [dict(hooks) for hooks in shared]
+    for hooks in shared:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, those in zip(shared, before, strict=True):
+            hooks.update(those)
+
+
 def inline_regions(module: fx.GraphModule) -> None:
     """Let the regions of `torch.compiler.nested_compile_region` run as calls of the graph that holds them."""
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
-            for node in part.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph):
+            regions = part.graph.find_nodes(op="call_function", target=torch.ops.higher_order.invoke_subgraph)
+            for node in regions:
                 node.target = _run_region
-            part.recompile()
+            if regions:
+                part.recompile()
 
 
 def _run_region(region: Callable[..., Any], _: str | None, *operands: Any) -> Any:

@@ -38,7 +38,7 @@ def rewrite(joint: Joint, forward: Sequence[Step], backward: Sequence[Step], siz
     `free` writes nothing but an end of a copy to the host that is under way. Views are made where they are read.
 
     The steps are those of a schedule, as `steps_of` gives them: `LEAVE` is where the forward has its results. With
-    `sizes` the graphs are for these alone; without, sizes stay symbols.
+    `sizes` the graphs are for these alone; without, sizes stay symbols, as numbers that are no sizes always do.
     """
     return _Writer(joint, forward, backward, sizes).write()
 
@@ -177,8 +177,9 @@ class _Half:
         if node in self.values:
             return self.values[node]
         example = node.meta.get("val", self)
-        if isinstance(example, torch.SymInt) and self.writer.sizes is not None:
-            return self.writer.sizes.number(example)
+        sizes = self.writer.sizes if isinstance(example, torch.SymInt) else None
+        if sizes is not None and self.joint.loose.isdisjoint(example.node.expr.free_symbols):
+            return sizes.number(example)
         if example is None or isinstance(example, bool | int | float | str | torch.device | torch.dtype):
             return example
         if node.op == "get_attr":

@@ -67,7 +67,7 @@ class Expecting(Group):
 
     def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
         k, visits = len(self._calls), self._expected.visits
-        if k < visits > 1 and not key[2] and self._path in self._followed:
+        if k < visits > 1 and not key.gradients and self._path in self._followed:
             (visit,) = self._visits([unit], [call])
             within = self._held([*self._calls, call], [visit]).total <= self._expected.resident.total
             if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):

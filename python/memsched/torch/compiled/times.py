@@ -112,7 +112,7 @@ def _time(node: fx.Node, sizes: Sizes) -> tuple[float, bool]:
     device = next((a.device for a in args if isinstance(a, torch.Tensor)), torch.device("cpu"))
     differs = _differs(node, call(*args, **kwargs), sizes)
     best, spent = float("inf"), 0.0
-    other = torch.zeros(_CACHES, dtype=torch.uint8) if device.type == "cpu" else None
+    other = torch.zeros(_CACHES, dtype=torch.uint8, device="cpu") if device.type == "cpu" else None
     for _ in range(_REPEATS):
         if other is not None:
             other.add_(1)

@@ -52,6 +52,30 @@ class Unit:
         self._code: dict[str, tuple[Boxed, Boxed]] = {}
         self._general: dict[int, int] = {}
         self._plain: int | None = None
+        # Inductor's code is for all numbers that it is made with.
+        loose = self.joint.loose if group.options.mode == "eager" else ()
+        self._loose = [node.meta["val"].node.expr in loose for node in self.joint.sizes]
+        self._inputs = [
+            k
+            for k, node in enumerate(self.joint.primals)
+            if k not in self.static
+            and isinstance(one := node.meta.get("val"), torch.Tensor)
+            and one.device == self.joint.device
+        ]
+        self._first: tuple[int, ...] = ()
+
+    def numbers(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The whole numbers that a forward is given; of those that are part of no size, what the first was given."""
+        found = tuple(one for one in args if isinstance(one, int))
+        if not any(self._loose):
+            return found
+        self._first = self._first or found
+        return tuple(a if any_value else b for any_value, a, b in zip(self._loose, self._first, found, strict=True))
+
+    def held(self, args: Sequence[Any]) -> int:
+        """The bytes of the memory on the device in which the inputs of a forward lie."""
+        found = [args[k].untyped_storage() for k in self._inputs]
+        return sum({one._cdata: one.nbytes() for one in found}.values())
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
