@@ -122,13 +122,10 @@ json_option = click.option(
 )
 
 
-_OUTPUTS = "memsched.outputs"
-
-
 def check_input(path: str) -> str:
     """A path unchanged, which must not be one of the files to write."""
     context = click.get_current_context(silent=True)
-    outputs = context.meta.get(_OUTPUTS, ()) if context is not None else ()
+    outputs = context.meta.get("memsched.outputs", ()) if context is not None else ()
     if any(same_file(path, output) for output in outputs):
         raise click.UsageError(f"'{path}' is an input, and would be replaced; write to another file")
     return path
@@ -239,7 +236,7 @@ def file_option(*names: str, check: Callable[[str], str] = check_writable, **mor
         if value is None:
             return None
         path = check(value)
-        outputs = context.meta.setdefault(_OUTPUTS, [])
+        outputs = context.meta.setdefault("memsched.outputs", [])
         if any(same_file(path, other) for other in outputs):
             raise click.UsageError(f"'{path}' is given twice; give two files")
         outputs.append(path)

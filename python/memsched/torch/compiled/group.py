@@ -268,16 +268,17 @@ class Group:
         No tensor may be larger: some have the difference of two sizes.
         """
         met = [
-            (other.numbers, versions[0])
+            ((*other.numbers, other.given), other.numbers, versions[0])
             for other, versions in self._alone_of.items()
-            if (other.unit, other.gradients) == (key.unit, key.gradients) and other.given >= key.given and versions
+            if (other.unit, other.gradients) == (key.unit, key.gradients) and versions
         ]
         if len(met) < _MOST_SHAPES:
             return None
-        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], key.numbers, strict=True)))
+        least = (*key.numbers, key.given)
+        fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], least, strict=True)))
         storages, own = range(len(unit.joint.storages)), Sizes(unit.joint, key.numbers)
-        for others, version in fit:
-            larger = Sizes(unit.joint, others)
+        for _, numbers, version in fit:
+            larger = Sizes(unit.joint, numbers)
             if all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):
                 return unit.for_all_sizes(version)
         return None
