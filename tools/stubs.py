@@ -18,6 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import memsched
+import memsched._core
+
 STUB = Path(__file__).resolve().parent.parent / "python" / "memsched" / "_core.pyi"
 
 HEADER = "# Written by tools/stubs.py from the extension; do not edit.\n# ruff: noqa: E501\n"
@@ -146,6 +149,19 @@ def improve_function(function: ast.FunctionDef, owner: str) -> None:
         function.returns = expression(known) if known else improved(function.returns)
 
 
+def document(node: ast.AST, shown: bool) -> None:
+    """Keep the docstrings of what users see, as the rest of the project writes them; the bindings have the others."""
+    documented = (ast.FunctionDef, ast.ClassDef)
+    for one in (part for part in ast.walk(node) if isinstance(part, documented)):
+        text = ast.get_docstring(one)
+        if text is None:
+            continue
+        if shown:
+            one.body[0] = ast.Expr(ast.Constant(text if "\n" not in text else f"{text}\n"))
+        else:
+            one.body = [*one.body[1:]] or [ast.Expr(ast.Constant(...))]
+
+
 def private(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and all((a.asname or a.name).startswith("_") for a in node.names)
 
@@ -156,6 +172,8 @@ def improve(stub: str) -> str:
     for node in module.body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "__version__":
             node.value = None  # __init__.py says it, and nothing else
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            document(node, shown=getattr(memsched, node.name, None) is getattr(memsched._core, node.name))
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         for member in members:
             if isinstance(member, ast.FunctionDef):

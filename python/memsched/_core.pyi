@@ -92,8 +92,7 @@ _Bytes = numpy.typing.NDArray[numpy.int64]
 _Document = dict[str, typing.Any]
 
 class Chain:
-    """
-    A sequential model of n stages, as columns. Immutable.
+    """A sequential model of n stages, as columns. Immutable.
 
     Parameters
     ----------
@@ -132,9 +131,7 @@ class Chain:
 
     @staticmethod
     def from_json(source: _Document | str | os.PathLike[str]) -> Chain:
-        """
-        Reads the JSON form from a dict, a JSON text or the path of a file.
-        """
+        """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
@@ -158,51 +155,35 @@ class Chain:
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
-        """
-        The JSON form as a dict; from_json reads it back equal.
-        """
+        """The JSON form as a dict; from_json reads it back equal."""
 
     @property
     def activation(self) -> _Bytes:
-        """
-        Bytes, shape [n + 1].
-        """
+        """Bytes, shape [n + 1]."""
 
     @property
     def backward_overhead(self) -> _Bytes:
-        """
-        Bytes, shape [n].
-        """
+        """Bytes, shape [n]."""
 
     @property
     def backward_time(self) -> _Seconds:
-        """
-        Seconds, shape [n].
-        """
+        """Seconds, shape [n]."""
 
     @property
     def forward_overhead(self) -> _Bytes:
-        """
-        Bytes, shape [n].
-        """
+        """Bytes, shape [n]."""
 
     @property
     def forward_time(self) -> _Seconds:
-        """
-        Seconds, shape [n].
-        """
+        """Seconds, shape [n]."""
 
     @property
     def gradient(self) -> _Bytes:
-        """
-        Bytes, shape [n + 1].
-        """
+        """Bytes, shape [n + 1]."""
 
     @property
     def n(self) -> int:
-        """
-        Number of stages.
-        """
+        """Number of stages."""
 
     @property
     def name(self) -> str: ...
@@ -214,25 +195,18 @@ class Chain:
     def provenance(self) -> _Document | None: ...
     @property
     def resident(self) -> int:
-        """
-        Bytes that never move.
-        """
+        """Bytes that never move."""
 
     @property
     def saved(self) -> _Bytes:
-        """
-        Bytes, shape [n].
-        """
+        """Bytes, shape [n]."""
 
     @property
     def transient_overhead(self) -> _Bytes:
-        """
-        Bytes, shape [n].
-        """
+        """Bytes, shape [n]."""
 
 class Graph:
-    """
-    One training step as ops and tensors, each tensor written once. Immutable.
+    """One training step as ops and tensors, each tensor written once. Immutable.
 
     Parameters
     ----------
@@ -256,9 +230,7 @@ class Graph:
 
     @staticmethod
     def from_json(source: _Document | str | os.PathLike[str]) -> Graph:
-        """
-        Reads the JSON form from a dict, a JSON text or the path of a file.
-        """
+        """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
@@ -275,9 +247,7 @@ class Graph:
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
-        """
-        The JSON form as a dict; from_json reads it back equal.
-        """
+        """The JSON form as a dict; from_json reads it back equal."""
 
     @property
     def batch(self) -> int: ...
@@ -285,25 +255,18 @@ class Graph:
     def name(self) -> str: ...
     @property
     def ops(self) -> list[_Document]:
-        """
-        Ops as dicts, as in the JSON form.
-        """
+        """Ops as dicts, as in the JSON form."""
 
     @property
     def resident(self) -> int:
-        """
-        Bytes that never move.
-        """
+        """Bytes that never move."""
 
     @property
     def tensors(self) -> list[_Document]:
-        """
-        Tensors as dicts, as in the JSON form.
-        """
+        """Tensors as dicts, as in the JSON form."""
 
 class Device:
-    """
-    Memory of the accelerator and its link to the host. Immutable.
+    """Memory of the accelerator and its link to the host. Immutable.
 
     Parameters
     ----------
@@ -331,9 +294,7 @@ class Device:
 
     @staticmethod
     def from_json(source: _Document | str | os.PathLike[str]) -> Device:
-        """
-        Reads the JSON form from a dict, a JSON text or the path of a file.
-        """
+        """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
@@ -352,48 +313,35 @@ class Device:
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
-        """
-        The JSON form as a dict; from_json reads it back equal.
-        """
+        """The JSON form as a dict; from_json reads it back equal."""
 
     @property
     def d2h(self) -> float:
-        """
-        Bytes per second, device to host.
-        """
+        """Bytes per second, device to host."""
 
     @property
     def duplex(self) -> bool: ...
     @property
     def h2d(self) -> float:
-        """
-        Bytes per second, host to device.
-        """
+        """Bytes per second, host to device."""
 
     @property
     def host_memory(self) -> int | None:
-        """
-        Bytes, or None.
-        """
+        """Bytes, or None."""
 
     @property
     def latency(self) -> float:
-        """
-        Seconds per transfer.
-        """
+        """Seconds per transfer."""
 
     @property
     def memory(self) -> int:
-        """
-        Bytes.
-        """
+        """Bytes."""
 
     @property
     def name(self) -> str | None: ...
 
 class Schedule:
-    """
-    What happens to every tensor, as an ordered list of steps. Immutable.
+    """What happens to every tensor, as an ordered list of steps. Immutable.
 
     Parameters
     ----------
@@ -420,9 +368,7 @@ class Schedule:
 
     @staticmethod
     def from_json(source: _Document | str | os.PathLike[str]) -> Schedule:
-        """
-        Reads the JSON form from a dict, a JSON text or the path of a file.
-        """
+        """Reads the JSON form from a dict, a JSON text or the path of a file."""
 
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
@@ -442,30 +388,20 @@ class Schedule:
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
-        """
-        The JSON form as a dict; from_json reads it back equal.
-        """
+        """The JSON form as a dict; from_json reads it back equal."""
 
     def with_budget(self, budget: _Number) -> Schedule:
-        """
-        The same steps with another budget (bytes, resident included).
-        """
+        """The same steps with another budget (bytes, resident included)."""
 
     def with_rounds(self, rounds: typing.Iterable[typing.Iterable[_Number]] | None) -> Schedule:
-        """
-        The same steps with other rounds, a list of [batch, times].
-        """
+        """The same steps with other rounds, a list of [batch, times]."""
 
     def with_steps(self, steps: typing.Iterable[_Document]) -> Schedule:
-        """
-        Other steps, as dicts, for the same graph, budget and rounds.
-        """
+        """Other steps, as dicts, for the same graph, budget and rounds."""
 
     @property
     def budget(self) -> int:
-        """
-        Bytes, resident included.
-        """
+        """Bytes, resident included."""
 
     @property
     def chunk(self) -> int | str | None: ...
@@ -475,29 +411,22 @@ class Schedule:
     def memory(self) -> str: ...
     @property
     def offloaded(self) -> tuple[typing.Any, ...]:
-        """
-        Names of the offloaded tensors, in the order of their first offload.
-        """
+        """Names of the offloaded tensors, in the order of their first offload."""
 
     @property
     def planner(self) -> _Document: ...
     @property
     def recomputed(self) -> tuple[typing.Any, ...]:
-        """
-        Names of the ops that run more than once, in the order of their first repeat.
-        """
+        """Names of the ops that run more than once, in the order of their first repeat."""
 
     @property
     def rounds(self) -> tuple[tuple[int, int], ...]: ...
     @property
     def steps(self) -> tuple[_Document, ...]:
-        """
-        The steps as dicts, as in the JSON form.
-        """
+        """The steps as dicts, as in the JSON form."""
 
 class Timeline:
-    """
-    What happened when, as the simulator measured it. Immutable.
+    """What happened when, as the simulator measured it. Immutable.
 
     Attributes
     ----------
@@ -522,9 +451,7 @@ class Timeline:
 
     @staticmethod
     def from_json(document: typing.Any) -> Timeline:
-        """
-        Reads what to_json wrote.
-        """
+        """Reads what to_json wrote."""
 
     def __eq__(self, other: object) -> bool: ...
     def __getstate__(self) -> _Document: ...
@@ -532,15 +459,11 @@ class Timeline:
     def __repr__(self) -> str: ...
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
-        """
-        The timeline in its form within a memsched-result.
-        """
+        """The timeline in its form within a memsched-result."""
 
     @property
     def blocks(self) -> tuple[typing.Any, ...]:
-        """
-        (tensor, start, end, bytes, source, at): what is held from step to step, one entry a block. Not saved.
-        """
+        """(tensor, start, end, bytes, source, at): what is held from step to step, one entry a block. Not saved."""
 
     @property
     def bytes_in(self) -> int: ...
@@ -548,75 +471,42 @@ class Timeline:
     def bytes_out(self) -> int: ...
     @property
     def end(self) -> _Seconds:
-        """
-        Seconds, one entry per step.
-        """
+        """Seconds, one entry per step."""
 
     @property
     def idle(self) -> float:
-        """
-        Seconds.
-        """
+        """Seconds."""
 
     @property
     def makespan(self) -> float:
-        """
-        Seconds.
-        """
+        """Seconds."""
 
     @property
     def memory(self) -> tuple[_Seconds, _Bytes]:
-        """
-        Times (seconds) and the bytes held from then on.
-        """
+        """Times (seconds) and the bytes held from then on."""
 
     @property
     def peak_memory(self) -> int:
-        """
-        Bytes, resident included.
-        """
+        """Bytes, resident included."""
 
     @property
     def recompute_time(self) -> float:
-        """
-        Seconds.
-        """
+        """Seconds."""
 
     @property
     def start(self) -> _Seconds:
-        """
-        Seconds, one entry per step.
-        """
+        """Seconds, one entry per step."""
 
 class Lifetimes:
-    """
-    When the plain run needs each tensor; ops by id, -1 for none.
-    """
-
     def __init__(self, graph: Graph) -> None: ...
     @property
-    def first_backward(self) -> list[int]:
-        """
-        By tensor.
-        """
-
+    def first_backward(self) -> list[int]: ...
     @property
-    def last_forward(self) -> list[int]:
-        """
-        By tensor.
-        """
-
+    def last_forward(self) -> list[int]: ...
     @property
-    def usage(self) -> list[int]:
-        """
-        By op: bytes held while it runs, resident excluded.
-        """
+    def usage(self) -> list[int]: ...
 
 class FluidChain:
-    """
-    A chain in the interruptible link model, times in link bytes.
-    """
-
     def __init__(
         self,
         forward: numpy.typing.ArrayLike,
@@ -627,11 +517,7 @@ class FluidChain:
         backward_overhead: numpy.typing.ArrayLike,
         capacity: float,
     ) -> None: ...
-    def makespan(self, offloaded: numpy.typing.ArrayLike) -> float:
-        """
-        Makespan of one offload set in link bytes; infinity if it does not fit.
-        """
-
+    def makespan(self, offloaded: numpy.typing.ArrayLike) -> float: ...
     @property
     def min_capacity(self) -> float: ...
 
@@ -664,20 +550,12 @@ class FluidSolution:
     def states(self) -> int: ...
 
 class ChainPlanner:
-    """
-    A planner of points of a chain.
-    """
-
     @staticmethod
     def dynprog(slots: int | None, max_rounds: int, gap: float, max_states: int, break_ties: bool) -> ChainPlanner: ...
     @staticmethod
     def greedy() -> ChainPlanner: ...
 
 class ChainPlans:
-    """
-    Data of one chain that its plans share on all devices.
-    """
-
     def __init__(self, chain: Chain, graph: Graph, cut: bool, compute: float) -> None: ...
     def choose(
         self,
@@ -685,69 +563,30 @@ class ChainPlans:
         device: Device,
         time_limit: float | None = None,
         progress: typing.Callable[[float], object] | None = None,
-    ) -> tuple[numpy.typing.NDArray[numpy.uint8], FluidSolution | None]:
-        """
-        Flags of the offloaded tensors, and the solution of DYNPROG's model.
-        """
-
-    def figures(self, planner: ChainPlanner, devices: collections.abc.Sequence[Device]) -> list[typing.Any]:
-        """
-        (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or None if there is a message: then plan that point on its own.
-        """
-
+    ) -> tuple[numpy.typing.NDArray[numpy.uint8], FluidSolution | None]: ...
+    def figures(self, planner: ChainPlanner, devices: collections.abc.Sequence[Device]) -> list[typing.Any]: ...
     def plan(
         self, tensors: numpy.typing.ArrayLike, device: Device, planner: _Document | None, chunk: _Number | str | None
-    ) -> tuple[Schedule, Timeline, float]:
-        """
-        Schedule, timeline and lower bound in seconds.
-        """
-
+    ) -> tuple[Schedule, Timeline, float]: ...
     def release_prefix(self, device: Device) -> numpy.typing.NDArray[numpy.uint8]: ...
     @property
     def fluid_least(self) -> int: ...
 
 class RematPlan:
-    """
-    Runs of a plan on the chain's graph, and its offloaded inputs.
-    """
-
     @property
-    def offloaded(self) -> numpy.typing.NDArray[typing.Any]:
-        """
-        k of each a^k that travels ..
-        """
-
+    def offloaded(self) -> numpy.typing.NDArray[typing.Any]: ...
     @property
-    def ops(self) -> numpy.typing.NDArray[typing.Any]:
-        """
-        Op ids in the order of the runs.
-        """
-
+    def ops(self) -> numpy.typing.NDArray[typing.Any]: ...
     @property
-    def saved(self) -> numpy.typing.NDArray[typing.Any]:
-        """
-        .. and 1 where tape^k goes with it.
-        """
-
+    def saved(self) -> numpy.typing.NDArray[typing.Any]: ...
     @property
-    def skips(self) -> numpy.typing.NDArray[typing.Any]:
-        """
-        1 where a run skips its tape.
-        """
-
+    def skips(self) -> numpy.typing.NDArray[typing.Any]: ...
     @property
     def states(self) -> int: ...
     @property
-    def time(self) -> float:
-        """
-        Seconds in the fluid link model.
-        """
+    def time(self) -> float: ...
 
 class RematTable:
-    """
-    C_A at Delta = 0 for all parts of a chain: one table, many budgets.
-    """
-
     def __init__(
         self,
         chain: Chain,
@@ -768,51 +607,25 @@ class RematTable:
         progress: typing.Callable[[float], object] | None = None,
     ) -> RematPlan | None: ...
     def rotor(self, capacity: int) -> RematPlan | None: ...
-    def time(self, first: int, last: int, free: int) -> float:
-        """
-        One cell, in seconds; for tests.
-        """
-
+    def time(self, first: int, last: int, free: int) -> float: ...
     @property
-    def complete(self) -> bool:
-        """
-        Whether the table is complete; otherwise it has no plans.
-        """
-
+    def complete(self) -> bool: ...
     @property
-    def layers(self) -> int:
-        """
-        Stages and the loss, or the requested number of merged groups.
-        """
-
+    def layers(self) -> int: ...
     @property
     def slots(self) -> int: ...
     @property
-    def width(self) -> int:
-        """
-        Bytes per slot.
-        """
+    def width(self) -> int: ...
 
 class Unrolled:
-    """
-    A graph in which recomputation is explicit, one op per run.
-    """
-
     def __init__(
         self, graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike, time_limit: float | None = None
     ) -> None: ...
-    def rolled(self, graph: Graph, schedule: Schedule, time_limit: float | None = None) -> Schedule:
-        """
-        Translates a schedule of the unrolled graph to the original.
-        """
-
+    def rolled(self, graph: Graph, schedule: Schedule, time_limit: float | None = None) -> Schedule: ...
     @property
     def graph(self) -> Graph: ...
     @property
-    def tensors(self) -> numpy.typing.NDArray[typing.Any]:
-        """
-        By tensor of the unrolled graph: the tensor of the original.
-        """
+    def tensors(self) -> numpy.typing.NDArray[typing.Any]: ...
 
 def annealed(
     graph: Graph,
@@ -824,11 +637,7 @@ def annealed(
     planner: _Document | None,
     chunk: _Number | str | None = None,
     progress: typing.Callable[[float], object] | None = None,
-) -> tuple[Schedule, int]:
-    """
-    The schedule, and the number of plans built.
-    """
-
+) -> tuple[Schedule, int]: ...
 def class_schedule(
     graph: Graph,
     device: Device,
@@ -839,21 +648,11 @@ def class_schedule(
     convolutions: bool = False,
     soft: bool = False,
     planner: _Document | None = {},
-) -> Schedule | None:
-    """
-    classes, by feature map: 0 keep, 1 swap, 2 recompute. None: they do not fit.
-    """
-
-def cut_bound(graph: Graph, device: Device, budget: int, time_limit: float | None = None) -> tuple[float, int, float]:
-    """
-    The bound, and the op and the price per byte that prove it; -1 and 0 where it is the sum of the times.
-    """
-
-def cut_flows(graph: Graph, op: int, price: float) -> tuple[float, list[tuple[int, int, float]]]:
-    """
-    The price, and the flows (op or -1, tensor, seconds) that prove the bound of this op and price.
-    """
-
+) -> Schedule | None: ...
+def cut_bound(
+    graph: Graph, device: Device, budget: int, time_limit: float | None = None
+) -> tuple[float, int, float]: ...
+def cut_flows(graph: Graph, op: int, price: float) -> tuple[float, list[tuple[int, int, float]]]: ...
 def dynprog(
     chain: FluidChain,
     hash: bool = False,
@@ -862,57 +661,21 @@ def dynprog(
     time_limit: float | None = None,
     progress: typing.Callable[[float], object] | None = None,
 ) -> DynprogSolution: ...
-def feature_maps(graph: Graph) -> list[int]:
-    """
-    Ids of the activations that the backward reads, in the order of writing.
-    """
-
-def fixed_choices(graph: Graph, workspace_limit: int) -> Graph:
-    """
-    The graph with one algorithm per op: the fastest whose workspace is within the limit.
-    """
-
-def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, float, float]:
-    """
-    (compute, transfer, fractional) in seconds.
-    """
-
+def feature_maps(graph: Graph) -> list[int]: ...
+def fixed_choices(graph: Graph, workspace_limit: int) -> Graph: ...
+def graph_bounds(graph: Graph, device: Device, budget: int) -> tuple[float, float, float]: ...
 def graph_min_memory(graph: Graph) -> int: ...
 def graph_peak_memory(graph: Graph) -> int: ...
-def hear() -> None:
-    """
-    Raises if the thread must stop; for long loops in Python.
-    """
-
-def least_budget(graph: Graph, workspace_limit: int, classes: numpy.typing.ArrayLike) -> int:
-    """
-    Least bytes, resident included, for which a plan with classes without recomputation exists.
-    """
-
-def least_memory(chain: Chain) -> tuple[int, int]:
-    """
-    (rotor, pofo on a device with a link) in bytes, resident excluded.
-    """
-
+def hear() -> None: ...
+def least_budget(graph: Graph, workspace_limit: int, classes: numpy.typing.ArrayLike) -> int: ...
+def least_memory(chain: Chain) -> tuple[int, int]: ...
 def least_memory_plan(
     chain: Chain, capacity: int, linked: bool, progress: typing.Callable[[float], object] | None = None
-) -> RematPlan:
-    """
-    A plan that fits any capacity from the least on; its time is not optimised.
-    """
-
-def listen(asked: typing.Any) -> None:
-    """
-    Sets what this thread calls wherever it checks for Ctrl-C; None: nothing.
-    """
-
+) -> RematPlan: ...
+def listen(asked: typing.Any) -> None: ...
 def load(
     start: collections.abc.Sequence[int], end: collections.abc.Sequence[int], bytes: collections.abc.Sequence[int]
-) -> int:
-    """
-    The largest number of bytes alive at once.
-    """
-
+) -> int: ...
 def modnn(
     graph: Graph,
     device: Device,
@@ -920,26 +683,10 @@ def modnn(
     planner: _Document | None,
     progress: typing.Callable[[float], object] | None = None,
     time_limit: float | None = None,
-) -> tuple[Schedule, float]:
-    """
-    The schedule, and the makespan by the planner's own clock.
-    """
-
-def modnn_min_memory(graph: Graph) -> int:
-    """
-    Bytes, resident included: eq. (2).
-    """
-
-def movable_tensors(graph: Graph) -> list[int]:
-    """
-    Ids of the tensors that may be offloaded, in order of release.
-    """
-
-def need_of_fastest(graph: Graph) -> int:
-    """
-    Bytes, resident excluded: the largest need of an op with its fastest algorithm.
-    """
-
+) -> tuple[Schedule, float]: ...
+def modnn_min_memory(graph: Graph) -> int: ...
+def movable_tensors(graph: Graph) -> list[int]: ...
+def need_of_fastest(graph: Graph) -> int: ...
 def offload_search(
     graph: Graph,
     device: Device,
@@ -972,54 +719,26 @@ def offload_set_schedule(
     chunk: _Number | str | None = None,
     ahead: int | None = None,
     workspace_limit: int | None = None,
-) -> Schedule:
-    """
-    Ops have one algorithm each, or take the fastest within workspace_limit.
-    """
-
-def op_count(graph: Graph) -> int:
-    """
-    Without making a list of them, unlike Graph.ops.
-    """
-
+) -> Schedule: ...
+def op_count(graph: Graph) -> int: ...
 def op_names(graph: Graph) -> list[str]: ...
-def op_seconds(graph: Graph) -> numpy.typing.NDArray[numpy.float64]:
-    """
-    Seconds of each op's first algorithm, by id.
-    """
-
+def op_seconds(graph: Graph) -> numpy.typing.NDArray[numpy.float64]: ...
 def order(
     graph: Graph,
     keep: collections.abc.Sequence[int],
     time_limit: float | None,
     progress: typing.Callable[[float], object] | None = None,
-) -> tuple[list[int], int, int, int]:
-    """
-    The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.
-    """
-
+) -> tuple[list[int], int, int, int]: ...
 def order_bound(
     graph: Graph,
     keep: collections.abc.Sequence[int],
     time_limit: float | None,
     progress: typing.Callable[[float], object] | None = None,
-) -> int:
-    """
-    Bytes, resident included: no order has a lower peak, by what must be held beside each op.
-    """
-
-def order_peak(graph: Graph, keep: collections.abc.Sequence[int], order: collections.abc.Sequence[int]) -> int:
-    """
-    Bytes, resident included. The order must be topological.
-    """
-
+) -> int: ...
+def order_peak(graph: Graph, keep: collections.abc.Sequence[int], order: collections.abc.Sequence[int]) -> int: ...
 def order_residency(
     graph: Graph, order: collections.abc.Sequence[int], keep: collections.abc.Sequence[int], limit: int
-) -> tuple[typing.Any, ...]:
-    """
-    The buffers of the order's schedule, as columns.
-    """
-
+) -> tuple[typing.Any, ...]: ...
 def order_schedule(
     graph: Graph,
     order: collections.abc.Sequence[int],
@@ -1028,28 +747,12 @@ def order_schedule(
     budget: int,
     planner: _Document | None,
     addresses: collections.abc.Sequence[int] | None = None,
-) -> Schedule:
-    """
-    The order as a schedule; with one address per buffer, if given.
-    """
-
+) -> Schedule: ...
 def order_within(
     graph: Graph, keep: collections.abc.Sequence[int], limit: int, seed: int, time_limit: float | None
-) -> list[int]:
-    """
-    A random order; within limit (bytes, resident included) as far as possible. Empty if time ran out.
-    """
-
-def pause_bound(graph: Graph, device: Device, budget: int) -> tuple[float, int]:
-    """
-    The bound, and the op after which the pauses are; 0 and -1 if there is none.
-    """
-
-def peak_of_runs(graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> int:
-    """
-    Bytes, resident included, that these runs need without offloading.
-    """
-
+) -> list[int]: ...
+def pause_bound(graph: Graph, device: Device, budget: int) -> tuple[float, int]: ...
+def peak_of_runs(graph: Graph, ops: numpy.typing.ArrayLike, skips: numpy.typing.ArrayLike) -> int: ...
 def place(
     start: collections.abc.Sequence[int],
     end: collections.abc.Sequence[int],
@@ -1060,18 +763,10 @@ def place(
     search: bool,
     time_limit: float | None = None,
     progress: typing.Callable[[float], object] | None = None,
-) -> tuple[list[int], int, int]:
-    """
-    Columns by buffer; offset -1 is free. Returns the offsets, their height, and a lower bound on it.
-    """
-
+) -> tuple[list[int], int, int]: ...
 def play_pebbles(
     graph: Graph, device: Device, most_states: int, time_limit: float | None, planner: _Document | None
-) -> tuple[Schedule | None, bool, int]:
-    """
-    A plan or None, whether it is proven that there is none, and the number of states searched.
-    """
-
+) -> tuple[Schedule | None, bool, int]: ...
 def pooch(
     graph: Graph,
     device: Device,
@@ -1086,11 +781,7 @@ def pooch(
     seed: int,
     planner: _Document | None,
     progress: typing.Callable[[float], object] | None = None,
-) -> tuple[Schedule | None, int]:
-    """
-    The schedule, and the number of plans simulated.
-    """
-
+) -> tuple[Schedule | None, int]: ...
 def prefix_makespans(
     graph: Graph,
     device: Device,
@@ -1099,21 +790,9 @@ def prefix_makespans(
     layers: collections.abc.Sequence[int],
     any: bool = False,
     time_limit: float | None = None,
-) -> list[float]:
-    """
-    Seconds, by number of layers and by count: the first `count` feature maps travel, fetched so many layers ahead. Infinity where there is no such plan, or no time for it.
-    """
-
-def recompute_bound(graph: Graph, device: Device, budget: int) -> float:
-    """
-    Seconds; also holds for schedules that recompute.
-    """
-
-def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]:
-    """
-    The buffers of a schedule, as columns like those of Timeline.blocks.
-    """
-
+) -> list[float]: ...
+def recompute_bound(graph: Graph, device: Device, budget: int) -> float: ...
+def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]: ...
 def selective(
     graph: Graph,
     device: Device,
@@ -1124,48 +803,23 @@ def selective(
     planner: _Document | None,
     chunk: _Number | str | None = None,
     progress: typing.Callable[[float], object] | None = None,
-) -> tuple[Schedule | None, int]:
-    """
-    The schedule, or None, and the number of plans built.
-    """
-
+) -> tuple[Schedule | None, int]: ...
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
 def simulate_rounds(
     graphs: collections.abc.Mapping[int, Graph], batch: int, schedule: Schedule, device: Device
-) -> Timeline:
-    """
-    graphs: of each batch among the rounds.
-    """
-
-def stages_of_tensors(graph: Graph) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.bool]]:
-    """
-    For a chain's graph, by tensor: its stage, -1 if it cannot be offloaded, and whether it is a tape.
-    """
-
+) -> Timeline: ...
+def stages_of_tensors(graph: Graph) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.bool]]: ...
 def superneurons(
     graph: Graph, device: Device, workspace_limit: int, planner: _Document | None, time_limit: float | None = None
 ) -> Schedule | None: ...
 def swap_all(
     graph: Graph, device: Device, workspace_limit: int, scheduled: bool, planner: _Document | None
-) -> Schedule | None:
-    """
-    None if there is no such plan, as for the next three.
-    """
-
-def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]:
-    """
-    Sizes of the tensors, by id.
-    """
-
+) -> Schedule | None: ...
+def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]: ...
 def tensor_count(graph: Graph) -> int: ...
-def tensor_names(graph: Graph) -> list[str]:
-    """
-    By tensor, without the dicts of Graph.tensors.
-    """
-
+def tensor_names(graph: Graph) -> list[str]: ...
 def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:
-    """
-    The graph on which every plan of a chain is simulated and checked.
+    """The graph on which every plan of a chain is simulated and checked.
 
     Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out where
     that is nothing) and d0 .. dn.
@@ -1184,15 +838,8 @@ def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:
     """
 
 def vdnn_classes(graph: Graph, convolutions: bool) -> list[int]: ...
-def vdnn_sync(graph: Graph, device: Device, planner: _Document | None) -> tuple[Schedule | None, bool]:
-    """
-    The schedule, and whether it is that of vDNN_conv.
-    """
-
-def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule:
-    """
-    The schedule with one address per buffer.
-    """
+def vdnn_sync(graph: Graph, device: Device, planner: _Document | None) -> tuple[Schedule | None, bool]: ...
+def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule: ...
 
 __version__: str
 most_pebbles: int = 64
