@@ -52,8 +52,8 @@ RematPlan plan_of(const RematChain& chain, const MergedChain& merged, const Pofo
     plan.states = found.states;
     for (const PofoBlock& block : found.blocks) {
         if (block.offloaded) { // the output of the layers before, or all that they save
-            const int last = merged.ends[RematChain::at(block.first - 1)];
-            const int first = block.input_saved ? merged.ends[RematChain::at(block.first - 2)] + 1 : last;
+            const int last = merged.ends[at(block.first - 1)];
+            const int first = block.input_saved ? merged.ends[at(block.first - 2)] + 1 : last;
             for (int k = first; k <= last; ++k) {
                 plan.offloaded.push_back(k);
                 plan.saved.push_back(block.input_saved ? 1 : 0);

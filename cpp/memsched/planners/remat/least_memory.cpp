@@ -25,12 +25,12 @@ MEMSCHED_CLONES Bytes least_of_checkpoints(std::ptrdiff_t count, Bytes best, Byt
 } // namespace
 
 LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int exact)
-    : chain_(chain), progress_(progress), blocks_(static_cast<std::size_t>(chain.layers) + 2) {
+    : chain_(chain), progress_(progress), blocks_(at(chain.layers) + 2) {
     const int n = chain.layers;
     if (n <= exact) {
-        segments_.resize(static_cast<std::size_t>(n) + 1);
+        segments_.resize(at(n) + 1);
         for (int j = 1; j <= n; ++j) {
-            segments_[RematChain::at(j)].resize(static_cast<std::size_t>(j) + 1);
+            segments_[at(j)].resize(at(j) + 1);
         }
         for (int i = n; i >= 1; --i) {
             find_segments(i);
@@ -43,12 +43,12 @@ LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int 
     }
     Bytes floor = 0; // what a backward from layer i on needs beside its layer's input, however the blocks are cut
     for (int i = n; i >= 1; --i) {
-        floor = std::max(floor, (i > 1 ? chain.activation[RematChain::at(i - 1)] : 0) + chain.need_backward(i));
+        floor = std::max(floor, (i > 1 ? chain.activation[at(i - 1)] : 0) + chain.need_backward(i));
         for (const bool all : {false, true}) {
             const Bytes input = all && i == 1 ? 0 : chain.input(i, all);
             Bytes best = input + std::max(chain.need_all(i), chain.need_backward(i));
             if (i < n) {
-                best = std::max(best, blocks_[RematChain::at(i + 1)][1]);
+                best = std::max(best, blocks_[at(i + 1)][1]);
             }
             Bytes forwards = input + chain.need_first(i);
             Needs needs(*this, i);
@@ -58,35 +58,31 @@ LeastMemory::LeastMemory(const RematChain& chain, const Progress& progress, int 
                 if (segments_.empty() && held >= best) {
                     break; // without a table what is needed grows with j
                 }
-                best = std::min(best, std::max({forwards, held, blocks_[RematChain::at(j + 1)][0]}));
+                best = std::min(best, std::max({forwards, held, blocks_[at(j + 1)][0]}));
             }
-            blocks_[RematChain::at(i)][all ? 1 : 0] = best;
+            blocks_[at(i)][all ? 1 : 0] = best;
         }
         progress.tick(0.9 + 0.1 * (n - i) / n);
     }
 }
 
-Bytes LeastMemory::own(int layer) const {
-    return std::max(chain_.gradient[RematChain::at(layer)] + chain_.need_all(layer), chain_.need_backward(layer));
-}
-
 // Longer segments from the shorter ones that begin later.
 void LeastMemory::find_segments(int first) {
-    std::vector<Bytes> row{own(first)}, forwards; // of first .. k
-    segments_[RematChain::at(first)][RematChain::at(first)] = row[0];
+    std::vector<Bytes> row{chain_.need_saving(first, first)}, forwards; // of first .. k
+    segments_[at(first)][at(first)] = row[0];
     for (int j = first + 1; j <= chain_.layers; ++j) {
         const int k = j - 1;
         forwards.push_back(k == first ? chain_.need_first(first) : std::max(forwards.back(), chain_.need_next(k)));
-        const Bytes gradient = chain_.gradient[RematChain::at(j)];
+        const Bytes gradient = chain_.gradient[at(j)];
         Bytes best = saving(first, j, segment(first + 1, j));
         // No checkpoint after a layer whose forwards alone need as much can be better.
         const auto count =
             std::partition_point(forwards.begin(), forwards.end(), [&](Bytes need) { return gradient + need < best; }) -
             forwards.begin();
         best = least_of_checkpoints(count, best, gradient, forwards.data(), row.data(),
-                                    chain_.activation.data() + first, segments_[RematChain::at(j)].data() + first + 1);
+                                    chain_.activation.data() + first, segments_[at(j)].data() + first + 1);
         row.push_back(best);
-        segments_[RematChain::at(j)][RematChain::at(first)] = best;
+        segments_[at(j)][at(first)] = best;
     }
 }
 
@@ -99,10 +95,10 @@ Bytes LeastMemory::Needs::next() {
     }
     if (t == first_) {
         forwards_ = chain.need_first(first_);
-        return needed_ = least_.own(first_);
+        return needed_ = chain.need_saving(first_, first_);
     }
-    needed_ = std::max({needed_, chain.activation[RematChain::at(t - 1)] + least_.own(t),
-                        chain.gradient[RematChain::at(t)] + forwards_});
+    needed_ =
+        std::max({needed_, chain.activation[at(t - 1)] + chain.need_saving(t, t), chain.gradient[at(t)] + forwards_});
     forwards_ = std::max(forwards_, chain.need_next(t));
     return needed_;
 }
@@ -116,11 +112,11 @@ LeastMemory::Ends LeastMemory::until(int first, int last) const {
             continue;
         }
         const Bytes begin = k == last ? 0 : gradient + chain_.need_first(k);
-        ends.needs.push_back(std::max({own(k), later, begin}));
+        ends.needs.push_back(std::max({chain_.need_saving(k, k), later, begin}));
         if (k > 1) { // as a layer in the middle
             const Bytes next = k == last ? 0 : gradient + chain_.need_next(k);
-            later = std::max({later, chain_.activation[RematChain::at(k - 1)] + own(k), next});
-            gradient = std::max(gradient, chain_.gradient[RematChain::at(k)]);
+            later = std::max({later, chain_.activation[at(k - 1)] + chain_.need_saving(k, k), next});
+            gradient = std::max(gradient, chain_.gradient[at(k)]);
         }
     }
     std::reverse(ends.needs.begin(), ends.needs.end());
@@ -129,21 +125,19 @@ LeastMemory::Ends LeastMemory::until(int first, int last) const {
 
 // Its first layer saved; `rest`: what the layers after it need.
 Bytes LeastMemory::saving(int first, int last, Bytes rest) const {
-    const Bytes need =
-        std::max(chain_.gradient[RematChain::at(last)] + chain_.need_all(first), chain_.need_backward(first));
-    return first == last ? need : std::max(need, chain_.saved[RematChain::at(first)] + rest);
+    const Bytes need = chain_.need_saving(first, last);
+    return first == last ? need : std::max(need, chain_.saved[at(first)] + rest);
 }
 
 int LeastMemory::split(int first, int last, Bytes free, const Ends& upper) const {
     const Seconds half = chain_.forward_sum(first, last) / 2;
     int best = 0;
-    Bytes forwards = chain_.gradient[RematChain::at(last)] + chain_.need_first(first);
+    Bytes forwards = chain_.gradient[at(last)] + chain_.need_first(first);
     Needs lower(*this, first);
     for (int k = first; k < last; ++k) {
-        forwards =
-            k == first ? forwards : std::max(forwards, chain_.gradient[RematChain::at(last)] + chain_.need_next(k));
-        const bool fits = std::max(forwards, lower.next()) <= free &&
-                          chain_.activation[RematChain::at(k)] + upper.from(k + 1) <= free;
+        forwards = k == first ? forwards : std::max(forwards, chain_.gradient[at(last)] + chain_.need_next(k));
+        const bool fits =
+            std::max(forwards, lower.next()) <= free && chain_.activation[at(k)] + upper.from(k + 1) <= free;
         const auto off_half = [&](int at) { return std::abs(chain_.forward_sum(first, at) - half); };
         if (fits && (best == 0 || off_half(k) < off_half(best))) {
             best = k;
@@ -169,15 +163,13 @@ void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std
     const int begin = first;
     while (first <= last && saving(first, last, first == last ? 0 : upper.from(first + 1)) <= free) {
         sequence.push_back({first, true, true});
-        free -= chain_.saved[RematChain::at(first++)];
+        free -= chain_.saved[at(first++)];
     }
     if (first <= last) {
         const int end = split(first, last, free, upper);
-        for (int k = first; k <= end; ++k) {
-            sequence.push_back({k, true, false});
-        }
+        append_forwards(first, end, false, sequence);
         check(sequence);
-        append(end + 1, last, free - chain_.activation[RematChain::at(end)], upper, sequence);
+        append(end + 1, last, free - chain_.activation[at(end)], upper, sequence);
         append(first, end, free, sequence);
     }
     while (first > begin) {
@@ -199,7 +191,7 @@ PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
         const Bytes input = chain_.input(i, all);
         PofoBlock block{i, i, true, all, input > 0 && i < n};
         const bool saves = input + std::max(chain_.need_all(i), chain_.need_backward(i)) <= capacity &&
-                           (i == n || blocks_[RematChain::at(i + 1)][1] <= capacity);
+                           (i == n || blocks_[at(i + 1)][1] <= capacity);
         if (!saves) { // the shortest block that fits
             block.all = false;
             Bytes forwards = input + chain_.need_first(i);
@@ -207,7 +199,7 @@ PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
             for (int j = i; j < n; ++j) {
                 forwards = j == i ? forwards : std::max(forwards, chain_.need_next(j));
                 block.last = j;
-                if (std::max({forwards, input + needs.next(), blocks_[RematChain::at(j + 1)][0]}) <= capacity) {
+                if (std::max({forwards, input + needs.next(), blocks_[at(j + 1)][0]}) <= capacity) {
                     break;
                 }
             }
@@ -216,18 +208,10 @@ PofoPlan LeastMemory::pofo_plan(Bytes capacity) const {
         all = block.all;
         i = block.last + 1;
     }
-    for (const PofoBlock& block : plan.blocks) {
-        for (int k = block.first; k <= block.last; ++k) {
-            plan.sequence.push_back({k, true, block.all});
-        }
-    }
-    for (auto block = plan.blocks.rbegin(); block != plan.blocks.rend(); ++block) {
-        if (block->all) {
-            plan.sequence.push_back({block->first, false, true});
-        } else {
-            append(block->first, block->last, capacity - chain_.input(block->first, block->input_saved), plan.sequence);
-        }
-    }
+    plan.run_blocks([&](std::size_t k) {
+        const PofoBlock& block = plan.blocks[k];
+        append(block.first, block.last, capacity - chain_.input(block.first, block.input_saved), plan.sequence);
+    });
     return plan;
 }
 

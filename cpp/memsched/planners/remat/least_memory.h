@@ -1,7 +1,7 @@
 // The least memory that rotor and POFO need, exactly, and a plan for any memory from there up.
 #pragma once
 
-#include "memsched/planners/remat/pofo_plan.h"
+#include "memsched/planners/remat/remat_chain.h"
 #include "memsched/support/progress.h"
 
 #include <array>
@@ -30,7 +30,6 @@ class LeastMemory {
     PofoPlan pofo_plan(Bytes capacity) const;
 
   private:
-    Bytes own(int layer) const; // of the segment of one layer
     // Free memory of the segments first .. j besides their input that suffices, one by one for j = first, first + 1 ..
     class Needs {
       public:
@@ -46,11 +45,11 @@ class LeastMemory {
     struct Ends {
         int first;
         std::vector<Bytes> needs;
-        Bytes from(int k) const { return needs[RematChain::at(k - first)]; }
+        Bytes from(int k) const { return needs[at(k - first)]; }
     };
     Ends until(int first, int last) const;
     void find_segments(int first);
-    Bytes segment(int first, int last) const { return segments_[RematChain::at(last)][RematChain::at(first)]; }
+    Bytes segment(int first, int last) const { return segments_[at(last)][at(first)]; }
     Bytes saving(int first, int last, Bytes rest) const;
     // `upper`: until(.., last). Of a segment that fits, the last layer before its checkpoint.
     int split(int first, int last, Bytes free, const Ends& upper) const;

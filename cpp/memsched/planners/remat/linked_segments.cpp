@@ -14,8 +14,7 @@ constexpr double rounding = 1e-7; // of a slot: smaller errors of a sum of times
 
 LinkedSegments::LinkedSegments(const SegmentTable& table, Bandwidth bandwidth, std::function<void()> pause)
     : table_(table), chain_(table.chain()), speed_(bandwidth / static_cast<double>(table.width())),
-      pause_(std::move(pause)), forwards_(static_cast<std::size_t>(chain_.layers) + 1), entries_(std::size_t{1} << 16) {
-    const auto in_slots = [&](Bytes bytes) { return static_cast<double>(bytes) / static_cast<double>(table.width()); };
+      pause_(std::move(pause)), forwards_(at(chain_.layers) + 1), entries_(std::size_t{1} << 16) {
     backward_.push_back(0);
     for (int i = 1; i <= chain_.layers; ++i) {
         backward_.push_back(in_slots(chain_.need_backward(i)));
@@ -93,32 +92,28 @@ Seconds LinkedSegments::time(int first, int last, int free, Bytes owed) {
 // F_all, then the rest, then B. Seen from the end, B waits first for what is owed, then the rest does, then F_all.
 Seconds LinkedSegments::saving(int first, int last, int free, Bytes owed) {
     const auto i = at(first);
-    const double width = static_cast<double>(table_.width());
-    const Bytes all = chain_.need_all(first) + chain_.gradient[at(last)], back = chain_.need_backward(first);
-    if (std::max(table_.covering(all), table_.covering(back)) > free) {
+    if (table_.covering(chain_.need_saving(first, last)) > free) {
         return never;
     }
-    const Seconds backward =
-        chain_.backward[i] + wait(static_cast<double>(back) / width, free, static_cast<double>(owed));
+    const double all = in_slots(chain_.need_all(first) + chain_.gradient[at(last)]);
+    const Seconds back = backward(first, free, owed);
     if (first == last) {
         // Forward and backward wait for the same data, so only the longer wait counts. When the forward ends, what
         // arrives during the backward is not there yet.
         const double arrives = chain_.backward[i] > 0 ? speed_ * chain_.backward[i] : 0.0;
-        const Seconds forward_wait = wait(static_cast<double>(all) / width - arrives, free, static_cast<double>(owed));
-        return chain_.forward[i] + std::max(backward, chain_.backward[i] + forward_wait);
+        return chain_.forward[i] + std::max(back, chain_.backward[i] + wait(all - arrives, free, owed));
     }
     const Bytes saved = table_.covering(chain_.saved[i]);
     if (saved > free) {
         return never;
     }
-    const Bytes before_backward = owed_before(owed, backward);
+    const Bytes before_backward = owed_before(owed, back);
     const Seconds rest = time(first + 1, last, free - static_cast<int>(saved), before_backward);
     if (rest == never) {
         return never;
     }
     const Bytes before_rest = owed_before(before_backward, rest);
-    return chain_.forward[i] + wait(static_cast<double>(all) / width, free, static_cast<double>(before_rest)) + rest +
-           backward;
+    return chain_.forward[i] + wait(all, free, before_rest) + rest + back;
 }
 
 // Forwards up to `split`, then the layers after it, then those up to it.
@@ -137,9 +132,8 @@ Seconds LinkedSegments::checkpoint(int first, int split, int last, int free, Byt
         return never;
     }
     const Bytes before_upper = owed_before(before_lower, upper);
-    const double need = forwards_[at(first)][at(split - first)] +
-                        static_cast<double>(chain_.gradient[at(last)]) / static_cast<double>(table_.width());
-    return chain_.forward_sum(first, split) + wait(need, free, static_cast<double>(before_upper)) + upper + lower;
+    const double need = forwards_[at(first)][at(split - first)] + in_slots(chain_.gradient[at(last)]);
+    return chain_.forward_sum(first, split) + wait(need, free, before_upper) + upper + lower;
 }
 
 LinkedSegments::Best LinkedSegments::best(int first, int last, int free, Bytes owed) {
@@ -164,8 +158,7 @@ LinkedSegments::Best LinkedSegments::best(int first, int last, int free, Bytes o
             }
         }
     }
-    const auto from = [&] { return candidates_.begin() + static_cast<std::ptrdiff_t>(begin); };
-    std::sort(from(), candidates_.end());
+    std::sort(candidates_.begin() + static_cast<std::ptrdiff_t>(begin), candidates_.end());
     const std::size_t end = candidates_.size();
     for (std::size_t at = begin; at < end; ++at) {
         const auto [bound, k] = candidates_[at];
@@ -185,22 +178,16 @@ Seconds LinkedSegments::append(int first, int last, int free, Bytes owed, std::v
     const Best found = best(first, last, free, owed);
     assert(found.time < never);
     if (found.begin.all) {
-        const auto i = at(first);
         sequence.push_back({first, true, true});
         if (first < last) {
-            const double width = static_cast<double>(table_.width());
-            const Seconds backward = chain_.backward[i] + wait(static_cast<double>(chain_.need_backward(first)) / width,
-                                                               free, static_cast<double>(owed));
-            append(first + 1, last, free - static_cast<int>(table_.covering(chain_.saved[i])),
-                   owed_before(owed, backward), sequence);
+            append(first + 1, last, free - static_cast<int>(table_.covering(chain_.saved[at(first)])),
+                   owed_before(owed, backward(first, free, owed)), sequence);
         }
         sequence.push_back({first, false, true});
         return found.time;
     }
     const int split = found.begin.last;
-    for (int k = first; k <= split; ++k) {
-        sequence.push_back({k, true, false});
-    }
+    append_forwards(first, split, false, sequence);
     const auto shift = static_cast<int>(table_.covering(chain_.activation[at(split)]));
     const Bytes before_lower = owed_before(owed, time(first, split, free, owed));
     append(split + 1, last, free - shift, before_lower, sequence);

@@ -27,7 +27,7 @@ class LinkedSegments {
     // operation, the backward of `first`, at whose end everything owed has arrived.
     Seconds least(int first, int last, int free, Bytes owed) const {
         return chain_.ideal(first, last) + static_cast<Seconds>(table_.extra(first, last, free)) +
-               wait(backward_[at(first)], free, static_cast<double>(owed));
+               wait(backward_[at(first)], free, owed);
     }
 
     // Slots that are still owed before something of this duration, if `owed` are at its end.
@@ -35,8 +35,6 @@ class LinkedSegments {
 
     // Appends the operations of an optimal plan and returns its time; the segment must fit.
     Seconds append(int first, int last, int free, Bytes owed, std::vector<RematOp>& sequence);
-
-    std::size_t states() const { return used_; }
 
   private:
     struct Entry {
@@ -56,10 +54,15 @@ class LinkedSegments {
     void grow();
 
     // Seconds until `need` slots fit where `owed` of the free ones are taken at the end.
-    Seconds wait(double need, int free, double owed) const {
-        const double missing = need - free + owed;
+    Seconds wait(double need, int free, Bytes owed) const {
+        const double missing = need - free + static_cast<double>(owed);
         return missing > 0 ? missing / speed_ : 0.0;
     }
+    // Of one layer, with the wait.
+    Seconds backward(int layer, int free, Bytes owed) const {
+        return chain_.backward[at(layer)] + wait(backward_[at(layer)], free, owed);
+    }
+    double in_slots(Bytes bytes) const { return static_cast<double>(bytes) / static_cast<double>(table_.width()); }
 
     const SegmentTable& table_;
     const RematChain& chain_;

@@ -1,6 +1,7 @@
 #include "memsched/planners/remat/merged_chain.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace memsched {
 namespace {
@@ -41,7 +42,7 @@ void append_group(const RematChain& from, int first, int last, RematChain& to) {
     Bytes saved = 0, saving = 0, backward = 0, transient = from.need_first(first);
     Seconds forward_time = 0, backward_time = 0;
     for (int k = first; k <= last; ++k) {
-        const std::size_t l = at(k);
+        const auto l = at(k);
         saved += from.saved[l];
         saving = std::max(saving, saved + from.saving_scratch[l]);
         backward = std::max(backward, saved + from.gradient[l] + from.gradient[l - 1] + from.backward_scratch[l]);
@@ -73,8 +74,7 @@ RematChain merged(const RematChain& source, const std::vector<int>& ends) {
     for (std::size_t group = 1; group < ends.size(); ++group) {
         append_group(source, ends[group - 1] + 1, ends[group], to);
     }
-    to.forward_until.assign(1, 0);
-    to.step_until.assign(1, 0);
+    to.forward_until = to.step_until = {0};
     for (const int end : ends) {
         if (end > 0) {
             to.forward_until.push_back(source.forward_until[at(end)]);
@@ -88,10 +88,8 @@ std::vector<int> ends_of(const RematChain& source, int most) {
     if (source.layers > most) {
         return group_ends(source, most);
     }
-    std::vector<int> ends;
-    for (int k = 0; k <= source.layers; ++k) {
-        ends.push_back(k);
-    }
+    std::vector<int> ends(at(source.layers) + 1);
+    std::iota(ends.begin(), ends.end(), 0);
     return ends;
 }
 

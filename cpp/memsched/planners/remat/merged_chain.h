@@ -1,7 +1,7 @@
 // Long chains with neighbouring layers merged, for tables that grow with the square of the layers.
 #pragma once
 
-#include "memsched/planners/remat/pofo_plan.h"
+#include "memsched/planners/remat/remat_chain.h"
 
 #include <vector>
 

@@ -149,17 +149,12 @@ class Game {
         return runs;
     }
 
-    // Tensors that some op may still read.
-    Mask wanted(const State& state) const {
-        Mask wanted = 0;
-        each_of(done() & ~(state.ran & once_), [&](std::size_t op) { wanted |= reads_[op]; });
-        return wanted;
-    }
-
     void expand(std::int32_t id) {
         const State state = nodes_[at(id)].state;
-        const Mask useful = wanted(state);
-        each_of(done() & ~(state.ran & once_), [&](std::size_t op) {
+        const Mask runnable = done() & ~(state.ran & once_);
+        Mask useful = 0; // tensors that some op may still read
+        each_of(runnable, [&](std::size_t op) { useful |= reads_[op]; });
+        each_of(runnable, [&](std::size_t op) {
             for (const Run& run : runs_[op]) {
                 const bool again = (state.ran & one(op)) != 0;
                 if ((reads_[op] & ~state.device) == 0 && (!again || (run.writes & useful & ~state.device) != 0)) {

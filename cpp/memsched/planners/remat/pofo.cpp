@@ -76,27 +76,13 @@ class Expansion {
             const auto [forward, backward] = saving(i);
             follow({i, i, true, all, false}, forward, backward, true);
         }
-        const int slots = table_.fitting(free_);
-        if (slots < 0) {
-            return;
-        }
         const Bytes owed = owed_slots(table_, label.state.arriving);
-        double need = 0;         // of the forwards, minus what the link has sent since the first
-        Bytes without_input = 0; // of the forwards after the first
-        for (int j = i; j < chain_.layers; ++j) {
-            const Bytes own = j == i ? chain_.need_first(j) : chain_.need_next(j);
-            without_input = j == i ? 0 : std::max(without_input, own);
-            const Seconds before = chain_.forward_sum(i, j - 1);
-            if ((j == i && own > free_) || without_input > free_ + input_ ||
-                label.cost + chain_.ideal(i, chain_.layers) + before + chain_.forward[at(j)] >= limit_) {
-                break; // the block's forwards run again
-            }
-            need = std::max(need, static_cast<double>(own) - (before > 0 ? options_.d2h * before : 0.0));
-            if (slots < table_.least(i, j)) {
-                continue;
-            }
+        const auto too_long = [&](int j, Seconds before) { // the block's forwards run again
+            return label.cost + chain_.ideal(i, chain_.layers) + before + chain_.forward[at(j)] >= limit_;
+        };
+        each_block(table_, options_.d2h, i, input_, free_, too_long, [&](int j, int slots, double need, bool stays) {
             const PofoBlock block{i, j, false, all, false};
-            may_stay_ = without_input <= free_; // else only what leaves makes room for the forwards
+            may_stay_ = stays; // else only what leaves makes room for the forwards
             const Seconds forward = chain_.forward_sum(i, j) + wait(need + taken_ + label.state.leaving, options_.d2h);
             if (follow(block, forward, segments_.least(i, j, slots, owed), false)) {
                 const Seconds backward = segments_.time(i, j, slots, owed);
@@ -104,7 +90,7 @@ class Expansion {
                     follow(block, forward, backward, true);
                 }
             }
-        }
+        });
     }
 
     // The whole time if the loss follows; bytes still in transfer take extra time.
@@ -221,7 +207,7 @@ class ForwardPhase {
 
     // A plan faster than `limit`, if there is one and it is found before progress says stop.
     std::optional<PofoPlan> run(Seconds limit) {
-        front_.start();
+        front_.add(1, false, {});
         for (int i = 1; i < chain_.layers; ++i) {
             for (const bool all : {false, true}) {
                 try {
@@ -286,27 +272,18 @@ class ForwardPhase {
             path.push_back(id);
         }
         std::ranges::reverse(path);
-        for (std::size_t at = 1; at < path.size(); ++at) {
-            plan.blocks.push_back(front_.label(path[at]).block);
+        for (std::size_t k = 1; k < path.size(); ++k) {
+            plan.blocks.push_back(front_.label(path[k]).block);
         }
         const bool all = !plan.blocks.empty() && plan.blocks.back().all;
         plan.blocks.push_back({chain_.layers, chain_.layers, true, all, false});
-        for (const PofoBlock& block : plan.blocks) {
-            for (int k = block.first; k <= block.last; ++k) {
-                plan.sequence.push_back({k, true, block.all});
-            }
-        }
-        for (std::size_t at = path.size(); at-- > 0;) {
-            const PofoBlock& block = plan.blocks[at];
-            if (block.all) {
-                plan.sequence.push_back({block.first, false, true});
-                continue;
-            }
-            const PofoState& state = front_.label(path[at]).state;
+        plan.run_blocks([&](std::size_t k) {
+            const PofoBlock& block = plan.blocks[k];
+            const PofoState& state = front_.label(path[k]).state;
             const Bytes free = options_.capacity - state.held - chain_.input(block.first, block.input_saved);
             expansions_[0].segments().append(block.first, block.last, table_.fitting(free),
                                              owed_slots(table_, state.arriving), plan.sequence);
-        }
+        });
         halt_.writing = false;
         return plan;
     }

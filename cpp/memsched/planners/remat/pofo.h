@@ -2,7 +2,6 @@
 #pragma once
 
 #include "memsched/planners/remat/linked_segments.h"
-#include "memsched/planners/remat/pofo_plan.h"
 
 #include <optional>
 

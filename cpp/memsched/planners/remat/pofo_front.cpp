@@ -15,8 +15,6 @@ bool PofoFront::dominates(const PofoLabel& a, const PofoLabel& b) const {
                                                b.cost;
 }
 
-void PofoFront::start() { add(1, false, PofoLabel{}); }
-
 // With everything in slots: the cheapest label of each state, the first of equals.
 void PofoFront::merge(Waiting& waiting) const {
     std::vector<PofoLabel>& labels = waiting.labels;
@@ -45,25 +43,16 @@ std::vector<std::int32_t> PofoFront::take(int layer, bool all, const PofoBound& 
         }
     }
     std::ranges::sort(order);
-    return keep(order, labels);
-}
-
-std::vector<std::int32_t> PofoFront::keep(std::vector<std::pair<Seconds, std::size_t>>& order,
-                                          const std::vector<PofoLabel>& labels) {
     std::vector<std::int32_t> ids;
     for (const auto& [least, at] : order) {
-        if (beam_ > 0) {
-            if (static_cast<int>(ids.size()) == beam_) {
-                break;
-            }
-            const bool beaten =
-                std::ranges::any_of(ids, [&](std::int32_t id) { return dominates(label(id), labels[at]); });
-            if (beaten) {
-                continue;
-            }
+        if (beam_ > 0 && static_cast<int>(ids.size()) == beam_) {
+            break;
         }
-        ids.push_back(static_cast<std::int32_t>(kept_.size()));
-        kept_.push_back(labels[at]);
+        const auto beats = [&](std::int32_t id) { return dominates(label(id), labels[at]); };
+        if (beam_ == 0 || std::ranges::none_of(ids, beats)) {
+            ids.push_back(static_cast<std::int32_t>(kept_.size()));
+            kept_.push_back(labels[at]);
+        }
     }
     return ids;
 }

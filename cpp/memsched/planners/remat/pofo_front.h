@@ -25,7 +25,6 @@ class PofoFront {
     // beam: labels kept per layer and kind of input, 0: the best of each state (options.exact only).
     PofoFront(const SegmentTable& table, const PofoOptions& options, int beam);
 
-    void start();
     void add(int layer, bool all, const PofoLabel& label) {
         Waiting& to = waiting(layer, all);
         to.labels.push_back(label);
@@ -47,8 +46,6 @@ class PofoFront {
     Waiting& waiting(int layer, bool all) { return waiting_[2 * at(layer) + (all ? 1 : 0)]; }
     bool dominates(const PofoLabel& a, const PofoLabel& b) const;
     void merge(Waiting& waiting) const;
-    std::vector<std::int32_t> keep(std::vector<std::pair<Seconds, std::size_t>>& order,
-                                   const std::vector<PofoLabel>& labels);
 
     double width_; // bytes a slot
     Bandwidth d2h_, h2d_;

@@ -1,6 +1,5 @@
 #include "memsched/planners/remat/remat_chain.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -51,11 +50,16 @@ RematChain::RematChain(const Chain& chain, int unit) : layers(chain.n() + 1) {
             transient_scratch[at(k)] = saving_scratch[at(k)];
         }
     }
-    forward_until.assign(1, 0);
-    step_until.assign(1, 0);
+    forward_until = step_until = {0};
     for (int k = 1; k <= layers; ++k) {
         forward_until.push_back(forward_until.back() + forward[at(k)]);
         step_until.push_back(step_until.back() + forward[at(k)] + backward[at(k)]);
+    }
+}
+
+void append_forwards(int first, int last, bool saves, std::vector<RematOp>& sequence) {
+    for (int k = first; k <= last; ++k) {
+        sequence.push_back({k, true, saves});
     }
 }
 

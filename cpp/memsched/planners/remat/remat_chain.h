@@ -4,6 +4,8 @@
 
 #include "memsched/model/chain.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace memsched {
@@ -38,8 +40,8 @@ struct RematChain {
     Bytes need_backward(int k) const {
         return saved[at(k)] + gradient[at(k)] + gradient[at(k - 1)] + backward_scratch[at(k)];
     }
-
-    static std::size_t at(int k) { return static_cast<std::size_t>(k); }
+    // Both of F_all and of the backward that uses what it saves, while the gradient of layer `end` is held.
+    Bytes need_saving(int k, int end) const { return std::max(need_all(k) + gradient[at(end)], need_backward(k)); }
 };
 
 // A unit in which the sum of all times is about one, so that they fit into tables of floats.
@@ -53,11 +55,43 @@ struct RematOp {
     bool operator==(const RematOp&) const = default;
 };
 
+// Appends layers first .. last forward.
+void append_forwards(int first, int last, bool saves, std::vector<RematOp>& sequence);
+
 // The run steps of a sequence on the chain's graph: op ids of to_graph(chain), and whether the run skips its tape.
 struct GraphRun {
     OpId op = 0;
     bool skip = false;
 };
 std::vector<GraphRun> graph_runs(const RematChain& chain, const std::vector<RematOp>& sequence);
+
+// One block of POFO's forward phase: the layers first .. last, saved (`all`, one layer) or run from a checkpoint.
+struct PofoBlock {
+    int first = 0, last = 0;
+    bool all = true;
+    bool input_saved = false; // its input is all that layer first - 1 saves, not only its output
+    bool offloaded = false;   // its input is offloaded
+};
+
+struct PofoPlan {
+    std::vector<RematOp> sequence; // forward phase, loss, backward phase
+    std::vector<PofoBlock> blocks; // the loss last
+    Seconds time = 0;              // in the fluid link model
+    std::uint64_t states = 0;      // expanded
+
+    // Fills the sequence; backward(k) appends that of block k, which is run from a checkpoint.
+    template <class Backward> void run_blocks(const Backward& backward) {
+        for (const PofoBlock& block : blocks) {
+            append_forwards(block.first, block.last, block.all, sequence);
+        }
+        for (std::size_t k = blocks.size(); k-- > 0;) {
+            if (blocks[k].all) {
+                sequence.push_back({blocks[k].first, false, true});
+            } else {
+                backward(k);
+            }
+        }
+    }
+};
 
 } // namespace memsched

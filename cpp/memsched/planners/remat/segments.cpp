@@ -42,12 +42,12 @@ SegmentTable::SegmentTable(const RematChain& chain, Bytes capacity, int slots, W
     for (std::size_t k = 0; k < checkpoint_.size(); ++k) {
         checkpoint_[k] = covering(chain.activation[k]);
     }
-    forwards_.resize(static_cast<std::size_t>(n) + 1);
+    forwards_.resize(at(n) + 1);
     for (int i = 1; i <= n; ++i) {
         Bytes largest = chain.need_first(i);
         for (int k = i; k <= n; ++k) {
             largest = k == i ? largest : std::max(largest, chain.need_next(k));
-            forwards_[static_cast<std::size_t>(i)].push_back(largest);
+            forwards_[at(i)].push_back(largest);
         }
     }
     // The tiles of one diagonal depend on those nearer to the segments of one layer only.
@@ -69,8 +69,7 @@ SegmentTable::SegmentTable(const RematChain& chain, Bytes capacity, int slots, W
 }
 
 Bytes SegmentTable::forwards_need(int first, int last, int end) const {
-    return covering(chain_.gradient[RematChain::at(end)] +
-                    forwards_[static_cast<std::size_t>(first)][static_cast<std::size_t>(last - first)]);
+    return covering(chain_.gradient[at(end)] + forwards_[at(first)][at(last - first)]);
 }
 
 // Segments first .. first + tile - 1 by last .. last + tile - 1. What only needs other tiles comes first, one group of
@@ -96,14 +95,13 @@ void SegmentTable::fill_tile(int first, int last) {
 void SegmentTable::finish(int first, int last, int middle, int rest) {
     const Bytes end = slots_ + 1;
     float* out = values_.data() + cell(first, last) * stride_;
-    const Bytes all = std::max(covering(chain_.need_all(first) + chain_.gradient[RematChain::at(last)]),
-                               covering(chain_.need_backward(first)));
+    const Bytes all = covering(chain_.need_saving(first, last));
     if (first == last) {
         std::fill(out + std::min(all, end), out + end, 0.0f);
         least_[cell(first, last)] = static_cast<int>(std::min(all, end));
         return;
     }
-    const Bytes saved = covering(chain_.saved[RematChain::at(first)]);
+    const Bytes saved = covering(chain_.saved[at(first)]);
     const float* after = row(first + 1, last);
     for (Bytes m = std::max(all, saved + least(first + 1, last)); m < end; ++m) {
         out[m] = std::min(out[m], after[m - saved]);
@@ -128,7 +126,7 @@ void SegmentTable::relax_checkpoints(int first, int last, int begin, int end) {
         while (to > 0 && out[to - 1] <= cost) {
             --to;
         }
-        const Bytes shift = checkpoint_[RematChain::at(k)];
+        const Bytes shift = checkpoint_[at(k)];
         const Bytes from =
             std::max({forwards_need(first, k, last), shift + least(k + 1, last), Bytes{least(first, k)}});
         if (from < to) {
@@ -140,15 +138,13 @@ void SegmentTable::relax_checkpoints(int first, int last, int begin, int end) {
 SegmentChoice SegmentTable::choice(int first, int last, int free) const {
     const float best = extra(first, last, free);
     assert(best < no_fit);
-    const Bytes saved = covering(chain_.saved[RematChain::at(first)]);
-    const Bytes all = std::max(covering(chain_.need_all(first) + chain_.gradient[RematChain::at(last)]),
-                               covering(chain_.need_backward(first)));
-    if (first == last ||
-        (free >= all && free >= saved && extra(first + 1, last, free - static_cast<int>(saved)) == best)) {
+    const Bytes saved = covering(chain_.saved[at(first)]);
+    if (first == last || (free >= std::max(covering(chain_.need_saving(first, last)), saved) &&
+                          extra(first + 1, last, free - static_cast<int>(saved)) == best)) {
         return {true, first};
     }
     for (int k = first; k < last; ++k) {
-        const Bytes shift = checkpoint_[RematChain::at(k)];
+        const Bytes shift = checkpoint_[at(k)];
         if (free >= std::max(shift, forwards_need(first, k, last)) &&
             static_cast<float>(chain_.forward_sum(first, k)) + extra(k + 1, last, free - static_cast<int>(shift)) +
                     extra(first, k, free) ==
@@ -165,15 +161,13 @@ void SegmentTable::append(int first, int last, int free, std::vector<RematOp>& s
     if (begin.all) {
         sequence.push_back({first, true, true});
         if (first < last) {
-            append(first + 1, last, free - static_cast<int>(covering(chain_.saved[RematChain::at(first)])), sequence);
+            append(first + 1, last, free - static_cast<int>(covering(chain_.saved[at(first)])), sequence);
         }
         sequence.push_back({first, false, true});
         return;
     }
-    for (int k = first; k <= begin.last; ++k) {
-        sequence.push_back({k, true, false});
-    }
-    const auto shift = static_cast<int>(checkpoint_[RematChain::at(begin.last)]);
+    append_forwards(first, begin.last, false, sequence);
+    const auto shift = static_cast<int>(checkpoint_[at(begin.last)]);
     append(begin.last + 1, last, free - shift, sequence);
     append(first, begin.last, free, sequence);
 }

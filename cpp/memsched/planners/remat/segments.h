@@ -59,8 +59,8 @@ class SegmentTable {
 
   private:
     std::size_t cell(int first, int last) const { // row by row of a triangle
-        const auto i = static_cast<std::size_t>(first - 1), n = static_cast<std::size_t>(chain_.layers);
-        return i * n - i * (i + 1) / 2 + static_cast<std::size_t>(last - 1);
+        const std::size_t i = at(first - 1), n = at(chain_.layers);
+        return i * n - i * (i + 1) / 2 + at(last - 1);
     }
     void fill_tile(int first, int last);
     void finish(int first, int last, int middle, int rest);
