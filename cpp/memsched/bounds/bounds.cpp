@@ -3,6 +3,7 @@
 #include "memsched/model/lifetimes.h"
 
 #include <algorithm>
+#include <numeric>
 
 // Theorem 2 on a graph, without a linear program. Ignore which byte belongs to which tensor. Forwards in time, op j may
 // start once its excess has been offloaded, and bytes leave at the speed of the link from the moment they are written;
@@ -19,7 +20,7 @@ namespace {
 template <class Supply>
 std::vector<Seconds> earliest_starts(const Workload& work, const Supply& supply, Bandwidth bandwidth) {
     const std::size_t n = work.time.size();
-    std::vector<Seconds> earliest(n, never);
+    std::vector<Seconds> earliest(n);
     Seconds now = 0;
     double copied = 0, available = 0;
     for (std::size_t j = 0; j < n; ++j) {
@@ -88,13 +89,7 @@ Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<By
 
 double largest_excess(const Workload& work) { return std::max(0.0, *std::ranges::max_element(work.excess)); }
 
-Seconds total(const std::vector<Seconds>& times) {
-    Seconds sum = 0;
-    for (const Seconds time : times) {
-        sum += time;
-    }
-    return sum;
-}
+Seconds total(const std::vector<Seconds>& times) { return std::accumulate(times.begin(), times.end(), 0.0); }
 
 } // namespace
 

@@ -42,31 +42,35 @@ template <std::size_t count> Seconds least_of_largest(const std::array<Linear, c
 
 } // namespace
 
-Seconds time_of_line(const Retention& retention, const Retention::Point& line, Bytes capacity, const Device& device,
-                     Seconds total) {
-    const double room = static_cast<double>(capacity - retention.own());
+// The least time T such that some number of bytes h may be on the host when p starts: T is at least the time of all
+// ops and of those that run again; h / d2h and then p, its descendants and those; the ancestors of p and then h / h2d;
+// h / d2h + h / h2d.
+Seconds RetentionCurve::time_of(const Retention::Point& line) const {
+    const double room = static_cast<double>(capacity_ - retention_.own());
     const Seconds again = (line.least - line.price * room) - // if nothing is on the host
                           rounding * (line.least + line.price * room);
     if (again <= 0) {
-        return total;
+        return total_;
     }
-    const bool linked = device.d2h > 0 && device.h2d > 0;
-    const double host = linked && device.host_memory ? static_cast<double>(*device.host_memory) : linked ? never : 0.0;
-    const double away = (again - retention.most_again()) / line.price; // even if all that could run again did
+    const bool linked = device_.d2h > 0 && device_.h2d > 0;
+    const double host = linked && device_.host_memory ? static_cast<double>(*device_.host_memory)
+                        : linked                      ? never
+                                                      : 0.0;
+    const double away = (again - retention_.most_again()) / line.price; // even if all that could run again did
     if (away > host * (1 + 1e-9) + 0.5) {
         return never;
     }
     if (!linked) {
-        return total + again;
+        return total_ + again;
     }
-    const double out = 1 / device.d2h, in = 1 / device.h2d;
-    const std::array lines{Linear{total, 0},
-                           Linear{total + again, -line.price},
-                           Linear{retention.after() + again, out - line.price},
-                           Linear{retention.after(), out},
-                           Linear{retention.before(), in},
+    const double out = 1 / device_.d2h, in = 1 / device_.h2d;
+    const std::array lines{Linear{total_, 0},
+                           Linear{total_ + again, -line.price},
+                           Linear{retention_.after() + again, out - line.price},
+                           Linear{retention_.after(), out},
+                           Linear{retention_.before(), in},
                            Linear{0, out + in}};
-    return std::max(total, least_of_largest(lines, host));
+    return std::max(total_, least_of_largest(lines, host));
 }
 
 RetentionCurve::RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
@@ -75,20 +79,17 @@ RetentionCurve::RetentionCurve(const Graph& graph, OpId p, Retention::Order orde
     best_.seconds = total;
 }
 
-const CutBound& RetentionCurve::ask(Seconds price, Pace& pace) {
+void RetentionCurve::ask(Seconds price, Pace& pace) {
     const Retention::Point point = retention_.cheapest(price, pace);
-    const Seconds seconds = time_of_line(retention_, point, capacity_, device_, total_);
+    const Seconds seconds = time_of(point);
     if (seconds > best_.seconds) {
         best_ = {seconds, retention_.op(), price}; // as asked, so that the same flow is found again
     }
     add(point);
-    return best_;
 }
 
 void RetentionCurve::add(const Retention::Point& point) {
-    const auto place = std::lower_bound(points_.begin(), points_.end(), point.price,
-                                        [](const Retention::Point& one, Seconds other) { return one.price < other; });
-    points_.insert(place, point);
+    points_.insert(std::ranges::lower_bound(points_, point.price, {}, &Retention::Point::price), point);
 }
 
 // As a function of the price the time of a line rises to its best value and falls again.
@@ -107,7 +108,7 @@ const CutBound& RetentionCurve::refine(int most, const CutBound& known, Pace& pa
         std::size_t best = 0;
         Seconds largest = -1;
         for (std::size_t k = 0; k < points_.size(); ++k) {
-            const Seconds seconds = time_of_line(retention_, points_[k], capacity_, device_, total_);
+            const Seconds seconds = time_of(points_[k]);
             if (seconds > largest) {
                 largest = seconds;
                 best = k;
@@ -123,7 +124,7 @@ const CutBound& RetentionCurve::refine(int most, const CutBound& known, Pace& pa
             const auto promised = [&](Seconds price) {
                 const Seconds least = std::min(one.again + price * static_cast<double>(one.held),
                                                other.again + price * static_cast<double>(other.held));
-                const Seconds seconds = time_of_line(retention_, {least, price, 0, 0}, capacity_, device_, total_);
+                const Seconds seconds = time_of({least, price, 0, 0});
                 if (seconds > promise && price > one.price * (1 + 1e-9) && price < other.price * (1 - 1e-9)) {
                     next = price;
                     promise = seconds;
@@ -196,20 +197,14 @@ CutBound cut_bound(const Graph& graph, const Device& device, Bytes budget, const
     };
     try {
         constexpr std::size_t coarse = 16;
-        std::size_t fullest = 0;
-        for (std::size_t k = 0; k < full.size(); ++k) {
-            fullest = lifetimes.usage[at(full[k])] > lifetimes.usage[at(full[fullest])] ? k : fullest;
-        }
-        ask(fullest, 40);
+        const auto fullest = std::ranges::max_element(full, {}, [&](OpId p) { return lifetimes.usage[at(p)]; });
+        ask(static_cast<std::size_t>(fullest - full.begin()), 40);
         for (std::size_t k = 0; k <= coarse; ++k) {
             ask(k * (full.size() - 1) / coarse, 12);
         }
         // Between the best one and its neighbours, in halves.
         for (int round = 0; round < 24; ++round) {
-            auto top = asked.begin();
-            for (auto one = asked.begin(); one != asked.end(); ++one) {
-                top = one->second.seconds > top->second.seconds ? one : top;
-            }
+            const auto top = std::ranges::max_element(asked, {}, [](const auto& one) { return one.second.seconds; });
             const std::size_t left = top == asked.begin() ? top->first : std::prev(top)->first;
             const std::size_t right = std::next(top) == asked.end() ? top->first : std::next(top)->first;
             const std::size_t middle = top->first;

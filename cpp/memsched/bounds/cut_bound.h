@@ -16,12 +16,6 @@ struct CutBound {
     Seconds price = 0;   // per byte
 };
 
-// The least time T such that some number of bytes h may be on the host when p starts: T is at least the time of all
-// ops and of those that run again; h / d2h and then p, its descendants and those; the ancestors of p and then h / h2d;
-// h / d2h + h / h2d.
-Seconds time_of_line(const Retention& retention, const Retention::Point& line, Bytes capacity, const Device& device,
-                     Seconds total);
-
 // The trade of bytes held against time at one op, as points found so far.
 class RetentionCurve {
   public:
@@ -29,16 +23,15 @@ class RetentionCurve {
     RetentionCurve(const Graph& graph, OpId p, Retention::Order order, const Device& device, Bytes capacity,
                    Seconds total);
 
-    // Asks for one price.
-    const CutBound& ask(Seconds price, Pace& pace);
     // Asks for prices until the best is found, at most `most` of them, or until none can be better than `known`.
     const CutBound& refine(int most, const CutBound& known, Pace& pace);
 
     const CutBound& best() const { return best_; }
-    const Retention& retention() const { return retention_; }
 
   private:
+    void ask(Seconds price, Pace& pace);
     void add(const Retention::Point& point);
+    Seconds time_of(const Retention::Point& line) const;
 
     Retention retention_;
     Device device_;

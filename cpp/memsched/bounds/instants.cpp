@@ -1,5 +1,7 @@
 #include "memsched/bounds/instants.h"
 
+#include "memsched/model/readers.h"
+
 #include <algorithm>
 #include <bit>
 
@@ -17,8 +19,9 @@ template <class Each> void each_bit(std::uint64_t word, const Each& each) {
 } // namespace
 
 Instants::Instants(const Graph& graph)
-    : graph_(graph), before_(graph.ops().size()), after_(before_.size()), self_(before_.size()),
-      beside_(graph.tensors().size()), again_(before_.size()), piece_(before_.size()), pieces_(before_.size()) {
+    : graph_(graph), readers_(readers_of(graph)), before_(graph.ops().size()), after_(before_.size()),
+      self_(before_.size()), beside_(graph.tensors().size()), again_(before_.size()), piece_(before_.size()),
+      pieces_(before_.size()) {
     std::vector<std::vector<OpId>> writers;
     for (const Op& op : graph.ops()) {
         time_.push_back(fastest(op).time);
@@ -32,13 +35,6 @@ Instants::Instants(const Graph& graph)
         sort_unique(own);
     }
     writers_ = IdLists(writers);
-    readers_ = IdLists(graph.tensors().size(), [&](const auto& put) {
-        for (std::size_t q = 0; q < graph.ops().size(); ++q) {
-            for (const TensorId t : graph.ops()[q].reads) {
-                put(at(t), static_cast<OpId>(q));
-            }
-        }
-    });
 }
 
 std::size_t Instants::scan(const std::vector<std::size_t>& ops, std::int64_t most_steps, Pace& pace) {
@@ -102,13 +98,17 @@ std::int64_t Instants::sum_times(Instant* found, std::size_t count) const {
     Seconds before = 0, after = 0; // of ops that are before (after) at all instants
     std::int64_t steps = 0;
     for (std::size_t q = 0; q < time_.size(); ++q) {
-        const Word earlier = before_[q], later = after_[q] | self_[q];
-        before += earlier == all ? time_[q] : 0;
-        after += later == all ? time_[q] : 0;
-        each_bit(earlier == all ? 0 : earlier, [&](std::size_t k) { found[k].before += time_[q]; });
-        each_bit(later == all ? 0 : later, [&](std::size_t k) { found[k].after += time_[q]; });
-        steps += 2 + steps_a_bit *
-                         ((earlier == all ? 0 : std::popcount(earlier)) + (later == all ? 0 : std::popcount(later)));
+        const auto add = [&](Word word, Seconds Instant::* sum, Seconds& at_all) {
+            if (word == all) {
+                at_all += time_[q];
+            } else {
+                each_bit(word, [&](std::size_t k) { found[k].*sum += time_[q]; });
+                steps += steps_a_bit * std::popcount(word);
+            }
+        };
+        add(before_[q], &Instant::before, before);
+        add(after_[q] | self_[q], &Instant::after, after);
+        steps += 2;
     }
     for (std::size_t k = 0; k < count; ++k) {
         found[k].before += before;

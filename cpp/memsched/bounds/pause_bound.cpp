@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <queue>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace memsched {
 namespace {
@@ -46,8 +47,7 @@ bool in(const std::vector<TensorId>& tensors, TensorId tensor) {
     return std::ranges::find(tensors, tensor) != tensors.end();
 }
 
-} // namespace
-
+// The ops that are in order with all others: each op listed before one must run before it, and each after it, after.
 std::vector<OpId> passes(const Graph& graph) {
     const auto count = static_cast<OpId>(graph.ops().size());
     std::vector<OpId> next_reader(at(count), count), earliest(at(count) + 1, count), found;
@@ -71,7 +71,8 @@ std::vector<OpId> passes(const Graph& graph) {
     return found;
 }
 
-// Each tensor that the next op reads was there when the op ended, beside what that touches; or is prefetched; or its
+// The least seconds from the end of an op to the start of the next one listed, if both are passes and run once. Each
+// tensor that the next op reads was there when the op ended, beside what that touches; or is prefetched; or its
 // writer runs again, for which its own reads must be there likewise. A search by cost.
 Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes capacity, Pace& pace) {
     const Op &own = graph.op(op), &next = graph.op(op + 1);
@@ -123,6 +124,8 @@ Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes cap
     }
     return states.empty() ? never : states.top().cost;
 }
+
+} // namespace
 
 PauseBound pause_bound(const Graph& graph, const Device& device, Bytes budget, const Progress& progress) {
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();

@@ -5,20 +5,12 @@
 #include "memsched/model/graph.h"
 #include "memsched/support/progress.h"
 
-#include <vector>
-
 namespace memsched {
 
 struct PauseBound {
     Seconds seconds = 0; // 0: there is none
     OpId op = -1;        // the cut bound holds until its end, the pauses after it
 };
-
-// The ops that are in order with all others: each op listed before one must run before it, and each after it, after.
-std::vector<OpId> passes(const Graph& graph);
-
-// The least seconds from the end of an op to the start of the next one listed, if both are passes and run once.
-Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes capacity, Pace& pace);
 
 // The cut bound until the end of an op, and from then on the ops that follow and the pauses before them. The op is
 // the last one with all pauses after it.

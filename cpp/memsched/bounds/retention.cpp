@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace memsched {
 namespace {
@@ -178,11 +179,8 @@ std::vector<Retention::Flow> Retention::flows() const {
 
 std::vector<OpId> Retention::again() const {
     std::vector<OpId> again;
-    for (const OpId op : ops_) {
-        if (wanted_[at(node_of_op_[at(op)])]) {
-            again.push_back(op);
-        }
-    }
+    std::ranges::copy_if(ops_, std::back_inserter(again),
+                         [&](OpId op) { return wanted_[at(node_of_op_[at(op)])] != 0; });
     return again;
 }
 

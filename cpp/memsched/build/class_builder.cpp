@@ -1,5 +1,7 @@
 #include "memsched/build/class_builder.h"
 
+#include "memsched/model/readers.h"
+
 #include <algorithm>
 #include <limits>
 
@@ -12,14 +14,9 @@ constexpr std::size_t between_questions = 4096; // repeated runs between two cal
 
 ClassBuilder::ClassBuilder(const Graph& graph)
     : graph_(graph), lifetimes_(graph), places_(graph, lifetimes_.turn), maps_(feature_maps(graph, lifetimes_)),
-      facts_(graph.tensors().size()), forward_end_(graph.ops().size()), last_read_(graph.ops().size()) {
-    const OpId turn = lifetimes_.turn, ops = static_cast<OpId>(graph.ops().size());
-    for (OpId op = turn; op < ops; ++op) {
-        for (const TensorId t : graph.op(op).reads) {
-            ++fact(t).beyond_use; // first a count
-        }
-    }
-    std::int32_t uses = 0;
+      facts_(graph.tensors().size()), uses_(readers_of(graph, lifetimes_.turn)), forward_end_(graph.ops().size()),
+      last_read_(graph.ops().size()) {
+    const OpId turn = lifetimes_.turn;
     for (std::size_t t = 0; t < facts_.size(); ++t) {
         Fact& known = facts_[t];
         const Role role = graph.tensors()[t].role;
@@ -27,16 +24,8 @@ ClassBuilder::ClassBuilder(const Graph& graph)
         known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 ||
                       lifetimes_.empty[t]; // nothing is gained by dropping it
         known.input = role == Role::input;
-        known.first_use = uses;
-        uses += std::exchange(known.beyond_use, uses);
         if (lifetimes_.last_use[t] >= turn) {
             last_read_[at(lifetimes_.last_use[t])].push_back(static_cast<TensorId>(t));
-        }
-    }
-    uses_.resize(at(uses));
-    for (OpId op = turn; op < ops; ++op) {
-        for (const TensorId t : graph.op(op).reads) {
-            uses_[at(fact(t).beyond_use++)] = op;
         }
     }
     for (const TensorId t : maps_) {
@@ -62,7 +51,6 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     state_.assign(facts_.size(), {});
     for (std::size_t t = 0; t < state_.size(); ++t) {
         state_[t].here = graph_.tensors()[t].source();
-        state_[t].use = facts_[t].first_use;
         live_ += state_[t].here ? facts_[t].bytes : 0;
     }
     for (std::size_t m = 0; m < maps_.size(); ++m) {
@@ -124,7 +112,7 @@ bool ClassBuilder::forward() {
                     state(t).on_host = true;
                 }
                 drop(t);
-            } else if (known.first_use == known.beyond_use && !known.stays && !(known.input && repeats_)) {
+            } else if (uses_[at(t)].empty() && !known.stays && !(known.input && repeats_)) {
                 drop(t);
             }
         }
@@ -134,12 +122,12 @@ bool ClassBuilder::forward() {
 }
 
 OpId ClassBuilder::next_use(TensorId tensor) {
-    State& s = state(tensor);
-    const std::int32_t beyond = fact(tensor).beyond_use;
-    while (s.use < beyond && uses_[at(s.use)] < now_) {
-        ++s.use;
+    const IdLists::Ids uses = uses_[at(tensor)];
+    std::uint32_t& next = state(tensor).use;
+    while (next < uses.size() && uses[next] < now_) {
+        ++next;
     }
-    return s.use < beyond ? uses_[at(s.use)] : static_cast<OpId>(graph_.ops().size());
+    return next < uses.size() ? uses[next] : static_cast<OpId>(graph_.ops().size());
 }
 
 bool ClassBuilder::make_room(Bytes bytes) {
@@ -246,8 +234,8 @@ bool ClassBuilder::run_op(OpId id, const Op& op) {
 
 bool ClassBuilder::done_with(TensorId tensor) {
     const Fact& known = fact(tensor);
-    return !known.stays && !(known.input && repeats_) &&
-           (known.beyond_use == known.first_use || uses_[at(known.beyond_use - 1)] <= now_);
+    const IdLists::Ids uses = uses_[at(tensor)];
+    return !known.stays && !(known.input && repeats_) && (uses.empty() || uses.back() <= now_);
 }
 
 bool ClassBuilder::backward() {

@@ -5,6 +5,7 @@
 
 #include "memsched/build/fetch_places.h"
 #include "memsched/model/lifetimes.h"
+#include "memsched/support/id_lists.h"
 
 #include <functional>
 #include <span>
@@ -45,17 +46,15 @@ class ClassBuilder {
     struct Fact {
         Bytes bytes = 0;
         bool map = false;
-        bool stays = false;          // a weight, or a result that no op reads
-        bool input = false;          // on the device from the start; stays while something may be recomputed
-        std::int32_t first_use = 0;  // index into uses_ of its first backward reader,
-        std::int32_t beyond_use = 0; // and one past its last
+        bool stays = false; // a weight, or a result that no op reads
+        bool input = false; // on the device from the start; stays while something may be recomputed
     };
     // Changing data, by tensor.
     struct State {
         MapClass kind = MapClass::keep;
         bool here = false, on_host = false;
         std::int32_t locks = 0;
-        std::int32_t use = 0; // index into uses_ of the first remaining use
+        std::uint32_t use = 0; // the first remaining one of its uses_
     };
     // A map that may be dropped to make room; the one with the latest use goes first.
     struct Yielding {
@@ -90,7 +89,7 @@ class ClassBuilder {
     FetchPlaces places_;
     std::vector<TensorId> maps_;
     std::vector<Fact> facts_;
-    std::vector<OpId> uses_;
+    IdLists uses_;                                   // by tensor: its backward readers
     std::vector<std::vector<TensorId>> forward_end_; // by op: tensors whose last forward use is this op
     std::vector<std::vector<TensorId>> last_read_;   // by backward op: tensors that no later op reads
 

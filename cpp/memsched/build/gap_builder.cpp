@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace memsched {
 namespace {
 
-constexpr std::size_t most_repeats = 8; // runs per op, on average
-constexpr std::size_t shortlist_size = 64;
+constexpr std::size_t most_repeats = 8;       // runs per op, on average
 constexpr std::int64_t patience = 20'000'000; // steps for a first plan, whatever the limit: about a tenth of a second
 
 } // namespace
@@ -107,129 +107,6 @@ void GapBuilder::drop(TensorId tensor) {
         s.place = -1;
     }
     wanted_.set(tensor, s.on_host);
-}
-
-void GapBuilder::send(TensorId tensor) {
-    State& s = state(tensor);
-    if (!s.on_host) {
-        outline_.events.push_back({PlanEvent::offload, tensor});
-        s.on_host = true;
-        host_left_ -= fact(tensor).bytes;
-        link_free_ = sent(tensor);
-    }
-    drop(tensor);
-}
-
-// When it would be on the host: it may leave right after its last use.
-Seconds GapBuilder::sent(TensorId tensor) const {
-    return std::max(link_free_, state(tensor).touched) + device_.latency +
-           static_cast<double>(fact(tensor).bytes) / device_.d2h;
-}
-
-bool GapBuilder::may_travel(TensorId tensor) const {
-    return state(tensor).on_host || (link_ && fact(tensor).bytes <= host_left_);
-}
-
-bool GapBuilder::wanted_again(TensorId tensor) { return fact(tensor).stays || wanted_.next(tensor) != Wanted::never; }
-
-GapBuilder::Price GapBuilder::price(TensorId tensor) {
-    const State& s = state(tensor);
-    const double bytes = static_cast<double>(fact(tensor).bytes);
-    Seconds travel = Wanted::impossible;
-    if (s.on_host) {
-        travel = eviction_.travel * bytes / 2;
-    } else if (may_travel(tensor)) {
-        travel = eviction_.travel * bytes + std::max(sent(tensor) - clock_, 0.0);
-    }
-    const Seconds again = fact(tensor).result ? Wanted::impossible : wanted_.again(tensor);
-    return travel <= again ? Price{travel, true} : Price{again, false};
-}
-
-double GapBuilder::score(TensorId tensor) {
-    if (state(tensor).locks > 0) {
-        return Wanted::impossible;
-    }
-    if (!wanted_again(tensor)) {
-        return -1;
-    }
-    const OpId next = std::min(wanted_.next(tensor), static_cast<OpId>(graph_.ops().size()));
-    const Seconds unit = begin_.back() > 0 ? begin_.back() : 1;
-    const double wait = (begin_[at(next)] - begin_[at(now_)]) / unit + 1e-9;
-    const double weight = weights_.empty() ? 1.0 : static_cast<double>(weights_[at(tensor)]);
-    double score = price(tensor).seconds / unit * weight *
-                   (static_cast<double>(capacity_) / static_cast<double>(fact(tensor).bytes));
-    for (int k = 0; k < eviction_.roots; ++k) { // to the power of 2^roots, which orders alike
-        score *= score;
-    }
-    return score / wait;
-}
-
-TensorId GapBuilder::least_of(const std::vector<TensorId>& among) {
-    TensorId found = -1;
-    double least = Wanted::impossible;
-    pace_.spend(8 * static_cast<std::int64_t>(among.size()));
-    for (const TensorId t : among) {
-        const double one = state(t).here ? score(t) : Wanted::impossible;
-        if (one < least || (one == least && found >= 0 && t < found)) {
-            least = one;
-            found = t;
-        }
-    }
-    return found;
-}
-
-void GapBuilder::shortlist(TensorId tensor) {
-    if (!state(tensor).listed && !fact(tensor).small) {
-        state(tensor).listed = true;
-        shortlist_.push_back(tensor);
-    }
-}
-
-void GapBuilder::make_shortlist() {
-    for (const TensorId t : shortlist_) {
-        state(t).listed = false;
-    }
-    shortlist_.clear();
-    scores_.clear();
-    pace_.spend(8 * static_cast<std::int64_t>(large_.size()));
-    for (const TensorId t : large_) {
-        scores_.emplace_back(score(t), t);
-    }
-    const auto count = std::min(shortlist_size, scores_.size());
-    std::nth_element(scores_.begin(), scores_.begin() + static_cast<std::ptrdiff_t>(count), scores_.end());
-    for (std::size_t k = 0; k < count; ++k) {
-        shortlist(scores_[k].second);
-    }
-    still_good_ = shortlist_size / 2;
-}
-
-TensorId GapBuilder::first_to_go() {
-    TensorId found = -1;
-    if (large_.size() > 2 * shortlist_size) {
-        if (still_good_-- <= 0 || shortlist_.size() > 2 * shortlist_size) {
-            make_shortlist();
-        }
-        found = least_of(shortlist_);
-    }
-    found = found < 0 ? least_of(large_) : found;
-    return found < 0 ? least_of(small_) : found;
-}
-
-bool GapBuilder::make_room(Bytes bytes) {
-    while (live_ + bytes > capacity_) {
-        const TensorId t = first_to_go();
-        if (t < 0) {
-            return false;
-        }
-        if (wanted_again(t) && price(t).travels) {
-            const bool waits = !state(t).on_host;
-            send(t);
-            clock_ = waits ? std::max(clock_, link_free_) : clock_; // the memory is free then
-        } else {
-            drop(t);
-        }
-    }
-    return true;
 }
 
 bool GapBuilder::bring(TensorId tensor) {
@@ -386,11 +263,10 @@ bool GapBuilder::pass() {
             return false;
         }
         wanted_.ran();
-        for (const TensorId t : graph_.op(op).reads) {
-            touch(t, op);
-        }
-        for (const TensorId t : graph_.op(op).writes) {
-            touch(t, op);
+        for (const auto* side : {&graph_.op(op).reads, &graph_.op(op).writes}) {
+            for (const TensorId t : *side) {
+                touch(t, op);
+            }
         }
     }
     for (std::size_t t = 0; t < state_.size(); ++t) {
@@ -412,11 +288,10 @@ void GapBuilder::advance_events() {
         auto here = static_cast<std::int32_t>(k) + 1;
         if (event.what == PlanEvent::run) {
             const Op& op = graph_.op(event.id);
-            for (const TensorId t : op.reads) {
-                touched_[at(t)] = here;
-            }
-            for (const TensorId t : op.writes) {
-                touched_[at(t)] = here;
+            for (const auto* side : {&op.reads, &op.writes}) {
+                for (const TensorId t : *side) {
+                    touched_[at(t)] = here;
+                }
             }
         } else if (event.what == PlanEvent::fetch) {
             touched_[at(event.id)] = here;
@@ -426,9 +301,7 @@ void GapBuilder::advance_events() {
         anchors_[k] = here;
         ++count[at(here) + 1];
     }
-    for (std::size_t k = 1; k < count.size(); ++k) {
-        count[k] += count[k - 1];
-    }
+    std::partial_sum(count.begin(), count.end(), count.begin());
     events_.resize(events.size());
     for (std::size_t k = 0; k < events.size(); ++k) {
         events_[at(count[at(anchors_[k])]++)] = events[k];

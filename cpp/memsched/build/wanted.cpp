@@ -1,5 +1,7 @@
 #include "memsched/build/wanted.h"
 
+#include "memsched/model/readers.h"
+
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -7,22 +9,13 @@
 namespace memsched {
 namespace {
 
-constexpr std::int32_t many = 64; // readers of a tensor, such as a weight that all layers share
+constexpr std::size_t many = 64; // readers of a tensor, such as a weight that all layers share
 
 } // namespace
 
-Wanted::Wanted(const Graph& graph) : graph_(graph), uses_(graph.tensors().size()) {
-    std::vector<std::vector<OpId>> readers(uses_.size());
-    for (std::size_t op = 0; op < graph.ops().size(); ++op) {
-        for (const TensorId t : graph.op(static_cast<OpId>(op)).reads) {
-            readers[at(t)].push_back(static_cast<OpId>(op));
-        }
-    }
+Wanted::Wanted(const Graph& graph) : graph_(graph), readers_(readers_of(graph)), uses_(readers_.size()) {
     for (std::size_t t = 0; t < uses_.size(); ++t) {
-        uses_[t].first = static_cast<std::int32_t>(readers_.size());
-        readers_.insert(readers_.end(), readers[t].begin(), readers[t].end());
-        uses_[t].beyond = static_cast<std::int32_t>(readers_.size());
-        if (uses_[t].beyond - uses_[t].first > many) {
+        if (readers_[t].size() > many) {
             uses_[t].crowd = static_cast<std::int32_t>(crowds_.size());
             crowds_.emplace_back();
         }
@@ -44,8 +37,8 @@ void Wanted::reset(OpId last) {
     at_hand_.assign(uses_.size(), 1);
     next_.resize(uses_.size());
     for (std::size_t t = 0; t < uses_.size(); ++t) {
-        uses_[t].next = uses_[t].first;
-        next_[t] = uses_[t].first < uses_[t].beyond ? readers_[at(uses_[t].first)] : never;
+        uses_[t].next = 0;
+        next_[t] = readers_[t].empty() ? never : readers_[t].front();
     }
     cost_.resize(graph_.ops().size());
     for (std::size_t op = 0; op < cost_.size(); ++op) {
@@ -61,16 +54,18 @@ void Wanted::reset(OpId last) {
 }
 
 void Wanted::update_next(TensorId tensor) {
-    const Uses& uses = uses_[at(tensor)];
-    const OpId first = uses.next < uses.beyond ? readers_[at(uses.next)] : never;
-    next_[at(tensor)] = std::min(first, least_demand(uses)); // those that have run may run again
+    const IdLists::Ids readers = readers_[at(tensor)];
+    const std::size_t next = uses_[at(tensor)].next;
+    const OpId first = next < readers.size() ? readers[next] : never;
+    next_[at(tensor)] = std::min(first, least_demand(tensor)); // those that have run may run again
 }
 
-OpId Wanted::least_demand(const Uses& uses) {
+OpId Wanted::least_demand(TensorId tensor) {
+    const Uses& uses = uses_[at(tensor)];
     OpId found = never;
     if (uses.crowd < 0) {
-        for (std::int32_t k = uses.first; k < uses.next; ++k) {
-            found = std::min(found, demand_[at(readers_[at(k)])]);
+        for (const OpId reader : readers_[at(tensor)].first(uses.next)) {
+            found = std::min(found, demand_[at(reader)]);
         }
         return found;
     }
@@ -97,9 +92,10 @@ void Wanted::ran() {
         settle_demands();
     }
     for (const TensorId t : graph_.op(now_).reads) {
-        Uses& uses = uses_[at(t)];
-        while (uses.next < uses.beyond && readers_[at(uses.next)] <= now_) {
-            ++uses.next;
+        const IdLists::Ids readers = readers_[at(t)];
+        std::uint32_t& next = uses_[at(t)].next;
+        while (next < readers.size() && readers[next] <= now_) {
+            ++next;
         }
         demanded(t, now_);
         update_next(t);
@@ -112,12 +108,18 @@ void Wanted::set(TensorId tensor, bool at_hand) {
         return;
     }
     at_hand_[at(tensor)] = at_hand;
-    const Uses& uses = uses_[at(tensor)];
-    for (std::int32_t k = uses.first; k < uses.beyond && readers_[at(k)] < now_; ++k) {
-        costs_.add(readers_[at(k)]);
-    }
+    cost_changed(tensor);
     if (const OpId writer = graph_.writer(tensor); writer >= 0) {
         demands_.add(writer);
+    }
+}
+
+void Wanted::cost_changed(TensorId tensor) {
+    for (const OpId reader : readers_[at(tensor)]) {
+        if (reader >= now_) {
+            break;
+        }
+        costs_.add(reader);
     }
 }
 
@@ -134,9 +136,8 @@ void Wanted::update_cost(OpId op) {
     }
     cost_[at(op)] = cost;
     for (const TensorId t : graph_.op(op).writes) {
-        const Uses& uses = uses_[at(t)];
-        for (std::int32_t k = uses.first; !at_hand_[at(t)] && k < uses.beyond && readers_[at(k)] < now_; ++k) {
-            costs_.add(readers_[at(k)]);
+        if (!at_hand_[at(t)]) {
+            cost_changed(t);
         }
     }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "memsched/model/graph.h"
+#include "memsched/support/id_lists.h"
 
 #include <cstdint>
 #include <limits>
@@ -44,9 +45,8 @@ class Wanted {
 
   private:
     struct Uses {
-        std::int32_t first = 0, beyond = 0; // into readers_
-        std::int32_t next = 0;              // the first that has not run
-        std::int32_t crowd = -1;            // index into crowds_, if there are many
+        std::uint32_t next = 0;  // the first of its readers_ that has not run
+        std::int32_t crowd = -1; // index into crowds_, if there are many
     };
     // What readers that have run are wanted for, and these; the least first. Entries may be out of date.
     using Crowd = std::vector<std::pair<OpId, OpId>>;
@@ -61,16 +61,17 @@ class Wanted {
         return op >= last_ || graph_.op(op).once ? impossible : graph_.op(op).choices[0].time;
     }
     void update_next(TensorId tensor);
-    OpId least_demand(const Uses& uses); // of the readers that have run
+    OpId least_demand(TensorId tensor); // of the readers that have run
     void demanded(TensorId tensor, OpId reader);
+    void cost_changed(TensorId tensor); // for its readers that have run
     void update_cost(OpId op);
     void update_demand(OpId op);
     void settle_costs();
     void settle_demands();
 
     const Graph& graph_;
-    std::vector<Uses> uses_; // by tensor
-    std::vector<OpId> readers_;
+    IdLists readers_; // by tensor, as the next
+    std::vector<Uses> uses_;
     std::vector<Crowd> crowds_;
     OpId now_ = 0, last_ = never;
     std::int64_t work_ = 0;
