@@ -50,8 +50,7 @@ Workload reversed(Workload work) {
 // needed: bytes that each op needs if everything is kept, instead of the excess.
 Workload workload(const Graph& graph, const Lifetimes& lifetimes, std::vector<Bytes>& needed) {
     const std::size_t n = graph.ops().size();
-    Workload work{std::vector<Seconds>(n), std::vector<double>(n), std::vector<double>(n),
-                  std::vector<double>(n + 1, 0), std::vector<double>(n, 0)};
+    Workload work(n);
     std::vector<Bytes> read_later(n + 1, 0); // per op: changes of the bytes written before and read from there on
     for (std::size_t t = 0; t < lifetimes.birth.size(); ++t) {
         if (lifetimes.last_use[t] >= 0) {

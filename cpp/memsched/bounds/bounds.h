@@ -12,6 +12,8 @@ namespace memsched {
 // A training step with everything kept, as seen by the fractional relaxation: ops 0 .. n-1 in order, and movable bytes
 // of unspecified tensors. In bytes and seconds.
 struct Workload {
+    explicit Workload(std::size_t n = 0) : time(n), excess(n), away_most(n), written(n + 1), wanted(n) {}
+
     std::vector<Seconds> time;     // [n]
     std::vector<double> excess;    // [n] bytes that must be away while the op runs; <= 0: none
     std::vector<double> away_most; // [n] bytes that can be away while it runs: held, but not touched by it

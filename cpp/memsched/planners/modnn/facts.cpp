@@ -1,5 +1,6 @@
 #include "memsched/planners/modnn/facts.h"
 
+#include "memsched/model/readers.h"
 #include "memsched/planners/modnn/modnn.h"
 
 #include <algorithm>
@@ -22,14 +23,32 @@ template <class Choose> Bytes largest_need(const Graph& graph, const Choose& cho
 
 } // namespace
 
-ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(g.tensors().size()), over(g.ops().size()) {
-    for (std::size_t i = 0; i < g.ops().size(); ++i) {
-        const Op& op = g.ops()[i];
+std::vector<Window> ModnnLayout::windows(Bytes bytes, const Flags& protects) const {
+    const std::vector<Segment>& segments = memory.segments();
+    std::vector<Window> found;
+    for (auto first = segments.begin(); first != segments.end(); ++first) {
+        Window window{first->low, first->low, 0, {}};
+        for (auto last = first; last != segments.end() && window.high - window.low < bytes; ++last) {
+            if (const TensorId t = last->owner; t != Segment::free) {
+                if (t < 0 || protects[at(t)] || !used[at(t)]) {
+                    break;
+                }
+                window.tensors.push_back(t);
+                window.held += last->bytes();
+            }
+            window.high = last->high;
+        }
+        if (window.high - window.low >= bytes) {
+            found.push_back(std::move(window));
+        }
+    }
+    return found;
+}
+
+ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(readers_of(g)), over(g.ops().size()) {
+    for (const Op& op : g.ops()) {
         base.push_back(baseline(op));
         quickest.push_back(fastest(op).time);
-        for (const TensorId t : op.reads) {
-            uses[at(t)].push_back(static_cast<OpId>(i));
-        }
     }
     for (std::size_t t = 0; t < uses.size() && !over.empty(); ++t) {
         const Role role = g.tensors()[t].role;
@@ -48,6 +67,19 @@ bool ModnnFacts::goes_to_top(TensorId owner) const {
 OpId ModnnFacts::next_use(TensorId t, OpId behind) const {
     const auto found = std::upper_bound(uses[at(t)].begin(), uses[at(t)].end(), behind);
     return found == uses[at(t)].end() ? static_cast<OpId>(graph.ops().size()) : *found;
+}
+
+Flags ModnnFacts::touched(OpId first, OpId last) const {
+    Flags flags(uses.size(), 0);
+    for (OpId op = first; op <= last; ++op) {
+        for (const TensorId t : graph.op(op).reads) {
+            flags[at(t)] = 1;
+        }
+    }
+    for (const TensorId t : graph.op(first).writes) {
+        flags[at(t)] = 1;
+    }
+    return flags;
 }
 
 Tensors ModnnFacts::by_size(Tensors tensors) const {

@@ -3,6 +3,7 @@
 
 #include "memsched/model/graph.h"
 #include "memsched/planners/modnn/segment_list.h"
+#include "memsched/support/id_lists.h"
 
 #include <cstdint>
 #include <vector>
@@ -12,11 +13,26 @@ namespace memsched {
 using Tensors = std::vector<TensorId>;
 using Flags = std::vector<std::uint8_t>;
 
+// Adjacent segments that are free or may be cleared.
+struct Window {
+    Bytes low = 0, high = 0;
+    Bytes held = 0;  // by its tensors
+    Tensors tensors; // by address
+};
+
 // The state of tensors that decides about room for others: where each is, and whether it has been used.
 struct ModnnLayout {
     SegmentList memory;
     Flags here; // by tensor: on the device
     Flags used; // by tensor: used since it was made or last fetched
+
+    // The shortest window with enough bytes from each start, if there is one, in the order of the starts. Tensors that
+    // are flagged in `protects` or not yet used stay.
+    std::vector<Window> windows(Bytes bytes, const Flags& protects) const;
+    void remove(TensorId t) {
+        memory.remove(t);
+        here[at(t)] = 0;
+    }
 };
 
 struct ModnnFacts {
@@ -28,14 +44,16 @@ struct ModnnFacts {
     bool goes_to_top(TensorId owner) const;
     // The first reader after an op; the number of ops if there is none.
     OpId next_use(TensorId t, OpId behind) const;
+    // By tensor: read by an op of first .. last, or written by the first.
+    Flags touched(OpId first, OpId last) const;
     // Sorted by size, largest first, stable on ties; without empty tensors.
     Tensors by_size(Tensors tensors) const;
 
     const Graph& graph;
-    std::vector<std::int32_t> base;      // by op: the baseline
-    std::vector<Seconds> quickest;       // by op: of any choice
-    std::vector<std::vector<OpId>> uses; // by tensor: its readers
-    std::vector<Tensors> over;           // by op: tensors that can be freed after it
+    IdLists uses;                   // by tensor: its readers
+    std::vector<std::int32_t> base; // by op: the baseline
+    std::vector<Seconds> quickest;  // by op: of any choice
+    std::vector<Tensors> over;      // by op: tensors that can be freed after it
 };
 
 } // namespace memsched

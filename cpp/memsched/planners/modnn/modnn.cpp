@@ -35,17 +35,9 @@ class Foresight {
   private:
     // Its inputs, outputs and workspace.
     bool prepare(OpId u, ModnnLayout& layout) const {
-        Flags protects(layout.here.size(), 0);
-        Tensors absent;
-        for (const TensorId t : facts_.graph.op(u).reads) {
-            protects[at(t)] = 1;
-            if (!layout.here[at(t)]) {
-                absent.push_back(t);
-            }
-        }
-        for (const TensorId t : facts_.graph.op(u).writes) {
-            protects[at(t)] = 1;
-        }
+        const Flags protects = facts_.touched(u, u);
+        Tensors absent = facts_.graph.op(u).reads;
+        std::erase_if(absent, [&](TensorId t) { return layout.here[at(t)] != 0; });
         for (const TensorId t : facts_.by_size(absent)) {
             if (!take(t, facts_.bytes(t), protects, layout)) {
                 return false;
@@ -65,30 +57,15 @@ class Foresight {
         const bool top = facts_.goes_to_top(owner);
         auto low = layout.memory.first_fit(bytes, top);
         if (!low) {
-            const auto may_go = [&](TensorId t) { return t >= 0 && !protects[at(t)] && layout.used[at(t)]; };
-            const std::vector<Segment> segments = layout.memory.segments();
-            Bytes fewest = std::numeric_limits<Bytes>::max();
-            std::optional<Window> best;
-            for (const Window& window : windows(layout.memory, bytes, may_go)) {
-                Bytes evicted = 0;
-                for (std::size_t k = window.first; k <= window.last; ++k) {
-                    evicted += segments[k].owner == Segment::free ? 0 : segments[k].bytes();
-                }
-                if (evicted < fewest) {
-                    fewest = evicted;
-                    best = window;
-                }
-            }
-            if (!best) {
+            const std::vector<Window> windows = layout.windows(bytes, protects);
+            const auto best = std::ranges::min_element(windows, {}, &Window::held);
+            if (best == windows.end()) {
                 return false;
             }
-            for (std::size_t k = best->first; k <= best->last; ++k) {
-                if (const TensorId t = segments[k].owner; t != Segment::free) {
-                    layout.memory.remove(t);
-                    layout.here[at(t)] = 0;
-                }
+            for (const TensorId t : best->tensors) {
+                layout.remove(t);
             }
-            low = top ? segments[best->last].high - bytes : segments[best->first].low;
+            low = top ? best->high - bytes : best->low;
         }
         layout.memory.place(owner, *low, bytes);
         if (owner >= 0) {
@@ -108,8 +85,7 @@ class Foresight {
         }
         for (const TensorId t : facts_.over[at(op)]) {
             if (layout.here[at(t)]) {
-                layout.here[at(t)] = 0;
-                layout.memory.remove(t);
+                layout.remove(t);
             }
         }
     }
@@ -145,27 +121,13 @@ class Algorithm1 {
         }
     }
 
-    // The reads of ops first .. last, and the writes of the first.
-    Flags protect(OpId first, OpId last) const {
-        Flags flags(facts_.uses.size(), 0);
-        for (OpId op = first; op <= last; ++op) {
-            for (const TensorId t : facts_.graph.op(op).reads) {
-                flags[at(t)] = 1;
-            }
-        }
-        for (const TensorId t : facts_.graph.op(first).writes) {
-            flags[at(t)] = 1;
-        }
-        return flags;
-    }
-
     std::optional<Bytes> first_fit(TensorId owner, Bytes bytes) const {
         return state_.layout().memory.first_fit(bytes, facts_.goes_to_top(owner));
     }
 
     // Lines 3 to 8: room for the op's inputs, outputs and least workspace.
     void make_room(OpId i, const Progress& progress) {
-        const Flags protects = protect(i, i);
+        const Flags protects = facts_.touched(i, i);
         const auto find = [&](TensorId owner, Bytes bytes) {
             tick(i, progress); // an op may write 100,000 tensors
             auto low = first_fit(owner, bytes);
@@ -277,7 +239,7 @@ class Algorithm1 {
         if (const auto fit = is_base ? std::optional(base_low_) : first_fit(Segment::workspace, choice.workspace)) {
             return Scheme{std::max(0.0, state_.release_of(*fit, choice.workspace) - start), *fit, {}};
         }
-        return state_.scheme(Segment::workspace, choice.workspace, protect(i, i), start, i);
+        return state_.scheme(Segment::workspace, choice.workspace, facts_.touched(i, i), start, i);
     }
 
     // The delay that the workspace causes to the fetches for op s.
@@ -314,14 +276,11 @@ class Algorithm1 {
                 return;
             }
             tick(i, progress);
-            const Flags protects = protect(i, s);
+            const Flags protects = facts_.touched(i, s);
             for (const TensorId t : miss) {
-                std::optional<Scheme> place;
-                if (const auto low = first_fit(t, facts_.bytes(t))) {
-                    place = Scheme{0, *low, {}};
-                } else {
-                    place = state_.scheme(t, facts_.bytes(t), protects, start, s);
-                }
+                const auto low = first_fit(t, facts_.bytes(t));
+                const auto place =
+                    low ? std::optional(Scheme{0, *low, {}}) : state_.scheme(t, facts_.bytes(t), protects, start, s);
                 if (!place || (options_.foresee && !foresees(i, s, t, *place))) {
                     return;
                 }
@@ -334,8 +293,7 @@ class Algorithm1 {
     bool foresees(OpId i, OpId s, TensorId t, const Scheme& place) const {
         ModnnLayout layout = state_.layout();
         for (const TensorId victim : place.victims) {
-            layout.memory.remove(victim);
-            layout.here[at(victim)] = 0;
+            layout.remove(victim);
         }
         layout.memory.place(t, place.low, facts_.bytes(t));
         layout.here[at(t)] = 1;
@@ -347,7 +305,7 @@ class Algorithm1 {
         const Op& op = facts_.graph.op(i);
         make_room(i, progress);
         Seconds start = state_.clock();
-        for (const TensorId t : facts_.graph.op(i).reads) {
+        for (const TensorId t : op.reads) {
             start = std::max(start, state_.ready(t));
         }
         for (const TensorId t : op.writes) {

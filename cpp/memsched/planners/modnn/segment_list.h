@@ -35,28 +35,4 @@ class SegmentList {
     std::vector<Segment> segments_;
 };
 
-// Adjacent segments that are free or may be cleared: segments[first] .. segments[last].
-struct Window {
-    std::size_t first = 0, last = 0;
-};
-
-// The shortest window with enough bytes from each start, if there is one, in the order of the starts; `may_go` says
-// which owners may leave.
-template <class MayGo> std::vector<Window> windows(const SegmentList& list, Bytes bytes, const MayGo& may_go) {
-    const std::vector<Segment>& segments = list.segments();
-    std::vector<Window> found;
-    for (std::size_t first = 0; first < segments.size(); ++first) {
-        for (std::size_t last = first; last < segments.size(); ++last) {
-            if (segments[last].owner != Segment::free && !may_go(segments[last].owner)) {
-                break;
-            }
-            if (segments[last].high - segments[first].low >= bytes) {
-                found.push_back({first, last});
-                break;
-            }
-        }
-    }
-    return found;
-}
-
 } // namespace memsched

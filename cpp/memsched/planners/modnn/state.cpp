@@ -18,7 +18,7 @@ ModnnState::ModnnState(const ModnnFacts& facts, const Device& device, Bytes capa
     Bytes low = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
         const Tensor& one = facts.graph.tensors()[t];
-        if (one.role != Role::input && one.role != Role::weight) {
+        if (!one.source()) {
             continue;
         }
         layout_.here[t] = 1;
@@ -67,27 +67,19 @@ void ModnnState::sort_by_age(Tensors& tensors) const {
 std::optional<ModnnState::Scheme> ModnnState::scheme(TensorId owner, Bytes bytes, const Flags& protects, Seconds now,
                                                      OpId behind) const {
     const bool top = facts_.goes_to_top(owner);
-    const std::vector<Segment>& segments = layout_.memory.segments();
-    const auto may_go = [&](TensorId t) { return t >= 0 && !protects[at(t)] && layout_.used[at(t)]; };
     std::optional<Scheme> best;
     std::tuple<Seconds, Bytes, OpId, Bytes> least;
-    for (const Window& window : windows(layout_.memory, bytes, may_go)) {
-        Scheme one;
-        Bytes moved = 0; // to offload, and to evict
-        OpId soonest = std::numeric_limits<OpId>::max();
-        for (std::size_t k = window.first; k <= window.last; ++k) {
-            if (const TensorId t = segments[k].owner; t != Segment::free) {
-                one.victims.push_back(t);
-                moved += segments[k].bytes() * (tensor(t).host < 0 ? 2 : 1);
-                soonest = std::min(soonest, facts_.next_use(t, behind));
-            }
-        }
-        one.low = top ? segments[window.last].high - bytes : segments[window.first].low;
+    for (Window& window : layout_.windows(bytes, protects)) {
+        Scheme one{0, top ? window.high - bytes : window.low, std::move(window.tensors)};
         sort_by_age(one.victims);
+        Bytes moved = window.held; // to evict, and to offload
+        OpId soonest = std::numeric_limits<OpId>::max();
         Seconds free = release_of(one.low, bytes), link = busy_[out];
         for (const TensorId t : one.victims) {
+            soonest = std::min(soonest, facts_.next_use(t, behind));
             free = std::max(free, tensor(t).touch);
             if (tensor(t).host < 0) {
+                moved += facts_.bytes(t);
                 link = std::max(link, tensor(t).ready) + offload_time(t);
                 free = std::max(free, link);
             }

@@ -52,18 +52,16 @@ double fluid_min_capacity(const FluidChain& chain) {
 
 double fluid_fractional_bound(const FluidChain& chain) {
     const std::size_t n = chain.forward.size(), ops = 2 * n; // F_0 .. F_L, B_L .. B_0; the loss is part of B_L
-    Workload work{std::vector<Seconds>(ops), std::vector<double>(ops), std::vector<double>(ops),
-                  std::vector<double>(ops + 1, 0), std::vector<double>(ops, 0)};
+    Workload work(ops);
     double held = chain.activation[0];
     for (std::size_t i = 0; i < n; ++i) {
         const std::size_t f = i, b = ops - 1 - i;
         held += chain.activation[i + 1];
-        const double away = held - chain.activation[i] - chain.activation[i + 1];
+        work.away_most[f] = work.away_most[b] = held - chain.activation[i] - chain.activation[i + 1];
         work.time[f] = chain.forward[i];
         work.time[b] = chain.backward[i];
         work.excess[f] = held + chain.forward_overhead[i] - chain.capacity;
         work.excess[b] = held + chain.gradient[i] + chain.gradient[i + 1] + chain.backward_overhead[i] - chain.capacity;
-        work.away_most[f] = work.away_most[b] = away;
         work.written[i] += chain.activation[i];
         work.wanted[b] += chain.activation[i]; // B_i is its first reader after it was away
     }

@@ -1,6 +1,5 @@
 #include "memsched/planners/selective/annealing.h"
 
-#include "memsched/build/unused_offloads.h"
 #include "memsched/support/late_acceptance.h"
 
 #include <algorithm>
@@ -18,6 +17,37 @@ constexpr std::uint64_t most_changes = 1000; // per move, or one for each op of 
 constexpr std::int64_t linked_lists = 2;     // with a link, lists that are simulated per move, and
 constexpr int most_doublings = 7;            // before each 1, 2, .. or 128 changes,
 constexpr std::size_t few_ops = 500;         // or, up to here, an exchange as often
+
+// Removes the offloads of tensors that are never prefetched, from a list without addresses. The plan stays legal and
+// gets no slower: what waited waits for less. Offloads of results, which no op reads, stay: the host copy is what is
+// left of them.
+void drop_unused_offloads(const Graph& graph, StepList& list) {
+    std::vector<std::uint8_t> stays(graph.tensors().size());
+    for (std::size_t t = 0; t < stays.size(); ++t) {
+        stays[t] = !graph.read(static_cast<TensorId>(t));
+    }
+    for (const Step& step : list.steps) {
+        if (step.verb == Verb::prefetch) {
+            stays[at(step.id)] = 1;
+        }
+    }
+    std::vector<StepId> moved(list.steps.size(), -1); // the new index of each step
+    StepId count = 0;
+    for (std::size_t k = 0; k < moved.size(); ++k) {
+        const Step& step = list.steps[k];
+        if (step.verb != Verb::offload || stays[at(step.id)]) {
+            moved[k] = count;
+            list.steps[at(count++)] = step;
+        }
+    }
+    list.steps.resize(at(count));
+    for (std::vector<StepId>& earlier : list.after) {
+        std::erase_if(earlier, [&](StepId step) { return moved[at(step)] < 0; });
+        for (StepId& step : earlier) {
+            step = moved[at(step)];
+        }
+    }
+}
 
 } // namespace
 

@@ -1,5 +1,6 @@
 #include "memsched/planners/selective/orders.h"
 
+#include "memsched/model/readers.h"
 #include "memsched/order/order.h"
 #include "memsched/support/mix.h"
 
@@ -17,13 +18,9 @@ constexpr int most_ticks = 1000;        // of the search for the least peak: som
 class Tidying {
   public:
     Tidying(const Graph& graph, std::vector<OpId> order, const Progress& progress)
-        : graph_(graph), pace_(progress), order_(std::move(order)), place_(order_.size()),
-          readers_(graph.tensors().size()) {
+        : graph_(graph), pace_(progress), order_(std::move(order)), place_(order_.size()), readers_(readers_of(graph)) {
         for (std::size_t k = 0; k < order_.size(); ++k) {
             place_[at(order_[k])] = static_cast<OpId>(k);
-            for (const TensorId t : graph.op(static_cast<OpId>(k)).reads) {
-                readers_[at(t)].push_back(static_cast<OpId>(k));
-            }
         }
     }
 
@@ -102,7 +99,7 @@ class Tidying {
     const Graph& graph_;
     Pace pace_;
     std::vector<OpId> order_, place_;
-    std::vector<std::vector<OpId>> readers_; // by tensor
+    IdLists readers_; // by tensor
 };
 
 std::vector<OpId> random_order(const Graph& graph, std::uint64_t seed) {

@@ -217,21 +217,15 @@ void Search::from_cuts() {
         return;
     }
     const Lifetimes lifetimes(fixed_.graph);
-    const auto fullest = std::max_element(lifetimes.usage.begin(), lifetimes.usage.end()) - lifetimes.usage.begin();
-    std::vector<OpId> ops{static_cast<OpId>(fullest)};
+    const auto fullest = std::ranges::max_element(lifetimes.usage) - lifetimes.usage.begin();
     const CutBound bound = cut_bound(fixed_.graph, device_, capacity_ + fixed_.graph.resident(), progress_);
     least_ = std::max(least_, bound.seconds);
-    if (bound.op >= 0) {
-        ops.insert(ops.begin(), bound.op);
-    }
-    if (at(lifetimes.turn) < fixed_.graph.ops().size()) {
-        ops.push_back(lifetimes.turn);
-    }
-    for (std::size_t k = 0; k < ops.size(); ++k) {
-        if (std::find(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(k), ops[k]) ==
-                ops.begin() + static_cast<std::ptrdiff_t>(k) &&
-            !stopped()) {
-            from_cuts(ops[k]);
+    std::vector<OpId> done;
+    for (const OpId op : {bound.op, static_cast<OpId>(fullest), lifetimes.turn}) {
+        const bool exists = op >= 0 && at(op) < fixed_.graph.ops().size();
+        if (exists && std::ranges::find(done, op) == done.end() && !stopped()) {
+            from_cuts(op);
+            done.push_back(op);
         }
     }
 }

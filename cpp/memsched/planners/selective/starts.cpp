@@ -26,7 +26,7 @@ RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes c
     for (int k = 0; k < prices; ++k) {
         asked.push_back(typical * 1e-4 * std::pow(1e6, static_cast<double>(k) / (prices - 1)));
     }
-    std::sort(asked.begin(), asked.end());
+    std::ranges::sort(asked);
     std::vector<std::uint8_t> seen(graph.ops().size(), 0);
     std::size_t rank = 0;
     for (const Seconds price : asked) {
@@ -44,9 +44,7 @@ RankedCuts::RankedCuts(const Graph& graph, OpId p, const Device& device, Bytes c
             }
         }
     }
-    std::sort(ranked_.begin(), ranked_.end(), [](const Ranked& one, const Ranked& other) {
-        return std::pair(one.rank, one.op) < std::pair(other.rank, other.op);
-    });
+    std::ranges::sort(ranked_, {}, [](const Ranked& one) { return std::pair(one.rank, one.op); });
 }
 
 RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t again, Bytes away, bool late) const {
@@ -68,9 +66,8 @@ RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t agai
     // What is wanted, from p back: needed tensors, and the reads of what runs again.
     std::vector<std::uint8_t> wanted = needed_;
     for (OpId op = retention_.op() - 1; op >= 0; --op) {
-        const auto& writes = graph_.op(op).writes;
-        runs[at(op)] =
-            runs[at(op)] && std::any_of(writes.begin(), writes.end(), [&](TensorId t) { return wanted[at(t)] != 0; });
+        const auto is_wanted = [&](TensorId t) { return wanted[at(t)] != 0; };
+        runs[at(op)] = runs[at(op)] && std::ranges::any_of(graph_.op(op).writes, is_wanted);
         for (const TensorId t : runs[at(op)] ? graph_.op(op).reads : std::vector<TensorId>{}) {
             wanted[at(t)] |= !fixed_[at(t)];
         }
@@ -90,9 +87,7 @@ RankedCuts::Plan RankedCuts::plan(const std::vector<Gap>& gaps, std::size_t agai
             stays.push_back(g);
         }
     }
-    std::stable_sort(stays.begin(), stays.end(), [&](std::size_t one, std::size_t other) { // what may leave first
-        return gaps[one].from < gaps[other].from;
-    });
+    std::ranges::stable_sort(stays, {}, [&](std::size_t g) { return gaps[g].from; }); // what may leave first
     for (const std::size_t g : stays) {
         if (made.away >= away) {
             break;
