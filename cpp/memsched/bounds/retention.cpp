@@ -110,11 +110,9 @@ Retention::Retention(const Graph& graph, OpId p, Order order)
 
 void Retention::find_own() {
     const Op& op = graph_.op(p_);
-    Bytes writes = 0, tape = 0;
+    const Bytes writes = written_bytes(graph_, op);
+    Bytes tape = 0;
     bool wanted = false;
-    for (const TensorId t : op.writes) {
-        writes += graph_.tensor(t).bytes;
-    }
     for (const TensorId t : op.tape) {
         tape += graph_.tensor(t).bytes;
         wanted = wanted || graph_.read(t);

@@ -44,8 +44,7 @@ void FetchPlaces::attribute(Outline& outline) {
                     live += graph_.tensor(t).bytes;
                 }
             }
-            std::sort(outline.fetches.begin() + before, outline.fetches.end(),
-                      [](const Fetch& a, const Fetch& b) { return a.at < b.at; });
+            std::ranges::sort(outline.fetches.begin() + before, outline.fetches.end(), {}, &Fetch::at);
             const Bytes room = workspace(op, 0, event.skip);
             live += run_bytes(graph_, op, event.skip) - room;
             outline.usage.push_back(live + room);

@@ -317,21 +317,19 @@ void keep_what_fits(ClassSearch& search, ClassSolution& best) {
 std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Bytes budget, bool recompute,
                                    const PoochOptions& options, Workers& workers, const Progress& progress) {
     ClassSearch search(graph, device, budget, workers, progress);
-    PoochSolution found;
+    const auto solution = [&](const ClassSolution& swap_opt, const ClassSolution& best) {
+        return PoochSolution{swap_opt, best, search.evaluations()};
+    };
     ClassSolution start = search.with_best_rule(Classes(search.maps().size(), MapClass::swap));
-    found.swap_opt = {Classes(search.maps().size(), MapClass::keep), {}, 0};
-    found.swap_opt.makespan = search.makespan(found.swap_opt.classes);
-    if (found.swap_opt.makespan < Simulator::illegal) { // nothing stalls
-        found.pooch = found.swap_opt;
-        found.evaluations = search.evaluations();
-        return found;
+    ClassSolution found{Classes(search.maps().size(), MapClass::keep), {}, 0};
+    found.makespan = search.makespan(found.classes);
+    if (found.makespan < Simulator::illegal) { // nothing stalls
+        return solution(found, found);
     }
     Stalling stalling;
     if (start.makespan < Simulator::illegal) {
         if (search.stopped(0)) {
-            found.swap_opt = found.pooch = start;
-            found.evaluations = search.evaluations();
-            return found;
+            return solution(start, start);
         }
         stalling = stalling_maps(graph, device, budget, search);
     } else {
@@ -342,16 +340,15 @@ std::optional<PoochSolution> pooch(const Graph& graph, const Device& device, Byt
         stalling.in.assign(search.maps().size(), 1);
         stalling.out = stalling.in;
     }
-    found.swap_opt = settled(search, KeepSearch(search, stalling, options).best(start));
-    found.pooch = found.swap_opt;
-    if (recompute) {
-        found.pooch = settled(search, with_recomputation(graph, search, found.swap_opt));
-        if (options.fill) {
-            keep_what_fits(search, found.pooch);
-        }
+    found = settled(search, KeepSearch(search, stalling, options).best(start));
+    if (!recompute) {
+        return solution(found, found);
     }
-    found.evaluations = search.evaluations();
-    return found;
+    ClassSolution best = settled(search, with_recomputation(graph, search, found));
+    if (options.fill) {
+        keep_what_fits(search, best);
+    }
+    return solution(found, best);
 }
 
 } // namespace memsched

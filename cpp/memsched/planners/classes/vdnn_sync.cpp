@@ -31,9 +31,7 @@ void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
             live -= graph.tensor(step.id).bytes;
         } else {
             const Op& op = graph.op(step.id);
-            for (const TensorId t : op.writes) {
-                live += graph.tensor(t).bytes;
-            }
+            live += written_bytes(graph, op);
             step.choice = fastest_within(op, capacity - live - issued_with(graph, list, k));
             if (!offloads.empty()) {
                 step.after = static_cast<StepId>(list.after.size());

@@ -4,7 +4,6 @@
 #include "memsched/support/errors.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 

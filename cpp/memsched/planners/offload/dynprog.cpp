@@ -85,11 +85,9 @@ class Search {
             if (first_pass_) {
                 root_bound_ = fluid_fractional_bound(chain_);
             }
-            if (stopped_ || width > options_.max_states || close_enough()) {
+            if (stopped_ || width > options_.max_states || close_enough() ||
+                best_.makespan == infinity) { // sizes beyond the precision of a double
                 break;
-            }
-            if (best_.makespan == infinity) {
-                break; // sizes beyond the precision of a double
             }
             walk(width);
             if (close_enough()) {
@@ -285,10 +283,9 @@ class Search {
                 winner = s;
             }
         }
-        if (winner == current_.size()) {
-            return;
+        if (winner < current_.size()) {
+            best_.offloaded = offloaded_on_way(origins_, winner);
         }
-        best_.offloaded = offloaded_on_way(origins_, winner);
     }
 
     const FluidChain& chain_;

@@ -147,14 +147,6 @@ int LeastMemory::split(int first, int last, Bytes free, const Ends& upper) const
     return best;
 }
 
-void LeastMemory::check(const std::vector<RematOp>& sequence) const {
-    progress_.tick(1);
-    if (sequence.size() > most_runs) {
-        throw std::length_error("so close to the least memory a plan runs its stages more than " +
-                                std::to_string(most_runs) + " times; give more memory");
-    }
-}
-
 void LeastMemory::append(int first, int last, Bytes free, std::vector<RematOp>& sequence) const {
     append(first, last, free, until(first, last), sequence);
 }
@@ -168,7 +160,11 @@ void LeastMemory::append(int first, int last, Bytes free, const Ends& upper, std
     if (first <= last) {
         const int end = split(first, last, free, upper);
         append_forwards(first, end, false, sequence);
-        check(sequence);
+        progress_.tick(1);
+        if (sequence.size() > most_runs) {
+            throw std::length_error("so close to the least memory a plan runs its stages more than " +
+                                    std::to_string(most_runs) + " times; give more memory");
+        }
         append(end + 1, last, free - chain_.activation[at(end)], upper, sequence);
         append(first, end, free, sequence);
     }

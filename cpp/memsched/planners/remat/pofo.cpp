@@ -211,9 +211,7 @@ class ForwardPhase {
         for (int i = 1; i < chain_.layers; ++i) {
             for (const bool all : {false, true}) {
                 try {
-                    if (!expand(i, all, front_.take(i, all, bound_, limit), limit)) {
-                        return std::nullopt;
-                    }
+                    expand(i, all, front_.take(i, all, bound_, limit), limit);
                 } catch (const Stopped&) {
                     return std::nullopt;
                 }
@@ -233,15 +231,15 @@ class ForwardPhase {
     }
 
   private:
-    // Each thread takes a range of the states; successors are collected in order. False when told to stop.
-    bool expand(int i, bool all, const std::vector<std::int32_t>& ids, Seconds limit) {
+    // Each thread takes a range of the states; successors are collected in order.
+    void expand(int i, bool all, const std::vector<std::int32_t>& ids, Seconds limit) {
         constexpr std::size_t share = 16;
         const std::size_t parts = (ids.size() + share - 1) / share;
         const auto round = at(4 * workers_.threads()); // progress is checked between rounds
         std::vector<std::vector<PofoLabel>> next(round);
         for (std::size_t from = 0; from < parts; from += round) {
             if (progress_.tick(static_cast<double>(i) / chain_.layers)) {
-                return false;
+                throw Stopped{};
             }
             const auto states = [&](int part, int worker) {
                 const auto into = at(part);
@@ -259,7 +257,6 @@ class ForwardPhase {
             }
         }
         states_ += ids.size();
-        return true;
     }
 
     PofoPlan plan(std::int32_t last, Seconds time) {

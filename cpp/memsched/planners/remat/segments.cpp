@@ -31,9 +31,8 @@ MEMSCHED_CLONES void relax(float* __restrict out, const float* __restrict upper,
 
 SegmentTable::SegmentTable(const RematChain& chain, Bytes capacity, int slots, Workers& workers,
                            const Progress& progress)
-    : chain_(chain), capacity_(capacity), width_(std::max<Bytes>(1, capacity / slots)),
-      slots_(static_cast<int>(capacity / width_)), stride_((static_cast<std::size_t>(slots_) + 16) / 16 * 16),
-      checkpoint_(chain.activation.size()) {
+    : chain_(chain), width_(std::max<Bytes>(1, capacity / slots)), slots_(static_cast<int>(capacity / width_)),
+      stride_((static_cast<std::size_t>(slots_) + 16) / 16 * 16), checkpoint_(chain.activation.size()) {
     const int n = chain.layers;
     const auto cells = static_cast<std::size_t>(n) * static_cast<std::size_t>(n + 1) / 2;
     values_.assign(cells * stride_, no_fit);

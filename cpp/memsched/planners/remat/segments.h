@@ -33,7 +33,6 @@ class SegmentTable {
     const RematChain& chain() const { return chain_; }
     Bytes width() const { return width_; }
     int slots() const { return slots_; }
-    Bytes capacity() const { return capacity_; }
     bool complete() const { return complete_; }
 
     // Bytes in slots, rounded down and rounded up.
@@ -67,7 +66,7 @@ class SegmentTable {
     void relax_checkpoints(int first, int last, int begin, int end);
 
     const RematChain& chain_;
-    Bytes capacity_, width_;
+    Bytes width_;
     int slots_;
     std::size_t stride_;
     bool complete_ = true;

@@ -32,15 +32,14 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
             }
         }
     };
-    for (std::size_t t = 0; t < touches_.size(); ++t) {
-        if (graph.tensors()[t].source()) {
-            sources_.push_back(static_cast<TensorId>(t));
-            touches_[t].push_back(begin);
-            here[t] = 1;
+    for (TensorId t = 0; at(t) < touches_.size(); ++t) {
+        if (graph.tensor(t).source()) {
+            sources_.push_back(t);
+            touches_[at(t)].push_back(begin);
+            here[at(t)] = 1;
         }
-        const auto id = static_cast<TensorId>(t);
-        if ((linked || repeatable(id)) && graph.tensors()[t].bytes > capacity / large_share) {
-            large_.push_back(id);
+        if ((linked || repeatable(t)) && graph.tensor(t).bytes > capacity / large_share) {
+            large_.push_back(t);
         }
     }
     for (const Step& step : plan.steps) {
@@ -60,20 +59,18 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
             here[at(step.id)] = step.verb == Verb::prefetch;
         }
     }
-    for (std::size_t t = 0; t < touches_.size(); ++t) {
-        if (here[t] && !fetched[t]) {
-            touches_[t].push_back(end);
+    for (TensorId t = 0; at(t) < touches_.size(); ++t) {
+        std::vector<ItemId>& touches = touches_[at(t)];
+        if (here[at(t)] && !fetched[at(t)]) {
+            touches.push_back(end);
         }
-        if (is_result(static_cast<TensorId>(t)) && (here[t] || sent[t])) {
-            results_.push_back(static_cast<TensorId>(t));
+        if (is_result(t) && (here[at(t)] || sent[at(t)])) {
+            results_.push_back(t);
         }
-    }
-    for (std::size_t t = 0; t < touches_.size(); ++t) {
-        const auto id = static_cast<TensorId>(t);
-        for (std::size_t k = 0; k < touches_[t].size(); ++k) {
-            items_[at(touches_[t][k])].usage += graph.tensor(id).bytes;
-            if (held(id, k)) {
-                span(touches_[t][k], touches_[t][k + 1], graph.tensor(id).bytes);
+        for (std::size_t k = 0; k < touches.size(); ++k) {
+            items_[at(touches[k])].usage += graph.tensor(t).bytes;
+            if (held(t, k)) {
+                span(touches[k], touches[k + 1], graph.tensor(t).bytes);
             }
         }
     }

@@ -323,10 +323,7 @@ std::optional<SelectiveSolution> selective(const Graph& graph, const Device& dev
             begin(std::move(small), {});
         }
         if (!best().stopped()) {
-            std::vector<std::vector<OpId>> orders;
-            if (reorder) {
-                orders = other_orders(graph, progress);
-            }
+            auto orders = reorder ? other_orders(graph, progress) : std::vector<std::vector<OpId>>{};
             for (const std::vector<OpId>& order : orders) {
                 begin(fit_choices(in_order(graph, order), capacity), order);
             }
