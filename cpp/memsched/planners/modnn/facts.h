@@ -29,6 +29,10 @@ struct ModnnLayout {
     // The shortest window with enough bytes from each start, if there is one, in the order of the starts. Tensors that
     // are flagged in `protects` or not yet used stay.
     std::vector<Window> windows(Bytes bytes, const Flags& protects) const;
+    void arrive(TensorId t) {
+        here[at(t)] = 1;
+        used[at(t)] = 0;
+    }
     void remove(TensorId t) {
         memory.remove(t);
         here[at(t)] = 0;

@@ -37,15 +37,11 @@ class Foresight {
         const Flags protects = facts_.touched(u, u);
         Tensors absent = facts_.graph.op(u).reads;
         std::erase_if(absent, [&](TensorId t) { return layout.here[at(t)] != 0; });
-        for (const TensorId t : facts_.by_size(absent)) {
-            if (!take(t, facts_.bytes(t), protects, layout)) {
-                return false;
-            }
-            layout.here[at(t)] = 1;
-        }
-        for (const TensorId t : facts_.by_size(facts_.graph.op(u).writes)) {
-            if (!take(t, facts_.bytes(t), protects, layout)) {
-                return false;
+        for (const Tensors& some : {facts_.by_size(absent), facts_.by_size(facts_.graph.op(u).writes)}) {
+            for (const TensorId t : some) {
+                if (!take(t, facts_.bytes(t), protects, layout)) {
+                    return false;
+                }
             }
         }
         const Bytes scratch = facts_.base_workspace(u);
@@ -68,7 +64,7 @@ class Foresight {
         }
         layout.memory.place(owner, *low, bytes);
         if (owner >= 0) {
-            layout.used[at(owner)] = 0;
+            layout.arrive(owner);
         }
         return true;
     }
@@ -79,8 +75,7 @@ class Foresight {
             layout.used[at(t)] = 1;
         }
         for (const TensorId t : facts_.graph.op(op).writes) {
-            layout.used[at(t)] = 0;
-            layout.here[at(t)] = 1;
+            layout.arrive(t);
         }
         for (const TensorId t : facts_.over[at(op)]) {
             if (layout.here[at(t)]) {
@@ -295,8 +290,7 @@ class Algorithm1 {
             layout.remove(victim);
         }
         layout.memory.place(t, place.low, facts_.bytes(t));
-        layout.here[at(t)] = 1;
-        layout.used[at(t)] = 0;
+        layout.arrive(t);
         return foresight_.fits(i, s, std::move(layout));
     }
 

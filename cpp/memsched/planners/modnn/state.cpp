@@ -18,12 +18,9 @@ ModnnState::ModnnState(const ModnnFacts& facts, const Device& device, Bytes capa
     Bytes low = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
         const Tensor& one = facts.graph.tensors()[t];
-        if (!one.source()) {
-            continue;
-        }
-        layout_.here[t] = 1;
-        tensors_[t].exists = true;
-        if (one.bytes > 0) {
+        tensors_[t].exists = one.source();
+        layout_.here[t] = one.source();
+        if (one.source() && one.bytes > 0) {
             reserve(static_cast<TensorId>(t), low, one.bytes);
             low += one.bytes;
         }
@@ -165,8 +162,7 @@ void ModnnState::prefetch(TensorId t, Bytes low) {
     state.maker = last_[in_] = append({Verb::prefetch, false, t, 0, -1}, {low});
     const Seconds start = std::max({busy_[in_], state.host, release_of(low, facts_.bytes(t)), issued_});
     state.ready = state.touch = busy_[in_] = start + fetch_time(t);
-    layout_.here[at(t)] = 1;
-    layout_.used[at(t)] = 0;
+    layout_.arrive(t);
 }
 
 void ModnnState::run(OpId id, std::int32_t choice, Bytes scratch, Seconds start) {
@@ -189,8 +185,7 @@ void ModnnState::run(OpId id, std::int32_t choice, Bytes scratch, Seconds start)
         state.ready = state.touch = clock_;
         state.maker = node;
         state.exists = true;
-        layout_.here[at(t)] = 1;
-        layout_.used[at(t)] = 0;
+        layout_.arrive(t);
     }
     if (scratch != StepList::no_address) {
         withdraw(Segment::workspace);
