@@ -76,13 +76,27 @@ class Expansion {
             const auto [forward, backward] = saving(i);
             follow({i, i, true, all, false}, forward, backward, true);
         }
+        const int slots = table_.fitting(free_);
+        if (slots < 0) {
+            return;
+        }
         const Bytes owed = owed_slots(table_, label.state.arriving);
-        const auto too_long = [&](int j, Seconds before) { // the block's forwards run again
-            return label.cost + chain_.ideal(i, chain_.layers) + before + chain_.forward[at(j)] >= limit_;
-        };
-        each_block(table_, options_.d2h, i, input_, free_, too_long, [&](int j, int slots, double need, bool stays) {
+        double need = 0;         // of the forwards, minus what the link has sent since the first
+        Bytes without_input = 0; // of the forwards after the first
+        for (int j = i; j < chain_.layers; ++j) {
+            const Bytes own = j == i ? chain_.need_first(j) : chain_.need_next(j);
+            without_input = j == i ? 0 : std::max(without_input, own);
+            const Seconds before = chain_.forward_sum(i, j - 1);
+            if ((j == i && own > free_) || without_input > free_ + input_ ||
+                label.cost + chain_.ideal(i, chain_.layers) + before + chain_.forward[at(j)] >= limit_) {
+                break; // the block's forwards run again
+            }
+            need = std::max(need, static_cast<double>(own) - (before > 0 ? options_.d2h * before : 0.0));
+            if (slots < table_.least(i, j)) {
+                continue;
+            }
             const PofoBlock block{i, j, false, all, false};
-            may_stay_ = stays; // else only what leaves makes room for the forwards
+            may_stay_ = without_input <= free_; // else only what leaves makes room for the forwards
             const Seconds forward = chain_.forward_sum(i, j) + wait(need + taken_ + label.state.leaving, options_.d2h);
             if (follow(block, forward, segments_.least(i, j, slots, owed), false)) {
                 const Seconds backward = segments_.time(i, j, slots, owed);
@@ -90,7 +104,7 @@ class Expansion {
                     follow(block, forward, backward, true);
                 }
             }
-        });
+        }
     }
 
     // The whole time if the loss follows; bytes still in transfer take extra time.

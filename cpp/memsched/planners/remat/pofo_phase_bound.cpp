@@ -133,14 +133,27 @@ void PofoPhaseBound::fill_row(Phase phase, const Node& node, int free) {
 
 void PofoPhaseBound::fill_segments(Phase phase, const Node& node, int free, Bytes room) {
     const int i = node.layer, end = cells(free);
-    const auto too_long = [&](int j, Seconds) { return j > node.last; };
-    each_block(table_, options_.d2h, i, node.input, room, too_long, [&](int j, int slots, double need, bool stays) {
+    const int slots = table_.fitting(room);
+    double need = 0;
+    Bytes without_input = 0;
+    for (int j = i; j <= node.last; ++j) {
+        const Bytes own = j == i ? chain_.need_first(j) : chain_.need_next(j);
+        without_input = j == i ? 0 : std::max(without_input, own);
+        if ((j == i && own > room) || without_input > room + node.input) {
+            break;
+        }
+        const Seconds before = chain_.forward_sum(i, j - 1);
+        need = std::max(need, static_cast<double>(own) - (before > 0 ? options_.d2h * before : 0.0));
+        if (slots < table_.least(i, j)) {
+            continue;
+        }
         const float* extra = table_.row(i, j);
         const Seconds segment = chain_.ideal(i, j) + static_cast<Seconds>(extra[slots]);
+        const bool stays = without_input <= room;
         if (phase == Phase::forward) {
             const double beside = in_slots(static_cast<double>(room) - need);
             follow(phase, node, free, {j, false, chain_.forward_sum(i, j), segment, beside, end, end, stays});
-            return;
+            continue;
         }
         int known = 1; // with fewer slots in transfer the segment is as fast as with none
         while (known <= slots && extra[slots - known] == extra[slots]) {
@@ -148,7 +161,7 @@ void PofoPhaseBound::fill_segments(Phase phase, const Node& node, int free, Byte
         }
         const double beside = slots - in_slots(static_cast<double>(chain_.need_backward(i)));
         follow(phase, node, free, {j, false, segment, 0, beside, known, std::min(slots + 1, end), stays});
-    });
+    }
 }
 
 void PofoPhaseBound::follow(Phase phase, const Node& node, int free, const Block& block) {

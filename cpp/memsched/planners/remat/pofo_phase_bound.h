@@ -14,29 +14,6 @@ struct PofoState {
     double leaving = 0, arriving = 0;
 };
 
-// The blocks of layers first .. j that are run from a checkpoint and fit into `free` bytes beside their `input`:
-// each(j, slots, need, stays), with the slots that are free, the bytes that the forwards need, minus what the link has
-// sent since the first, and whether they fit if the input stays. Ends when too_long(j, seconds of the forwards before).
-template <class TooLong, class Each> void each_block(const SegmentTable& table, Bandwidth d2h, int first, Bytes input,
-                                                     Bytes free, const TooLong& too_long, const Each& each) {
-    const RematChain& chain = table.chain();
-    const int slots = table.fitting(free);
-    double need = 0;
-    Bytes without_input = 0; // of the forwards after the first
-    for (int j = first; slots >= 0 && j < chain.layers; ++j) {
-        const Bytes own = j == first ? chain.need_first(j) : chain.need_next(j);
-        without_input = j == first ? 0 : std::max(without_input, own);
-        const Seconds before = chain.forward_sum(first, j - 1);
-        if ((j == first && own > free) || without_input > free + input || too_long(j, before)) {
-            break;
-        }
-        need = std::max(need, static_cast<double>(own) - (before > 0 ? d2h * before : 0.0));
-        if (slots >= table.least(first, j)) {
-            each(j, slots, need, without_input <= free);
-        }
-    }
-}
-
 // Follows one phase block by block, with all its waits, and counts only the compute time of the other. Then the
 // remaining time depends only on the memory held and on the bytes in transfer in the phase that is followed. The tables
 // of both phases take 8 layers slots^2 bytes.
