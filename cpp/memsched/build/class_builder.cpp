@@ -24,6 +24,7 @@ ClassBuilder::ClassBuilder(const Graph& graph)
         known.stays = role == Role::weight || lifetimes_.last_use[t] < 0 ||
                       lifetimes_.empty[t]; // nothing is gained by dropping it
         known.input = role == Role::input;
+        known.uses = uses_[t];
         if (lifetimes_.last_use[t] >= turn) {
             last_read_[at(lifetimes_.last_use[t])].push_back(static_cast<TensorId>(t));
         }
@@ -112,7 +113,7 @@ bool ClassBuilder::forward() {
                     state(t).on_host = true;
                 }
                 drop(t);
-            } else if (uses_[at(t)].empty() && !known.stays && !(known.input && repeats_)) {
+            } else if (known.uses.empty() && !known.stays && !(known.input && repeats_)) {
                 drop(t);
             }
         }
@@ -122,7 +123,7 @@ bool ClassBuilder::forward() {
 }
 
 OpId ClassBuilder::next_use(TensorId tensor) {
-    const IdLists::Ids uses = uses_[at(tensor)];
+    const IdLists::Ids uses = fact(tensor).uses;
     std::uint32_t& next = state(tensor).use;
     while (next < uses.size() && uses[next] < now_) {
         ++next;
@@ -234,8 +235,7 @@ bool ClassBuilder::run_op(OpId id, const Op& op) {
 
 bool ClassBuilder::done_with(TensorId tensor) {
     const Fact& known = fact(tensor);
-    const IdLists::Ids uses = uses_[at(tensor)];
-    return !known.stays && !(known.input && repeats_) && (uses.empty() || uses.back() <= now_);
+    return !known.stays && !(known.input && repeats_) && (known.uses.empty() || known.uses.back() <= now_);
 }
 
 bool ClassBuilder::backward() {

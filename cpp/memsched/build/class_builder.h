@@ -25,6 +25,7 @@ class ClassBuilder {
   public:
     // Keeps a reference to graph. Throws std::invalid_argument if an op has several choices.
     explicit ClassBuilder(const Graph& graph);
+    ClassBuilder(const ClassBuilder&) = delete; // facts_ point into uses_
 
     const std::vector<TensorId>& maps() const { return maps_; }
 
@@ -48,13 +49,14 @@ class ClassBuilder {
         bool map = false;
         bool stays = false; // a weight, or a result that no op reads
         bool input = false; // on the device from the start; stays while something may be recomputed
+        IdLists::Ids uses;  // its backward readers
     };
     // Changing data, by tensor.
     struct State {
         MapClass kind = MapClass::keep;
         bool here = false, on_host = false;
         std::int32_t locks = 0;
-        std::uint32_t use = 0; // the first remaining one of its uses_
+        std::uint32_t use = 0; // the first remaining one of its uses
     };
     // A map that may be dropped to make room; the one with the latest use goes first.
     struct Yielding {
@@ -89,7 +91,7 @@ class ClassBuilder {
     FetchPlaces places_;
     std::vector<TensorId> maps_;
     std::vector<Fact> facts_;
-    IdLists uses_;                                   // by tensor: its backward readers
+    IdLists uses_;
     std::vector<std::vector<TensorId>> forward_end_; // by op: tensors whose last forward use is this op
     std::vector<std::vector<TensorId>> last_read_;   // by backward op: tensors that no later op reads
 
