@@ -140,7 +140,7 @@ TEST_CASE("what must be held bounds every order, and cuts bound it better") {
             const std::vector<OpId> order = greedy_order(problem, least_peak(problem), rule, pace);
             State state(problem);
             for (const OpId op : order) {
-                const Bytes cut = held_exactly(problem, reach, op, MinCut::unlimited, pace);
+                const Bytes cut = HeldCut(problem, reach, op, pace).least(MinCut::unlimited);
                 REQUIRE(held[at(op)] <= cut);
                 REQUIRE(cut <= state.needs(op));
                 state.run(op);
@@ -267,12 +267,12 @@ TEST_CASE("what is held if another op ran, or did not, is what orders with that 
         const OpId op = draw(random, 0, static_cast<int>(problem.ops()) - 1);
         HeldCut cut(problem, reach, op, pace);
         const Bytes least = cut.least(MinCut::unlimited), fits = least + draw(random, 0, 4);
-        REQUIRE(least == held_exactly(problem, reach, op, MinCut::unlimited, pace));
+        REQUIRE(least == HeldCut(problem, reach, op, pace).least(MinCut::unlimited));
         const auto given = [&](OpId first, OpId then) {
             const Deduced with = with_precedences(problem, {{first, then}});
             const auto now = std::find(with.ops.begin(), with.ops.end(), op) - with.ops.begin();
-            return held_exactly(with.problem, Reach(with.problem, pace), static_cast<OpId>(now), MinCut::unlimited,
-                                pace);
+            return HeldCut(with.problem, Reach(with.problem, pace), static_cast<OpId>(now), pace)
+                .least(MinCut::unlimited);
         };
         for (const OpId other : listed(problem)) {
             if (other != op && !reach.is_before(op, other) && !reach.is_before(other, op)) {

@@ -44,9 +44,9 @@ Reach::Reach(const Problem& problem, Pace& pace) : ops_(problem.ops()), words_((
 }
 
 std::vector<Bytes> touched_at_least(const Problem& problem) {
-    std::vector<Bytes> held(problem.ops());
+    std::vector<Bytes> held(problem.scratch);
     for (std::size_t v = 0; v < problem.ops(); ++v) {
-        held[v] = problem.base + problem.scratch[v];
+        held[v] += problem.base;
         for (const NetId e : problem.nets[v]) {
             held[v] += problem.bytes[at(e)];
         }
@@ -56,9 +56,9 @@ std::vector<Bytes> touched_at_least(const Problem& problem) {
 
 std::vector<Bytes> held_at_least(const Problem& problem, const Reach& reach, Pace& pace) {
     const std::size_t words = reach.words();
-    std::vector<Bytes> held(problem.ops());
-    for (std::size_t v = 0; v < problem.ops(); ++v) {
-        held[v] = problem.base + problem.scratch[v];
+    std::vector<Bytes> held(problem.scratch);
+    for (Bytes& bytes : held) {
+        bytes += problem.base;
     }
     std::vector<std::uint64_t> begun(words), open(words);
     for (std::size_t e = 0; e < problem.bytes.size(); ++e) {
@@ -186,10 +186,6 @@ void HeldCut::note_cuts() {
         may_run_[n] |= !late[n];
         may_not_[n] |= !early[n];
     }
-}
-
-Bytes held_exactly(const Problem& problem, const Reach& reach, OpId op, Bytes enough, Pace& pace) {
-    return HeldCut(problem, reach, op, pace).least(enough);
 }
 
 } // namespace memsched::order

@@ -64,7 +64,4 @@ class HeldCut {
     std::vector<std::uint8_t> may_run_, may_not_; // by node: some cut that fits has it on this side
 };
 
-// The least that every order holds while `op` runs, capped at `enough`.
-Bytes held_exactly(const Problem& problem, const Reach& reach, OpId op, Bytes enough, Pace& pace);
-
 } // namespace memsched::order

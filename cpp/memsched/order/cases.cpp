@@ -62,7 +62,7 @@ class Cases {
   private:
     std::vector<OpId> try_orders(const Problem& problem) const {
         const Problem turned = reversed(problem);
-        for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest}) {
+        for (const Greedy rule : simple_rules) {
             std::vector<OpId> order = greedy_order(problem, limit_, rule, pace_);
             if (peak_of(problem, order) <= limit_) {
                 return order;

@@ -1,7 +1,6 @@
 #include "memsched/order/deduce.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace memsched::order {
 namespace {
@@ -46,8 +45,7 @@ std::vector<OpId> sorted_with(const Problem& problem, const Edges& edges) {
 
 std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::size_t most, Pace& pace) {
     const std::vector<Bytes> held = held_at_least(problem, reach, pace);
-    std::vector<OpId> ops(problem.ops());
-    std::iota(ops.begin(), ops.end(), 0);
+    std::vector<OpId> ops = all_ids(problem.ops());
     most = std::min(most, ops.size());
     std::partial_sort(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(most), ops.end(),
                       [&](OpId a, OpId b) { return std::pair(-held[at(a)], a) < std::pair(-held[at(b)], b); });
@@ -61,10 +59,7 @@ Deduced with_precedences(const Problem& problem, const Edges& edges) {
     if (found.ops.size() < problem.ops()) {
         return found;
     }
-    std::vector<OpId> number(found.ops.size());
-    for (std::size_t k = 0; k < found.ops.size(); ++k) {
-        number[at(found.ops[k])] = static_cast<OpId>(k);
-    }
+    const std::vector<OpId> number = inverse(found.ops);
     Edges renamed;
     for (const auto& [first, then] : edges) {
         renamed.emplace_back(number[at(first)], number[at(then)]);

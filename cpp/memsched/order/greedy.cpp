@@ -4,7 +4,6 @@
 #include "memsched/support/mix.h"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 
 namespace memsched::order {
@@ -62,8 +61,7 @@ std::vector<OpId> greedy_order(const Problem& problem, Bytes limit, Greedy rule,
 
 std::vector<OpId> small_first_order(const Problem& problem, Pace& pace) {
     const std::vector<Bytes> touched = touched_at_least(problem);
-    std::vector<OpId> ranked(problem.ops());
-    std::iota(ranked.begin(), ranked.end(), 0);
+    std::vector<OpId> ranked = all_ids(problem.ops());
     std::ranges::stable_sort(ranked, {}, [&](OpId op) { return touched[at(op)]; });
     std::vector<OpId> order, stack;
     std::vector<std::uint8_t> ran(problem.ops(), 0);

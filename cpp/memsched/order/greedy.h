@@ -14,6 +14,9 @@ enum class Greedy {
     random,       // comes first in an order shuffled by the seed
 };
 
+// The rules that each order is tried by.
+inline constexpr Greedy simple_rules[] = {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest};
+
 // Runs what loses nothing within the limit, then by the rule an op that fits, else the op that needs least. So the peak
 // may exceed the limit. O(ops^2) at worst, for choosing among the ready ops.
 std::vector<OpId> greedy_order(const Problem& problem, Bytes limit, Greedy rule, Pace& pace, Effort effort = {},

@@ -13,8 +13,7 @@
 namespace memsched::order {
 namespace {
 
-constexpr std::size_t most_nodes = 20'000'000; // per search: some gigabytes
-
+constexpr std::size_t most_nodes = 20'000'000;   // per search: some gigabytes
 constexpr std::int64_t first_steps = 20'000'000; // for the first bounds, even if time is short
 
 Bytes greatest(const std::vector<Bytes>& bytes) { return *std::ranges::max_element(bytes); }
@@ -65,10 +64,8 @@ class PartSolver {
     PartSolver(Part& part, Bytes enough, std::size_t room)
         : part_(part), enough_(enough), room_(room), cut_(part.problem.ops(), 0) {
         const Problem& problem = part.problem;
-        std::vector<OpId> listed(problem.ops());
-        std::iota(listed.begin(), listed.end(), 0);
         part.found.peak = std::numeric_limits<Bytes>::max();
-        offer(std::move(listed));
+        offer(all_ids(problem.ops()));
         if (problem.ops() == 1) { // the common case in long graphs
             raise(found().peak);
             return;
@@ -92,15 +89,15 @@ class PartSolver {
         greedy_orders({}, pace);
     }
 
-    // If the two do not meet: continues until the best order is known or a search has `most` nodes.
-    void finish(std::size_t most, Pace& pace) {
+    // If the two do not meet: continues until the best order is known or a search has too many nodes.
+    void finish(Pace& pace) {
         tighten(12, 64, pace);
         improve_windows({}, pace);
         search(quick_nodes, {}, pace);
         greedy_orders(thorough, pace);
         improve_windows(thorough, pace);
         tighten(64, 256, pace);
-        search(most, {}, pace);
+        search(most_nodes, {}, pace);
     }
 
     // Another part needs this much.
@@ -129,7 +126,7 @@ class PartSolver {
     // At several limits: a tight one constrains the order, a loose one settles more ops at once.
     void greedy_orders(Effort effort, Pace& pace) {
         for (int round = 0; round < 8; ++round) {
-            for (const Greedy rule : {Greedy::least_change, Greedy::least_need, Greedy::listed, Greedy::newest}) {
+            for (const Greedy rule : simple_rules) {
                 for (const bool backward : {false, true}) {
                     if (enough() || pace.told_to_stop()) {
                         return;
@@ -157,7 +154,7 @@ class PartSolver {
         for (const OpId op : found().order) {
             if (!cut_[at(op)] && !enough() && state.needs(op) > at_least() && !pace.told_to_stop()) {
                 cut_[at(op)] = 1;
-                raise(held_exactly(part_.problem, *reach_, op, state.needs(op), pace));
+                raise(HeldCut(part_.problem, *reach_, op, pace).least(state.needs(op)));
             }
             state.run(op);
         }
@@ -195,9 +192,8 @@ class PartSolver {
         for (std::size_t k = 0; k < width; ++k) {
             better[begin + k] = ops[at(window.found.order[k])];
         }
-        const auto worst_ops = [&](const std::vector<OpId>& one) { return count_at_peak(one, found().peak); };
         const Bytes before = found().peak;
-        if (peak_of(part_.problem, better) == before && worst_ops(better) < worst_ops(order)) {
+        if (peak_of(part_.problem, better) == before && count_at_peak(better) < count_at_peak(order)) {
             found().order = std::move(better); // the same peak, but at fewer places
             return true;
         }
@@ -206,11 +202,12 @@ class PartSolver {
         return found().peak < before;
     }
 
-    std::size_t count_at_peak(const std::vector<OpId>& order, Bytes peak) const {
+    // Ops that need as much as the peak of the best order.
+    std::size_t count_at_peak(const std::vector<OpId>& order) const {
         State state(part_.problem);
         std::size_t count = 0;
         for (const OpId op : order) {
-            count += state.needs(op) >= peak;
+            count += state.needs(op) >= part_.found.peak;
             state.run(op);
         }
         return count;
@@ -308,15 +305,12 @@ class Whole {
         bound(progress);
         Pace pace(progress);
         try {
-            for (std::size_t k = 0; k < parts_.size(); ++k) {
-                solvers_[k].set_enough(lower_);
-                solvers_[k].begin(pace);
-                learn(parts_[k]);
-            }
-            for (std::size_t k = 0; k < parts_.size(); ++k) {
-                solvers_[k].set_enough(lower_);
-                solvers_[k].finish(most_nodes, pace);
-                learn(parts_[k]);
+            for (const auto work : {&PartSolver::begin, &PartSolver::finish}) {
+                for (std::size_t k = 0; k < parts_.size(); ++k) {
+                    solvers_[k].set_enough(lower_);
+                    (solvers_[k].*work)(pace);
+                    learn(parts_[k]);
+                }
             }
         } catch (const Stopped&) { // keep the best so far
         }

@@ -2,8 +2,7 @@
 
 namespace memsched::order {
 
-State::State(const Problem& problem)
-    : problem_(problem), memory_(problem.base), place_(problem.ops(), -1), ran_(problem.ops(), 0) {
+State::State(const Problem& problem) : problem_(problem), memory_(problem.base), place_(problem.ops(), -1) {
     for (std::size_t e = 0; e < problem.bytes.size(); ++e) {
         met_.push_back(problem.from_start[e]);
         ends_.push_back(static_cast<std::int32_t>(problem.members[e].size()) + problem.from_start[e] +
@@ -43,7 +42,6 @@ void State::run(OpId op) {
         memory_ -= met_[at(e)] == ends_[at(e)] ? problem_.bytes[at(e)] : 0;
     }
     remove_ready(op);
-    ran_[at(op)] = 1;
     order_.push_back(op);
     for (const OpId next : problem_.after[at(op)]) {
         if (--waiting_[at(next)] == 0) {
@@ -60,7 +58,6 @@ void State::undo() {
             remove_ready(next);
         }
     }
-    ran_[at(op)] = 0;
     add_ready(op);
     for (const NetId e : problem_.nets[at(op)]) {
         memory_ += met_[at(e)] == ends_[at(e)] ? problem_.bytes[at(e)] : 0;

@@ -17,7 +17,6 @@ class State {
     Bytes memory() const { return memory_; }
     const std::vector<OpId>& order() const { return order_; } // ops that have run so far
     const std::vector<OpId>& ready() const { return ready_; } // in no particular order
-    bool ran(OpId op) const { return ran_[at(op)] != 0; }
     bool is_ready(OpId op) const { return place_[at(op)] >= 0; }
     bool done() const { return order_.size() == problem_.ops(); }
 
@@ -45,7 +44,6 @@ class State {
     std::vector<std::int32_t> ends_;    // by net: number of ends, including start and end of time
     std::vector<std::int32_t> waiting_; // by op: predecessors that have not run
     std::vector<std::int32_t> place_;   // by op: its index in ready_, or -1
-    std::vector<std::uint8_t> ran_;
     std::vector<OpId> ready_, order_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 namespace memsched::placement {
 namespace {
@@ -14,21 +13,20 @@ class Floors {
 
     Bytes most(SectionId first, SectionId last) const {
         Bytes found = 0;
-        std::size_t left = at(first) + leaves_, right = at(last) + leaves_;
+        const std::size_t left = at(first) + leaves_, right = at(last) + leaves_;
         for (std::size_t l = left, r = right; l < r; l /= 2, r /= 2) {
             found = std::max({found, l % 2 == 1 ? most_[l++] : 0, r % 2 == 1 ? most_[--r] : 0});
         }
-        for (left /= 2; left > 0; left /= 2) {
-            found = std::max(found, all_[left]);
-        }
-        for (right = (right - 1) / 2; right > 0; right /= 2) {
-            found = std::max(found, all_[right]);
+        for (std::size_t node : {left, right - 1}) {
+            for (node /= 2; node > 0; node /= 2) {
+                found = std::max(found, all_[node]);
+            }
         }
         return found;
     }
 
     void raise(SectionId first, SectionId last, Bytes top) {
-        std::size_t left = at(first) + leaves_, right = at(last) + leaves_;
+        const std::size_t left = at(first) + leaves_, right = at(last) + leaves_;
         const auto raise_node = [&](std::size_t node) {
             most_[node] = std::max(most_[node], top);
             all_[node] = std::max(all_[node], top);
@@ -41,11 +39,10 @@ class Floors {
                 raise_node(--r);
             }
         }
-        for (left /= 2; left > 0; left /= 2) {
-            most_[left] = std::max(most_[left], std::max(most_[2 * left], most_[2 * left + 1]));
-        }
-        for (right = (right - 1) / 2; right > 0; right /= 2) {
-            most_[right] = std::max(most_[right], std::max(most_[2 * right], most_[2 * right + 1]));
+        for (std::size_t node : {left, right - 1}) {
+            for (node /= 2; node > 0; node /= 2) {
+                most_[node] = std::max({most_[node], most_[2 * node], most_[2 * node + 1]});
+            }
         }
     }
 
@@ -65,14 +62,6 @@ std::vector<Bytes> most_room(const Part& part) {
         found[b] = rooms.most(part.first[b], part.last[b]);
     }
     return found;
-}
-
-std::vector<BufferId> in_order(const Ranks& ranks) {
-    std::vector<BufferId> order(ranks.size());
-    for (std::size_t b = 0; b < ranks.size(); ++b) {
-        order[at(ranks[b])] = static_cast<BufferId>(b);
-    }
-    return order;
 }
 
 } // namespace
@@ -101,8 +90,7 @@ std::int64_t value_of(const Part& part, BufferId b, Key key, Bytes room) {
 
 Ranks rank_by(const Part& part, const Keys& keys) {
     const std::vector<Bytes> room = most_room(part);
-    std::vector<BufferId> order(part.size());
-    std::iota(order.begin(), order.end(), 0);
+    std::vector<BufferId> order = all_ids(part.size());
     std::ranges::stable_sort(order, [&](BufferId a, BufferId b) {
         for (const Key key : keys) {
             const std::int64_t of_a = value_of(part, a, key, room[at(a)]);
@@ -113,11 +101,7 @@ Ranks rank_by(const Part& part, const Keys& keys) {
         }
         return false;
     });
-    Ranks ranks(part.size());
-    for (std::size_t k = 0; k < order.size(); ++k) {
-        ranks[at(order[k])] = static_cast<std::int32_t>(k);
-    }
-    return ranks;
+    return inverse(order);
 }
 
 Offsets skyline(const Part& part, const Ranks& ranks, Pace& pace) {
@@ -169,7 +153,7 @@ Offsets fit_in_order(const Part& part, const Ranks& ranks, bool tightest, Pace& 
         offsets[at(b)] = part.fixed[at(b)];
     }
     const auto below = [&](BufferId a, BufferId b) { return offsets[at(a)] < offsets[at(b)]; };
-    for (const BufferId b : in_order(ranks)) {
+    for (const BufferId b : inverse(ranks)) {
         if (part.fixed[at(b)] != free_offset) {
             continue;
         }
@@ -212,7 +196,7 @@ Ranks pyramid_ranks(const Part& part) {
     Ranks ranks(part.size(), -1);
     std::int32_t next = 0;
     SectionId from = 0, to = static_cast<SectionId>(part.sections());
-    const std::vector<BufferId> by_width = in_order(rank_by(part, {Key::width, Key::bytes}));
+    const std::vector<BufferId> by_width = inverse(rank_by(part, {Key::width, Key::bytes}));
     for (const BufferId b : by_width) { // the next one inside is never wider
         if (part.first[at(b)] >= from && part.last[at(b)] <= to) {
             from = part.first[at(b)];
@@ -220,7 +204,7 @@ Ranks pyramid_ranks(const Part& part) {
             ranks[at(b)] = next++;
         }
     }
-    for (const BufferId b : in_order(rank_by(part, {Key::bytes, Key::width}))) {
+    for (const BufferId b : inverse(rank_by(part, {Key::bytes, Key::width}))) {
         if (ranks[at(b)] < 0) {
             ranks[at(b)] = next++;
         }

@@ -8,7 +8,6 @@ namespace memsched::placement {
 namespace {
 
 constexpr std::size_t most_in_try = 2000; // the search considers all their pairs
-
 constexpr std::int64_t nodes_per_try = 1000;
 
 // Places the moving buffers again, with all others as obstacles, up to the aim.

@@ -160,8 +160,4 @@ IdLists overlaps_of(const Part& part) {
     });
 }
 
-Bytes lowest_offset(const Part& part, BufferId b, Bytes floor) {
-    return part.obstacles.lowest(part.first[at(b)], part.last[at(b)], part.bytes[at(b)], part.alignment[at(b)], floor);
-}
-
 } // namespace memsched::placement

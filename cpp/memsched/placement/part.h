@@ -44,6 +44,11 @@ IdLists overlaps_of(const Part& part);        // by buffer: those that it shares
 
 // The least offset >= floor that is aligned for the free buffer b and clear of the fixed buffers that it shares a
 // section with.
-Bytes lowest_offset(const Part& part, BufferId b, Bytes floor);
+inline Bytes lowest_offset(const Part& part, BufferId b, Bytes floor) {
+    if (part.fixings.empty()) {
+        return align_up(floor, part.alignment[at(b)]);
+    }
+    return part.obstacles.lowest(part.first[at(b)], part.last[at(b)], part.bytes[at(b)], part.alignment[at(b)], floor);
+}
 
 } // namespace memsched::placement

@@ -115,16 +115,15 @@ class Refiner {
             if ((!searches || (capped_ && round > 1)) && squeeze(random)) {
                 return true;
             }
-            if (!done() && improve_placement(part, aim(), tries_per_round, random, best_.offsets, progress_)) {
-                best_.height = height_of(part, best_.offsets);
+            const bool stopped =
+                !done() && improve_placement(part, aim(), tries_per_round, random, best_.offsets, progress_);
+            best_.height = height_of(part, best_.offsets);
+            if (stopped) {
                 return true;
             }
-            best_.height = height_of(part, best_.offsets);
         }
         return false;
     }
-
-    std::int64_t nodes() const { return nodes_; }
 
   private:
     Bytes aim() const { return std::max(goal_, best_.bound); }
@@ -132,7 +131,6 @@ class Refiner {
 
     void ask(Search& search, const Order& order, Bytes capacity, std::int64_t nodes) {
         const Search::Outcome outcome = search.run(order, capacity, nodes, progress_);
-        nodes_ += search.nodes();
         if (outcome == Search::Outcome::found) {
             best_.take(search.offsets());
         } else if (outcome == Search::Outcome::none) {
@@ -157,7 +155,6 @@ class Refiner {
     Bytes goal_;
     bool capped_; // placements above the goal are useless
     const Progress& progress_;
-    std::int64_t nodes_ = 0;
 };
 
 // The highest end of a buffer that occupies nothing; its offset is fixed.
@@ -171,7 +168,7 @@ Bytes idle_top(std::span<const Buffer> buffers) {
     return top;
 }
 
-Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, Bytes idle, std::int64_t nodes) {
+Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, Bytes idle) {
     Placed placed;
     for (const Buffer& buffer : buffers) {
         placed.offsets.push_back(is_fixed(buffer) ? buffer.offset : 0);
@@ -184,7 +181,6 @@ Placed gather(std::span<const Buffer> buffers, const std::vector<Best>& all, Byt
         placed.lower_bound = std::max(placed.lower_bound, best.bound);
     }
     placed.height = height(buffers, placed.offsets);
-    placed.nodes = nodes;
     return placed;
 }
 
@@ -202,7 +198,6 @@ Placed place(std::span<const Buffer> buffers, const Options& options, const Prog
         bound = std::max(bound, part.least);
     }
     std::ranges::sort(all, {}, [](const Best& one) { return std::pair(-one.bound, one.part->id.front()); });
-    std::int64_t nodes = 0;
     const bool hopeless = options.capacity && bound > *options.capacity;
     const Bytes goal = options.capacity ? *options.capacity : bound;
     const std::size_t quadratic = options.search ? most_searched : most_quadratic; // the search has better rules
@@ -221,13 +216,12 @@ Placed place(std::span<const Buffer> buffers, const Options& options, const Prog
         }
         Refiner refiner(best, options.capacity ? goal : bound, options.capacity.has_value(), progress);
         const bool stopped = refiner.run();
-        nodes += refiner.nodes();
         bound = std::max(bound, best.bound);
         if (stopped) {
             break;
         }
     }
-    return gather(buffers, all, idle, nodes);
+    return gather(buffers, all, idle);
 }
 
 } // namespace memsched::placement

@@ -19,8 +19,7 @@ struct Options {
 struct Placed {
     std::vector<Bytes> offsets; // by buffer
     Bytes height = 0;
-    Bytes lower_bound = 0;  // proven; more than the capacity if nothing fits
-    std::int64_t nodes = 0; // of the exact search
+    Bytes lower_bound = 0; // proven; more than the capacity if nothing fits
 };
 
 // Checks the buffers (see check_buffers) and places them. Stretches of time that no buffer links are placed separately:

@@ -171,7 +171,7 @@ bool Search::skip(const Candidate& candidate) {
     if (least == gone || part_.fixed[at(b)] != free_offset) {
         return false;
     }
-    least = part_.fixings.empty() ? align_up(least, part_.alignment[at(b)]) : lowest_offset(part_, b, least);
+    least = lowest_offset(part_, b, least);
     if (least <= lowest_[at(b)]) {
         return true;
     }
@@ -247,8 +247,7 @@ bool Search::lift_overlapping(BufferId b, Bytes top) {
         if (part_.fixed[at(other)] != free_offset) {
             return false;
         }
-        const Bytes now =
-            part_.fixings.empty() ? align_up(top, part_.alignment[at(other)]) : lowest_offset(part_, other, top);
+        const Bytes now = lowest_offset(part_, other, top);
         offset_changes_.push_back({other, rest_[at(other)], lowest_[at(other)]});
         rest_[at(other)] = now;
         if (lowest_[at(other)] < now) {
@@ -314,7 +313,10 @@ Search::Outcome Search::search_pieces(const Range& range, BufferId placed, Posit
         const auto begin = part_.first.begin();
         piece.last = ends ? range.last : s + 1;
         piece.end = static_cast<BufferId>(std::lower_bound(begin + piece.begin, begin + range.end, piece.last) - begin);
-        const Outcome outcome = search_piece(piece, after);
+        if (rule_.anew) {
+            rank(piece);
+        }
+        const Outcome outcome = search(piece, {after.offset, rule_.anew ? -1 : after.rank});
         if (outcome != Outcome::found) {
             return outcome;
         }
@@ -322,14 +324,6 @@ Search::Outcome Search::search_pieces(const Range& range, BufferId placed, Posit
         piece.begin = piece.end;
     }
     return Outcome::found;
-}
-
-Search::Outcome Search::search_piece(const Range& piece, Position after) {
-    if (!rule_.anew) {
-        return search(piece, after);
-    }
-    rank(piece);
-    return search(piece, {after.offset, -1});
 }
 
 void Search::rank(const Range& piece) {

@@ -32,7 +32,6 @@ class Search {
 
     const Offsets& offsets() const { return offsets_; } // after `found`
     Bytes next_capacity() const { return next_; }       // after `none`: no smaller capacity gives another result
-    std::int64_t nodes() const { return nodes_; }       // of the last run
 
   private:
     struct Range {
@@ -60,7 +59,6 @@ class Search {
         BufferId b;
         std::int32_t rank;
     };
-
     struct Mark { // sizes of the stacks
         std::size_t order, offsets, floors, ranks;
     };
@@ -70,7 +68,6 @@ class Search {
     bool add_candidates(const Range& range, Position after);
     Outcome place(const Range& range, const Candidate& candidate);
     Outcome search_pieces(const Range& range, BufferId placed, Position after);
-    Outcome search_piece(const Range& piece, Position after);
     void rank(const Range& piece);
     bool lift_overlapping(BufferId b, Bytes top);
     bool lift_floors(SectionId first, SectionId last, Bytes offset);

@@ -37,12 +37,6 @@ void Squeeze::gather(BufferId high, const Offsets& offsets, std::mt19937_64& ran
     std::ranges::sort(places_, {}, &Place::offset);
 }
 
-void Squeeze::sort() {
-    std::ranges::sort(order_, [&](BufferId a, BufferId b) {
-        return weights_[at(a)] != weights_[at(b)] ? weights_[at(a)] > weights_[at(b)] : a < b;
-    });
-}
-
 // First fit in order. Buffers before the first change of the order keep their offsets of the last pass.
 Bytes Squeeze::fit() {
     const auto same = std::mismatch(fitted_.begin(), fitted_.end(), order_.begin()).first - fitted_.begin();
@@ -95,7 +89,9 @@ bool Squeeze::run(Bytes goal, std::int64_t passes, std::mt19937_64& random, Offs
             best = now;
             gather(high, offsets, random);
         }
-        sort();
+        std::ranges::sort(order_, [&](BufferId a, BufferId b) {
+            return weights_[at(a)] != weights_[at(b)] ? weights_[at(a)] > weights_[at(b)] : a < b;
+        });
         const Bytes top = fit();
         for (const BufferId b : order_) {
             if (top < best) {

@@ -25,7 +25,6 @@ class Squeeze {
     };
 
     void gather(BufferId high, const Offsets& offsets, std::mt19937_64& random);
-    void sort();
     Bytes fit();
 
     const Part& part_;

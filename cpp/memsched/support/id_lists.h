@@ -39,6 +39,22 @@ class IdLists {
     std::vector<std::int32_t> ids_;
 };
 
+// 0, 1, .. below `count`.
+inline std::vector<std::int32_t> all_ids(std::size_t count) {
+    std::vector<std::int32_t> ids(count);
+    std::iota(ids.begin(), ids.end(), 0);
+    return ids;
+}
+
+// The place of each id in a list that has each id once; from places, the list.
+inline std::vector<std::int32_t> inverse(std::span<const std::int32_t> list) {
+    std::vector<std::int32_t> places(list.size());
+    for (std::size_t k = 0; k < list.size(); ++k) {
+        places[at(list[k])] = static_cast<std::int32_t>(k);
+    }
+    return places;
+}
+
 // Sorted, each value once.
 inline void sort_unique(std::vector<std::int32_t>& list) {
     std::ranges::sort(list);

@@ -97,39 +97,23 @@ void MinCut::take_back() {
     pushed_.clear();
 }
 
-std::vector<std::uint8_t> MinCut::reaches(std::int32_t sink) const {
-    std::vector<std::uint8_t> reaches(first_.size(), 0);
-    std::vector<std::int32_t> stack{sink};
-    reaches[at(sink)] = 1;
+// The nodes that a search from `start` finds along edges with capacity left, or with `back` against them.
+std::vector<std::uint8_t> MinCut::found_from(std::int32_t start, bool back) const {
+    std::vector<std::uint8_t> found(first_.size(), 0);
+    std::vector<std::int32_t> stack{start};
+    found[at(start)] = 1;
     while (!stack.empty()) {
         const std::int32_t node = stack.back();
         stack.pop_back();
         for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
-            const std::int32_t from = edges_[at(e)].to;
-            if (edges_[at(e ^ 1)].left > 0 && !reaches[at(from)]) {
-                reaches[at(from)] = 1;
-                stack.push_back(from);
+            const std::int32_t next = edges_[at(e)].to;
+            if (edges_[at(back ? e ^ 1 : e)].left > 0 && !found[at(next)]) {
+                found[at(next)] = 1;
+                stack.push_back(next);
             }
         }
     }
-    return reaches;
-}
-
-std::vector<std::uint8_t> MinCut::reached_from(std::int32_t source) const {
-    std::vector<std::uint8_t> reached(first_.size(), 0);
-    std::vector<std::int32_t> stack{source};
-    reached[at(source)] = 1;
-    while (!stack.empty()) {
-        const std::int32_t node = stack.back();
-        stack.pop_back();
-        for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
-            if (edges_[at(e)].left > 0 && !reached[at(edges_[at(e)].to)]) {
-                reached[at(edges_[at(e)].to)] = 1;
-                stack.push_back(edges_[at(e)].to);
-            }
-        }
-    }
-    return reached;
+    return found;
 }
 
 std::size_t MinCut::bytes() const {
