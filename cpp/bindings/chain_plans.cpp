@@ -77,14 +77,12 @@ void bind_chain_plans(py::module_& module) {
             "Flags of the offloaded tensors, and the solution of DYNPROG's model.")
         .def(
             "plan",
-            [](const ChainPlans& plans, const Flags& tensors, const Device& device, const py::object& planner,
-               const py::object& chunk) {
-                const std::string text = dump_json(planner, "planner");
-                const Chunk cut = to_chunk(chunk);
+            [](const ChainPlans& plans, const Flags& tensors, const Device& device, const PlannerText& planner,
+               const Chunk& chunk) {
                 const TensorFlags flags(tensors.data(), tensors.data() + tensors.size());
                 const py::gil_scoped_release free;
                 ChainPlan found = plans.plan(flags, device);
-                return std::tuple(name_schedule(plans.graph(), device.memory, found.list, text, cut),
+                return std::tuple(name_schedule(plans.graph(), device.memory, found.list, planner.json, chunk),
                                   std::move(found.timeline), found.lower_bound);
             },
             "tensors"_a, "device"_a, "planner"_a, "chunk"_a, "Schedule, timeline and lower bound in seconds.")

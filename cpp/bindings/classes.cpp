@@ -76,12 +76,11 @@ std::pair<MaybeSchedule, std::int64_t> searched(const Graph& graph, const Device
 void bind_searches(py::module_& module) {
     module.def(
         "swap_all",
-        [](const Graph& graph, const Device& device, Bytes limit, bool scheduled, const py::object& planner) {
-            const std::string text = dump_json(planner, "planner");
+        [](const Graph& graph, const Device& device, Bytes limit, bool scheduled, const PlannerText& planner) {
             const py::gil_scoped_release free;
             const FixedChoices fixed = fix_choices(graph, limit);
             const ClassSolution found = swap_all(fixed.graph, device, device.memory, scheduled);
-            return schedule_of(graph, fixed, device.memory, found, text);
+            return schedule_of(graph, fixed, device.memory, found, planner.json);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "scheduled"_a, "planner"_a,
         "None if there is no such plan, as for the next three.");
@@ -89,10 +88,9 @@ void bind_searches(py::module_& module) {
         "pooch",
         [](const Graph& graph, const Device& device, Bytes limit, bool recompute, int tree, int beam, bool fill,
            int threads, std::optional<double> time_limit, double more_seconds, std::uint64_t seed,
-           const py::object& planner, const py::object& progress) {
-            const std::string text = dump_json(planner, "planner");
+           const PlannerText& planner, const py::object& progress) {
             return searched(graph, device, limit, recompute, {tree, beam, fill}, threads, time_limit, more_seconds,
-                            seed, text, progress);
+                            seed, planner.json, progress);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "recompute"_a, "tree"_a, "beam"_a, "fill"_a, "threads"_a,
         "time_limit"_a, "more_seconds"_a, "seed"_a, "planner"_a, "progress"_a = py::none(),
@@ -100,15 +98,14 @@ void bind_searches(py::module_& module) {
     module.def(
         "selective",
         [](const Graph& graph, const Device& device, std::int64_t moves, std::uint64_t seed, bool reorder,
-           std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
+           std::optional<double> time_limit, const PlannerText& planner, const Chunk& chunk,
            const py::object& progress) {
-            const std::string text = dump_json(planner, "planner");
-            const Chunk cut = to_chunk(chunk);
             const PythonProgress ticker(time_limit, progress);
             std::optional<SelectiveSolution> found =
                 selective(graph, device, device.memory, moves, seed, reorder, ticker.progress());
-            return found ? std::pair(MaybeSchedule(name_schedule(graph, device.memory, found->steps, text, cut)),
-                                     found->evaluations)
+            return found ? std::pair(
+                               MaybeSchedule(name_schedule(graph, device.memory, found->steps, planner.json, chunk)),
+                               found->evaluations)
                          : std::pair(MaybeSchedule(), std::int64_t{0});
         },
         "graph"_a, "device"_a, "moves"_a, "seed"_a, "reorder"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
@@ -116,36 +113,32 @@ void bind_searches(py::module_& module) {
     module.def(
         "annealed",
         [](const Graph& graph, const Device& device, const Schedule& plan, std::int64_t moves, std::uint64_t seed,
-           std::optional<double> time_limit, const py::object& planner, const py::object& chunk,
+           std::optional<double> time_limit, const PlannerText& planner, const Chunk& chunk,
            const py::object& progress) {
-            const std::string text = dump_json(planner, "planner");
-            const Chunk cut = to_chunk(chunk);
             const PythonProgress ticker(time_limit, progress);
             const SelectiveSolution found =
                 annealed(graph, device, device.memory, resolve(graph, plan), moves, seed, ticker.progress());
-            return std::pair(name_schedule(graph, device.memory, found.steps, text, cut), found.evaluations);
+            return std::pair(name_schedule(graph, device.memory, found.steps, planner.json, chunk), found.evaluations);
         },
         "graph"_a, "device"_a, "plan"_a, "moves"_a, "seed"_a, "time_limit"_a, "planner"_a, "chunk"_a = py::none(),
         "progress"_a = py::none(), "The schedule, and the number of plans built.");
     module.def(
         "superneurons",
-        [](const Graph& graph, const Device& device, Bytes limit, const py::object& planner,
+        [](const Graph& graph, const Device& device, Bytes limit, const PlannerText& planner,
            std::optional<double> time_limit) {
-            const std::string text = dump_json(planner, "planner");
             const PythonProgress ticker(time_limit);
             const FixedChoices fixed = fix_choices(graph, limit);
             const ClassSolution found = superneurons(fixed.graph, device, device.memory, ticker.progress());
-            return schedule_of(graph, fixed, device.memory, found, text);
+            return schedule_of(graph, fixed, device.memory, found, planner.json);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "planner"_a, "time_limit"_a = py::none());
     module.def(
         "vdnn_sync",
-        [](const Graph& graph, const Device& device, const py::object& planner) {
-            const std::string text = dump_json(planner, "planner");
+        [](const Graph& graph, const Device& device, const PlannerText& planner) {
             const py::gil_scoped_release free;
             const VdnnSolution found = vdnn_sync(graph, device, device.memory);
             const bool runs = found.makespan < Simulator::illegal;
-            return std::pair(runs ? MaybeSchedule(name_schedule(graph, device.memory, found.steps, text))
+            return std::pair(runs ? MaybeSchedule(name_schedule(graph, device.memory, found.steps, planner.json))
                                   : std::nullopt,
                              found.convolutions);
         },
@@ -174,9 +167,9 @@ void bind_classes(py::module_& module) {
     module.def(
         "class_schedule",
         [](const Graph& graph, const Device& device, Bytes limit, const Flags& classes, const std::string& kind,
-           int layers, bool convolutions, bool soft, const py::object& planner) {
+           int layers, bool convolutions, bool soft, const PlannerText& planner) {
             const ClassSolution given{classes_of(graph, classes), rule_of(kind, layers, convolutions, soft)};
-            return schedule_of(graph, fix_choices(graph, limit), device.memory, given, dump_json(planner, "planner"));
+            return schedule_of(graph, fix_choices(graph, limit), device.memory, given, planner.json);
         },
         "graph"_a, "device"_a, "workspace_limit"_a, "classes"_a, "fetch"_a = "eager", "layers"_a = 1,
         "convolutions"_a = false, "soft"_a = false, "planner"_a = py::dict(),
@@ -209,12 +202,11 @@ void bind_classes(py::module_& module) {
                "Bytes, resident excluded: the largest need of an op with its fastest algorithm.");
     module.def(
         "modnn",
-        [](const Graph& graph, const Device& device, bool foresee, const py::object& planner,
+        [](const Graph& graph, const Device& device, bool foresee, const PlannerText& planner,
            const py::object& progress, std::optional<double> time_limit) {
-            const std::string text = dump_json(planner, "planner");
             const PythonProgress ticker(time_limit, progress);
             const ModnnSolution found = modnn(graph, device, device.memory, {foresee}, ticker.progress());
-            return std::pair(name_schedule(graph, device.memory, found.steps, text), found.makespan);
+            return std::pair(name_schedule(graph, device.memory, found.steps, planner.json), found.makespan);
         },
         "graph"_a, "device"_a, "foresee"_a, "planner"_a, "progress"_a = py::none(), "time_limit"_a = py::none(),
         "The schedule, and the makespan by the planner's own clock.");

@@ -7,21 +7,30 @@ namespace memsched::bindings {
 
 inline py::object documents() { return py::module_::import("memsched.support.documents"); }
 
-template <class T, class... Extra>
-void bind_document(py::class_<T, Extra...>& cls, const char* reader, const char* writer) {
+// ==, pickle and no hash, for a class with to_json and from_json.
+template <class T> void bind_value(py::class_<T>& cls) {
+    cls.def(
+           "__eq__", [](const T& a, const T& b) { return a == b; }, py::is_operator())
+        .def(py::pickle(
+            [](const py::object& self) { return py::dict(self.attr("to_json")()); },
+            [](const py::dict& state) { return py::type::of<T>().attr("from_json")(state).template cast<T>(); }))
+        // For protocols 0 and 1: Python's default, a call of pybind11's base type, would end the process.
+        .def("__reduce__", [](const py::object& self) {
+            const py::object make = py::module_::import("copyreg").attr("__newobj__");
+            return py::make_tuple(make, py::make_tuple(py::type::of(self)), self.attr("__getstate__")());
+        });
+    cls.attr("__hash__") = py::none();
+}
+
+template <class T> void bind_document(py::class_<T>& cls, const char* reader, const char* writer) {
     cls.def_static(
            "from_json",
            [reader](const py::object& source) { return documents().attr(reader)(source).template cast<T>(); },
            "source"_a, "Reads the JSON form from a dict, a JSON text or the path of a file.")
         .def(
             "to_json", [writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
-            "The JSON form as a dict; from_json reads it back equal.")
-        .def(
-            "__eq__", [](const T& a, const T& b) { return a == b; }, py::is_operator())
-        .def(
-            py::pickle([writer](const py::object& self) { return py::dict(documents().attr(writer)(self)); },
-                       [reader](const py::dict& state) { return documents().attr(reader)(state).template cast<T>(); }));
-    cls.attr("__hash__") = py::none();
+            "The JSON form as a dict; from_json reads it back equal.");
+    bind_value(cls);
 }
 
 } // namespace memsched::bindings

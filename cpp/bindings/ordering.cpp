@@ -60,12 +60,12 @@ void bind_orders(py::module_& module) {
     module.def(
         "order_schedule",
         [](const Graph& graph, const std::vector<OpId>& order, const Kept& keep, Bytes limit, Bytes budget,
-           const py::object& planner, const std::optional<std::vector<Bytes>>& addresses) {
+           const PlannerText& planner, const std::optional<std::vector<Bytes>>& addresses) {
             StepList list = order_steps(graph, order, keep, limit);
             if (addresses) {
                 list = with_addresses(graph, std::move(list), *addresses);
             }
-            return name_schedule(graph, budget, list, dump_json(planner, "planner"));
+            return name_schedule(graph, budget, list, planner.json);
         },
         "graph"_a, "order"_a, "keep"_a, "limit"_a, "budget"_a, "planner"_a, "addresses"_a = py::none(),
         "The order as a schedule; with one address per buffer, if given.");

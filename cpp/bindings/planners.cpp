@@ -49,18 +49,17 @@ void bind_sets(py::module_& module) {
         "time_limit"_a = py::none(), "progress"_a = py::none());
     module.def(
         "offload_set_schedule",
-        [](const Graph& graph, Bytes budget, const Flags& travels, const py::object& planner, const py::object& chunk,
+        [](const Graph& graph, Bytes budget, const Flags& travels, const PlannerText& planner, const Chunk& chunk,
            std::optional<int> ahead, std::optional<Bytes> limit) {
-            const std::string text = dump_json(planner, "planner");
-            const Chunk cut = to_chunk(chunk);
             const std::vector<std::uint8_t> flags = copied(travels);
             const py::gil_scoped_release free;
             if (!limit) {
-                return name_schedule(graph, budget, offload_set_steps(graph, budget, flags, rule_of(ahead)), text, cut);
+                return name_schedule(graph, budget, offload_set_steps(graph, budget, flags, rule_of(ahead)),
+                                     planner.json, chunk);
             }
             const FixedChoices fixed = fix_choices(graph, *limit);
             StepList list = offload_set_steps(fixed.graph, budget, flags, rule_of(ahead));
-            return name_schedule(graph, budget, fixed.on_original(std::move(list)), text, cut);
+            return name_schedule(graph, budget, fixed.on_original(std::move(list)), planner.json, chunk);
         },
         "graph"_a, "budget"_a, "travels"_a, "planner"_a, "chunk"_a = py::none(), "ahead"_a = py::none(),
         "workspace_limit"_a = py::none(), "Ops have one algorithm each, or take the fastest within workspace_limit.");
@@ -68,13 +67,12 @@ void bind_sets(py::module_& module) {
     module.def(
         "play_pebbles",
         [](const Graph& graph, const Device& device, std::int64_t most_states, std::optional<double> time_limit,
-           const py::object& planner) {
-            const std::string text = dump_json(planner, "planner");
+           const PlannerText& planner) {
             const PythonProgress ticker(time_limit);
             PebbleGame found = play_pebbles(graph, device, device.memory, most_states, ticker.progress());
             std::optional<Schedule> schedule;
             if (found.steps) {
-                schedule = name_schedule(graph, device.memory, *found.steps, text);
+                schedule = name_schedule(graph, device.memory, *found.steps, planner.json);
             }
             return std::tuple(std::move(schedule), found.proven, found.states);
         },
@@ -84,15 +82,13 @@ void bind_sets(py::module_& module) {
         "offload_search",
         [](const Graph& graph, const Device& device, Bytes budget, const Flags& starts, Seconds lower_bound, double gap,
            std::uint64_t seed, std::optional<std::uint64_t> moves, std::optional<double> time_limit,
-           const py::object& planner, const py::object& chunk, const py::object& progress) {
-            const std::string text = dump_json(planner, "planner");
-            const Chunk cut = to_chunk(chunk);
+           const PlannerText& planner, const Chunk& chunk, const py::object& progress) {
             const std::span<const std::uint8_t> flags(starts.data(), static_cast<std::size_t>(starts.size()));
             OffloadOptions options{lower_bound, gap, seed};
             options.most = moves.value_or(options.most);
             const PythonProgress ticker(time_limit, progress);
             const OffloadSolution best = offload_search(graph, device, budget, flags, options, ticker.progress());
-            return std::pair(name_schedule(graph, budget, best.steps, text, cut), best.evaluations);
+            return std::pair(name_schedule(graph, budget, best.steps, planner.json, chunk), best.evaluations);
         },
         "graph"_a, "device"_a, "budget"_a, "starts"_a, "lower_bound"_a, "gap"_a, "seed"_a, "moves"_a, "time_limit"_a,
         "planner"_a, "chunk"_a, "progress"_a = py::none());
@@ -110,8 +106,8 @@ void bind_fluid(py::module_& module) {
                 check_fluid_chain(chain);
                 return chain;
             }),
-            py::arg("forward"), py::arg("backward"), py::arg("activation"), py::arg("gradient"),
-            py::arg("forward_overhead"), py::arg("backward_overhead"), py::arg("capacity"))
+            "forward"_a, "backward"_a, "activation"_a, "gradient"_a, "forward_overhead"_a, "backward_overhead"_a,
+            "capacity"_a)
         .def_property_readonly("min_capacity", &fluid_min_capacity)
         .def(
             "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
@@ -157,7 +153,7 @@ void bind_planners(py::module_& module) {
     module.def(
         "pause_bound",
         [](const Graph& graph, const Device& device, Bytes budget) {
-            const PythonProgress ticker(std::nullopt);
+            const PythonProgress ticker;
             const PauseBound found = pause_bound(graph, device, budget, ticker.progress());
             return std::pair(found.seconds, found.op);
         },

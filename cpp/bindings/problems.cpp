@@ -15,14 +15,14 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
                  const py::object& provenance) {
     ChainColumns c;
     ChainGiven given;
-    c.forward_time = to_number_column(forward_time, "forward_time");
-    c.backward_time = to_number_column(backward_time, "backward_time");
-    c.activation = to_bytes_column(activation, "activation");
-    c.gradient = to_bytes_column(gradient, "gradient");
+    c.forward_time = to_column(forward_time, "forward_time", to_number);
+    c.backward_time = to_column(backward_time, "backward_time", to_number);
+    c.activation = to_column(activation, "activation", to_bytes);
+    c.gradient = to_column(gradient, "gradient", to_bytes);
     const auto optional = [](const py::object& value, const char* field, std::vector<Bytes>& column, bool& is_given) {
         is_given = !value.is_none();
         if (is_given) {
-            column = to_bytes_column(value, field);
+            column = to_column(value, field, to_bytes);
         }
     };
     optional(saved, "saved", c.saved, given.saved);
@@ -30,12 +30,12 @@ Chain make_chain(const py::object& forward_time, const py::object& backward_time
     optional(transient_overhead, "transient_overhead", c.transient_overhead, given.transient_overhead);
     optional(backward_overhead, "backward_overhead", c.backward_overhead, given.backward_overhead);
     if ((given.names = !names.is_none())) {
-        c.names = to_text_column(names, "names");
+        c.names = to_column(names, "names", to_text);
     }
     if ((given.pieces = !pieces.is_none())) {
         std::size_t k = 0;
         for (const py::handle storages : items(pieces, "pieces")) {
-            c.pieces.push_back(to_bytes_column(storages, "pieces[" + std::to_string(k++) + "]"));
+            c.pieces.push_back(to_column(storages, "pieces[" + std::to_string(k++) + "]", to_bytes));
         }
     }
     c.resident = to_bytes(resident, "resident");
@@ -50,7 +50,7 @@ std::vector<TensorId> tensor_ids(const py::dict& op, const char* key, const std:
     if (!op.contains(key)) {
         return found;
     }
-    for (const std::string& name : to_text_column(op[key], what + ": " + key)) {
+    for (const std::string& name : to_column(op[key], what + ": " + key, to_text)) {
         const auto id = ids.find(name);
         if (id == ids.end()) {
             throw std::invalid_argument(what + ": " + key + " names the unknown tensor '" + name + "'");
@@ -60,18 +60,11 @@ std::vector<TensorId> tensor_ids(const py::dict& op, const char* key, const std:
     return found;
 }
 
-py::dict as_dict(py::handle value, const std::string& what) {
-    if (!py::isinstance<py::dict>(value)) {
-        throw std::invalid_argument(what + " must be an object");
-    }
-    return py::reinterpret_borrow<py::dict>(value);
-}
-
 constexpr std::string_view roles[] = {"input", "weight", "activation", "gradient"}; // in the order of Role
 
 Tensor parse_tensor(py::handle value, std::size_t index) {
     const std::string what = "tensors[" + std::to_string(index) + "]";
-    const py::dict d = as_dict(value, what);
+    const py::dict d = to_dict(value, what);
     check_keys(d, what, {"name", "size", "role"}, {});
     Tensor tensor{to_text(d["name"], what + ": name"), to_bytes(d["size"], what + ": size"), Role::activation};
     const std::string role = to_text(d["role"], what + ": role");
@@ -95,7 +88,7 @@ int to_layer(py::handle value, const std::string& field) {
 
 Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::string, TensorId>& ids) {
     std::string what = "ops[" + std::to_string(index) + "]";
-    const py::dict d = as_dict(value, what);
+    const py::dict d = to_dict(value, what);
     check_keys(d, what, {"name", "phase", "reads", "writes", "choices"},
                {"kind", "layer", "once", "tape", "skip_workspace"});
     Op op;
@@ -112,7 +105,7 @@ Op parse_op(py::handle value, std::size_t index, const std::unordered_map<std::s
     op.writes = tensor_ids(d, "writes", what, ids);
     op.tape = tensor_ids(d, "tape", what, ids);
     for (const py::handle item : items(d["choices"], what + ": choices")) {
-        const py::dict c = as_dict(item, what + ": a choice");
+        const py::dict c = to_dict(item, what + ": a choice");
         check_keys(c, what + ": a choice", {"alg", "time", "workspace"}, {});
         op.choices.push_back({to_text(c["alg"], what + ": alg"), to_number(c["time"], what + ": time"),
                               to_bytes(c["workspace"], what + ": workspace")});
@@ -299,14 +292,8 @@ InvalidInputError
         });
     bind_document(graph, "read_graph", "write_graph");
 
-    module.def(
-        "to_graph",
-        [](const Chain& c, const py::object& chunk) {
-            const Chunk cut = to_chunk(chunk);
-            const py::gil_scoped_release free;
-            return to_graph(c, cut);
-        },
-        "chain"_a, "chunk"_a = none, R"(The graph on which every plan of a chain is simulated and checked.
+    module.def("to_graph", &to_graph, py::call_guard<py::gil_scoped_release>(), "chain"_a, "chunk"_a = none,
+               R"(The graph on which every plan of a chain is simulated and checked.
 
 Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out where
 that is nothing) and d0 .. dn.

@@ -179,7 +179,7 @@ void bind_remat(py::module_& module) {
         .def(py::init([](const Graph& graph, const Column<OpId>& ops, const Column<std::uint8_t>& skips,
                          std::optional<double> time_limit) {
                  const auto runs = runs_of(graph, ops, skips);
-                 const PythonProgress ticker(time_limit, py::none());
+                 const PythonProgress ticker(time_limit);
                  return unroll(graph, runs, ticker.progress());
              }),
              "graph"_a, "ops"_a, "skips"_a, "time_limit"_a = py::none())
@@ -189,7 +189,7 @@ void bind_remat(py::module_& module) {
         .def(
             "rolled",
             [](const Unrolled& self, const Graph& graph, Schedule schedule, std::optional<double> time_limit) {
-                const PythonProgress ticker(time_limit, py::none());
+                const PythonProgress ticker(time_limit);
                 StepList list = rolled(self, resolve(self.graph, schedule, ticker.progress()));
                 schedule.steps = name_steps(graph, list, ticker.progress());
                 return schedule;

@@ -55,10 +55,10 @@ NamedStep parse_step(py::handle value, std::size_t index) {
         step.alg = to_text(d["alg"], what + ": alg");
     }
     if (d.contains("skip")) {
-        step.skip = to_text_column(d["skip"], what + ": skip");
+        step.skip = to_column(d["skip"], what + ": skip", to_text);
     }
     if (d.contains("after")) {
-        for (const std::int64_t earlier : to_whole_column(d["after"], what + ": after")) {
+        for (const std::int64_t earlier : to_column(d["after"], what + ": after", to_whole)) {
             if (earlier < 0 || static_cast<std::size_t>(earlier) >= index) {
                 fail(index, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
             }
@@ -105,7 +105,7 @@ py::dict show_step(const NamedStep& step) {
 std::vector<Round> to_rounds(const py::handle& rounds) {
     std::vector<Round> found;
     for (const py::handle round : items(rounds, "rounds")) {
-        const std::vector<std::int64_t> pair = to_whole_column(round, "rounds");
+        const std::vector<std::int64_t> pair = to_column(round, "rounds", to_whole);
         if (pair.size() != 2) {
             throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]", -1);
         }
@@ -131,7 +131,7 @@ template <class Change> Schedule changed(Schedule schedule, const Change& change
 }
 
 Schedule make_schedule(const py::object& steps, const py::object& budget, const py::object& graph,
-                       const py::object& planner, const py::object& chunk, const py::object& rounds,
+                       const py::object& planner, const Chunk& chunk, const py::object& rounds,
                        const py::object& memory_mode) {
     Schedule s;
     const std::string memory = to_text(memory_mode, "memory");
@@ -142,7 +142,7 @@ Schedule make_schedule(const py::object& steps, const py::object& budget, const 
     s.budget = to_bytes(budget, "budget");
     s.graph = to_text(graph, "graph");
     s.planner = planner.is_none() ? R"({"name": "user"})" : dump_json(planner, "planner");
-    s.chunk = to_chunk(chunk);
+    s.chunk = chunk;
     if (!rounds.is_none()) {
         s.rounds = to_rounds(rounds);
     }
@@ -183,7 +183,7 @@ ScheduleError
         .def_property_readonly("planner", [](const Schedule& s) { return load_json(s.planner); })
         .def_readonly("graph", &Schedule::graph)
         .def_readonly("budget", &Schedule::budget, "Bytes, resident included.")
-        .def_property_readonly("chunk", [](const Schedule& s) { return from_chunk(s.chunk); })
+        .def_property_readonly("chunk", [](const Schedule& s) { return s.chunk; })
         .def_property_readonly("memory",
                                [](const Schedule& s) { return s.memory == MemoryMode::fluid ? "fluid" : "contiguous"; })
         .def_property_readonly("rounds",
@@ -274,8 +274,6 @@ idle, recompute_time : float
         .def_readonly("bytes_in", &Timeline::bytes_in)
         .def_readonly("idle", &Timeline::idle, "Seconds.")
         .def_readonly("recompute_time", &Timeline::recompute_time, "Seconds.")
-        .def(
-            "__eq__", [](const Timeline& a, const Timeline& b) { return a == b; }, py::is_operator())
         .def("__repr__",
              [](const Timeline& t) {
                  return "Timeline(makespan=" + show(t.makespan) + ", peak_memory=" + std::to_string(t.peak_memory) +
@@ -294,26 +292,20 @@ idle, recompute_time : float
         .def_static(
             "from_json",
             [](const py::object& document) {
-                if (!py::isinstance<py::dict>(document)) {
-                    throw std::invalid_argument("timeline must be a dict, as to_json wrote it");
-                }
-                const py::dict d(document);
+                const py::dict d = to_dict(document, "timeline", "a dict, as to_json wrote it");
                 check_keys(d, "timeline",
                            {"start", "end", "makespan", "peak_memory", "memory", "bytes_out", "bytes_in", "idle",
                             "recompute_time"},
                            {});
-                const py::object memory = d["memory"];
-                if (!py::isinstance<py::dict>(memory)) {
-                    throw std::invalid_argument("timeline: memory must be an object with times and bytes");
-                }
-                check_keys(py::dict(memory), "timeline: memory", {"times", "bytes"}, {});
+                const py::dict memory = to_dict(d["memory"], "timeline: memory", "an object with times and bytes");
+                check_keys(memory, "timeline: memory", {"times", "bytes"}, {});
                 Timeline t;
-                t.start = to_seconds_column(d["start"], "timeline: start");
-                t.end = to_seconds_column(d["end"], "timeline: end");
+                t.start = to_column(d["start"], "timeline: start", to_seconds);
+                t.end = to_column(d["end"], "timeline: end", to_seconds);
                 t.makespan = to_seconds(d["makespan"], "timeline: makespan");
                 t.peak_memory = to_bytes(d["peak_memory"], "timeline: peak_memory");
-                t.memory_times = to_seconds_column(memory["times"], "timeline: memory times");
-                t.memory_bytes = to_bytes_column(memory["bytes"], "timeline: memory bytes");
+                t.memory_times = to_column(memory["times"], "timeline: memory times", to_seconds);
+                t.memory_bytes = to_column(memory["bytes"], "timeline: memory bytes", to_bytes);
                 t.bytes_out = to_whole(d["bytes_out"], "timeline: bytes_out");
                 t.bytes_in = to_whole(d["bytes_in"], "timeline: bytes_in");
                 t.idle = to_seconds(d["idle"], "timeline: idle");
@@ -321,11 +313,8 @@ idle, recompute_time : float
                 check_timeline(t);
                 return t;
             },
-            "document"_a, "Reads what to_json wrote.")
-        .def(py::pickle(
-            [](const py::object& self) { return py::dict(self.attr("to_json")()); },
-            [](const py::dict& state) { return py::type::of<Timeline>().attr("from_json")(state).cast<Timeline>(); }));
-    timeline.attr("__hash__") = py::none();
+            "document"_a, "Reads what to_json wrote.");
+    bind_value(timeline);
 
     module.def(
         "simulate_graph", [](const Graph& g, const Schedule& s, const Device& d) { return simulate(g, s, d); },

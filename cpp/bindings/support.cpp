@@ -40,10 +40,6 @@ std::string shown(py::handle value) {
     return text.size() <= longest ? text : text.substr(0, longest) + "...";
 }
 
-[[noreturn]] void refuse(const std::string& field, py::handle value, const std::string& wanted) {
-    throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
-}
-
 bool is_bool(py::handle value) { // numpy 1 and 2 use different names
     const std::string type = Py_TYPE(value.ptr())->tp_name;
     return PyBool_Check(value.ptr()) != 0 || type == "numpy.bool" || type == "numpy.bool_";
@@ -60,21 +56,11 @@ bool is_complex(py::handle value) {
            (py::hasattr(value, "dtype") && py::str(value.attr("dtype").attr("kind")).equal(py::str("c")));
 }
 
-template <class Item, class Convert>
-std::vector<Item> column(py::handle values, const std::string& field, const Convert& convert) {
-    constexpr std::size_t most = 10'000'000;
-    std::vector<Item> converted;
-    for (const py::handle value : items(values, field)) {
-        hear_interrupts();
-        if (converted.size() == most) {
-            refuse(field, values, "a list of at most " + std::to_string(most));
-        }
-        converted.push_back(convert(value, field + "[" + std::to_string(converted.size()) + "]"));
-    }
-    return converted;
-}
-
 } // namespace
+
+void refuse(const std::string& field, py::handle value, const std::string& wanted) {
+    throw std::invalid_argument(field + " is " + shown(value) + "; it must be " + wanted);
+}
 
 std::int64_t to_whole(py::handle value, const std::string& field) {
     const char* wanted = "a whole number";
@@ -179,24 +165,11 @@ std::string to_text(py::handle value, const std::string& field) {
     return {text, static_cast<std::size_t>(length)};
 }
 
-std::vector<std::int64_t> to_whole_column(py::handle values, const std::string& field) {
-    return column<std::int64_t>(values, field, to_whole);
-}
-
-std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field) {
-    return column<Bytes>(values, field, to_bytes);
-}
-
-std::vector<Seconds> to_seconds_column(py::handle values, const std::string& field) {
-    return column<Seconds>(values, field, to_seconds);
-}
-
-std::vector<double> to_number_column(py::handle values, const std::string& field) {
-    return column<double>(values, field, to_number);
-}
-
-std::vector<std::string> to_text_column(py::handle values, const std::string& field) {
-    return column<std::string>(values, field, to_text);
+py::dict to_dict(py::handle value, const std::string& what, const char* wanted) {
+    if (!py::isinstance<py::dict>(value)) {
+        throw std::invalid_argument(what + " must be " + wanted);
+    }
+    return py::reinterpret_borrow<py::dict>(value);
 }
 
 void hear_interrupts() {

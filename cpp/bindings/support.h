@@ -32,11 +32,9 @@ Seconds to_seconds(py::handle value, const std::string& field);  // finite and >
 bool to_flag(py::handle value, const std::string& field);        // True or False; truthy values are refused
 py::iterator items(py::handle values, const std::string& field); // of a list; never of a str or a dict
 std::string to_text(py::handle value, const std::string& field);
-std::vector<std::int64_t> to_whole_column(py::handle values, const std::string& field);
-std::vector<Bytes> to_bytes_column(py::handle values, const std::string& field);
-std::vector<Seconds> to_seconds_column(py::handle values, const std::string& field);
-std::vector<double> to_number_column(py::handle values, const std::string& field);
-std::vector<std::string> to_text_column(py::handle values, const std::string& field);
+py::dict to_dict(py::handle value, const std::string& what, const char* wanted = "an object");
+
+[[noreturn]] void refuse(const std::string& field, py::handle value, const std::string& wanted);
 
 // Throws the exception of Ctrl-C, if it arrived, or of the thread's listener. For loops over Python objects, where
 // nothing else checks.
@@ -44,6 +42,21 @@ void hear_interrupts();
 
 // A function that this thread calls wherever it checks for Ctrl-C; it raises if the thread must stop. None: nothing.
 void listen_to(const py::object& asked);
+
+// A list with one of the functions above for its entries, which are named field[0], field[1], ..
+template <class Item> std::vector<Item> to_column(py::handle values, const std::string& field,
+                                                  Item (*convert)(py::handle, const std::string&)) {
+    constexpr std::size_t most = 10'000'000;
+    std::vector<Item> converted;
+    for (const py::handle value : items(values, field)) {
+        hear_interrupts();
+        if (converted.size() == most) {
+            refuse(field, values, "a list of at most " + std::to_string(most));
+        }
+        converted.push_back(convert(value, field + "[" + std::to_string(converted.size()) + "]"));
+    }
+    return converted;
+}
 
 Chunk to_chunk(py::handle value);
 py::object from_chunk(const Chunk& chunk);
@@ -55,6 +68,11 @@ void check_keys(const py::dict& document, const std::string& what, std::initiali
 // JSON text of a dict, and back.
 std::string dump_json(const py::object& value, const std::string& field);
 py::object load_json(const std::string& text);
+
+// The argument `planner`, a dict, as JSON text.
+struct PlannerText {
+    std::string json;
+};
 
 // A read-only numpy view that keeps `owner` alive.
 template <class T> py::array view(const std::vector<T>& column, const py::object& owner) {
@@ -102,3 +120,28 @@ void bind_ordering(py::module_& module);
 void bind_placement(py::module_& module);
 
 } // namespace memsched::bindings
+
+namespace pybind11::detail {
+
+template <> struct type_caster<memsched::Chunk> {
+    PYBIND11_TYPE_CASTER(memsched::Chunk, const_name("object"));
+
+    bool load(handle given, bool) {
+        value = memsched::bindings::to_chunk(given);
+        return true;
+    }
+    static handle cast(const memsched::Chunk& chunk, return_value_policy, handle) {
+        return memsched::bindings::from_chunk(chunk).release();
+    }
+};
+
+template <> struct type_caster<memsched::bindings::PlannerText> {
+    PYBIND11_TYPE_CASTER(memsched::bindings::PlannerText, const_name("object"));
+
+    bool load(handle given, bool) {
+        value.json = memsched::bindings::dump_json(reinterpret_borrow<object>(given), "planner");
+        return true;
+    }
+};
+
+} // namespace pybind11::detail
