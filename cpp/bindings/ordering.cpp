@@ -1,6 +1,7 @@
 // Orders of ops, and the buffers of a list of steps.
 #include "memsched/order/order.h"
 #include "memsched/simulate/order_steps.h"
+#include "support.h"
 
 namespace memsched::bindings {
 

@@ -1,6 +1,5 @@
 // Schedule, Timeline and simulate for Python.
 #include "documents.h"
-#include "memsched/simulate/rounds.h"
 #include "memsched/simulate/simulate.h"
 #include "memsched/support/errors.h"
 
@@ -9,22 +8,19 @@ namespace {
 
 constexpr const char* verbs[] = {"run", "offload", "prefetch", "free"};
 
-[[noreturn]] void fail(std::size_t step, const std::string& message) {
-    throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
-}
-
 Verb parse_verb(const py::dict& d, std::size_t index) {
     int found = -1;
     for (int v = 0; v < 4; ++v) {
         if (d.contains(verbs[v])) {
             if (found >= 0) {
-                fail(index, std::string("has both '") + verbs[found] + "' and '" + verbs[v] + "'; a step has one verb");
+                refuse_step(index,
+                            std::string("has both '") + verbs[found] + "' and '" + verbs[v] + "'; a step has one verb");
             }
             found = v;
         }
     }
     if (found < 0) {
-        fail(index, "has no verb; give run, offload, prefetch or free");
+        refuse_step(index, "has no verb; give run, offload, prefetch or free");
     }
     return static_cast<Verb>(found);
 }
@@ -36,14 +32,15 @@ void check_step_keys(const py::dict& d, Verb verb, std::size_t index) {
                            (key == "at" && (verb == Verb::run || verb == Verb::prefetch)) ||
                            ((key == "alg" || key == "skip") && verb == Verb::run);
         if (!known) {
-            fail(index, "a " + std::string(verbs[static_cast<int>(verb)]) + " has the unknown key '" + key + "'");
+            refuse_step(index,
+                        "a " + std::string(verbs[static_cast<int>(verb)]) + " has the unknown key '" + key + "'");
         }
     }
 }
 
 NamedStep parse_step(py::handle value, std::size_t index) {
     if (!py::isinstance<py::dict>(value)) {
-        fail(index, "is not an object");
+        refuse_step(index, "is not an object");
     }
     const auto d = py::reinterpret_borrow<py::dict>(value);
     NamedStep step;
@@ -60,7 +57,8 @@ NamedStep parse_step(py::handle value, std::size_t index) {
     if (d.contains("after")) {
         for (const std::int64_t earlier : to_column(d["after"], what + ": after", to_whole)) {
             if (earlier < 0 || static_cast<std::size_t>(earlier) >= index) {
-                fail(index, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
+                refuse_step(index,
+                            "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
             }
             step.after.push_back(static_cast<StepId>(earlier));
         }
@@ -69,7 +67,7 @@ NamedStep parse_step(py::handle value, std::size_t index) {
         step.at.emplace_back(step.name, to_bytes(d["at"], what + ": at"));
     } else if (d.contains("at")) {
         if (!py::isinstance<py::dict>(d["at"])) {
-            fail(index, "at of a run must map tensors to addresses");
+            refuse_step(index, "at of a run must map tensors to addresses");
         }
         for (const auto& item : py::dict(d["at"])) {
             step.at.emplace_back(to_text(item.first, what + ": at"), to_bytes(item.second, what + ": at"));
@@ -107,7 +105,7 @@ std::vector<Round> to_rounds(const py::handle& rounds) {
     for (const py::handle round : items(rounds, "rounds")) {
         const std::vector<std::int64_t> pair = to_column(round, "rounds", to_whole);
         if (pair.size() != 2) {
-            throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]", -1);
+            throw ScheduleError("a round has " + std::to_string(pair.size()) + " numbers; it is [batch, times]");
         }
         found.push_back({pair[0], pair[1]});
     }

@@ -34,10 +34,7 @@ void check_times(const char* field, const std::vector<Seconds>& times, Seconds& 
 
 void check_bytes(const char* field, const std::vector<Bytes>& column, Bytes& total) {
     for (std::size_t k = 0; k < column.size(); ++k) {
-        if (column[k] < 0) {
-            throw std::invalid_argument(entry(field, k) + " is " + std::to_string(column[k]) +
-                                        "; sizes must be >= 0 bytes");
-        }
+        check_size(column[k], [&] { return entry(field, k); });
         total = checked_add(total, column[k], [&] { return entry(field, k) + " and the other sizes of the chain"; });
     }
 }
@@ -64,10 +61,7 @@ void check_pieces(const ChainColumns& c) {
     for (std::size_t k = 0; k < c.pieces.size(); ++k) {
         Bytes sum = 0;
         for (std::size_t s = 0; s < c.pieces[k].size(); ++s) {
-            if (c.pieces[k][s] < 0) {
-                throw std::invalid_argument(entry("pieces", k) + "[" + std::to_string(s) + "] is " +
-                                            std::to_string(c.pieces[k][s]) + "; sizes must be >= 0 bytes");
-            }
+            check_size(c.pieces[k][s], [&] { return entry("pieces", k) + "[" + std::to_string(s) + "]"; });
             sum = checked_add(sum, c.pieces[k][s], [&] { return entry("pieces", k); });
         }
         const Bytes tape = c.saved[k] - c.activation[k + 1];
@@ -97,9 +91,7 @@ Chain::Chain(ChainColumns columns, const ChainGiven& given) : columns_(std::move
     Seconds compute = 0;
     check_times("forward_time", c.forward_time, compute);
     check_times("backward_time", c.backward_time, compute);
-    if (c.resident < 0) {
-        throw std::invalid_argument("resident is " + std::to_string(c.resident) + "; sizes must be >= 0 bytes");
-    }
+    check_size(c.resident, [] { return "resident"; });
     Bytes total = c.resident;
     check_bytes("activation", c.activation, total);
     check_bytes("gradient", c.gradient, total);

@@ -49,17 +49,12 @@ void check_choices(const Op& op, Bytes total) {
         if (!std::isfinite(c.time) || c.time < 0) {
             fail(where() + ": time is " + show(c.time) + "; a time must be a finite number of seconds >= 0");
         }
-        if (c.workspace < 0) {
-            fail(where() + ": workspace is " + std::to_string(c.workspace) + "; sizes must be >= 0 bytes");
-        }
+        check_size(c.workspace, [&] { return where() + ": workspace"; });
         checked_add(total, c.workspace, [&] { return where() + ": workspace and the tensors of the graph"; });
     }
-    if (op.skip_workspace && *op.skip_workspace < 0) {
-        fail("op '" + op.name + "': skip_workspace is " + std::to_string(*op.skip_workspace) +
-             "; sizes must be >= 0 bytes");
-    }
-    checked_add(total, op.skip_workspace.value_or(0),
-                [&] { return "op '" + op.name + "': skip_workspace and the tensors of the graph"; });
+    const Bytes skipping = op.skip_workspace.value_or(0);
+    check_size(skipping, [&] { return "op '" + op.name + "': skip_workspace"; });
+    checked_add(total, skipping, [&] { return "op '" + op.name + "': skip_workspace and the tensors of the graph"; });
 }
 
 // Op i reads a tensor that no earlier op writes. Its writer is missing, later, or itself waits for op i.
@@ -109,10 +104,7 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
             fail("ops[" + std::to_string(i) + "] is named '" + op.name + "'; op names must be unique and not empty");
         }
         check_choices(op, total);
-        Seconds slowest = 0;
-        for (const Choice& choice : op.choices) {
-            slowest = std::max(slowest, choice.time);
-        }
+        const Seconds slowest = std::ranges::max(op.choices, {}, &Choice::time).time;
         compute += slowest;
         if (!std::isfinite(compute)) {
             fail("op '" + op.name + "' takes " + show(slowest) +
@@ -166,9 +158,7 @@ Graph::Graph(GraphData data, const Progress& progress) : data_(std::move(data)) 
     if (data_.batch < 1) {
         fail("batch is " + std::to_string(data_.batch) + "; it must be >= 1");
     }
-    if (data_.resident < 0) {
-        fail("resident is " + std::to_string(data_.resident) + "; sizes must be >= 0 bytes");
-    }
+    check_size(data_.resident, [] { return "resident"; });
     if (data_.ops.empty()) {
         fail("ops is empty; a graph has at least one op");
     }
@@ -190,12 +180,8 @@ Bytes workspace(const Op& op, int choice, bool skip) {
     return skip && op.skip_workspace ? *op.skip_workspace : op.choices[at(choice)].workspace;
 }
 
-Bytes run_bytes(const Graph& graph, const Op& op, bool skip) {
-    Bytes bytes = written_bytes(graph, op) + workspace(op, 0, skip);
-    for (std::size_t k = 0; skip && k < op.tape.size(); ++k) {
-        bytes -= graph.tensor(op.tape[k]).bytes;
-    }
-    return bytes;
+Bytes run_bytes(const Graph& graph, const Op& op, bool skip, int choice) {
+    return written_bytes(graph, op) - (skip ? bytes_of(graph, op.tape) : 0) + workspace(op, choice, skip);
 }
 
 std::int32_t baseline(const Op& op) {
@@ -204,14 +190,10 @@ std::int32_t baseline(const Op& op) {
 
 LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint8_t>& keep) {
     const std::int32_t choice = baseline(op);
-    LeastRun least{false, written_bytes(graph, op) + workspace(op, choice, false)};
+    LeastRun least{false, run_bytes(graph, op, false, choice)};
     const auto wanted = [&](TensorId t) { return graph.read(t) || (!keep.empty() && keep[at(t)]); };
     if (!op.tape.empty() && std::ranges::none_of(op.tape, wanted)) {
-        Bytes kept = written_bytes(graph, op);
-        for (const TensorId t : op.tape) {
-            kept -= graph.tensor(t).bytes;
-        }
-        if (const Bytes bytes = kept + workspace(op, choice, true); bytes < least.bytes) {
+        if (const Bytes bytes = run_bytes(graph, op, true, choice); bytes < least.bytes) {
             least = {true, bytes};
         }
     }
@@ -220,9 +202,9 @@ LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint
 
 const Choice& fastest(const Op& op) { return *std::ranges::min_element(op.choices, {}, &Choice::time); }
 
-Bytes written_bytes(const Graph& graph, const Op& op) {
+Bytes bytes_of(const Graph& graph, const std::vector<TensorId>& tensors) {
     Bytes sum = 0;
-    for (const TensorId t : op.writes) {
+    for (const TensorId t : tensors) {
         sum += graph.tensor(t).bytes;
     }
     return sum;

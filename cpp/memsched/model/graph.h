@@ -87,8 +87,8 @@ class Graph {
 
 Bytes workspace(const Op& op, int choice, bool skip);
 
-// What a run with the first choice holds in addition to its reads: writes, without the tape if it skips, and workspace.
-Bytes run_bytes(const Graph& graph, const Op& op, bool skip);
+// What a run holds in addition to its reads: writes, without the tape if it skips, and workspace.
+Bytes run_bytes(const Graph& graph, const Op& op, bool skip, int choice = 0);
 
 // The choice with the least workspace, the first on ties.
 std::int32_t baseline(const Op& op);
@@ -106,8 +106,10 @@ LeastRun least_run(const Graph& graph, const Op& op, const std::vector<std::uint
 // The fastest choice, the first on ties.
 const Choice& fastest(const Op& op);
 
+Bytes bytes_of(const Graph& graph, const std::vector<TensorId>& tensors);
+
 // Bytes of all outputs of an op, including its tape.
-Bytes written_bytes(const Graph& graph, const Op& op);
+inline Bytes written_bytes(const Graph& graph, const Op& op) { return bytes_of(graph, op.writes); }
 
 // Bytes that are on the device from the start.
 Bytes source_bytes(const Graph& graph);

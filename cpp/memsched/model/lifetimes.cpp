@@ -1,12 +1,6 @@
 #include "memsched/model/lifetimes.h"
 
 namespace memsched {
-namespace {
-
-// The least workspace and the fastest time of any choice bound every plan from below.
-Bytes least_workspace(const Op& op) { return op.choices[at(baseline(op))].workspace; }
-
-} // namespace
 
 Lifetimes::Lifetimes(const Graph& graph)
     : turn(static_cast<OpId>(graph.ops().size())), birth(graph.tensors().size(), -1), last_forward(birth),
@@ -29,9 +23,8 @@ Lifetimes::Lifetimes(const Graph& graph)
             } else if (first_backward[id] < 0) {
                 first_backward[id] = op;
             }
-            need[i] += graph.tensor(t).bytes;
         }
-        need[i] += least_run(graph, ops[i]).bytes;
+        need[i] = bytes_of(graph, ops[i].reads) + least_run(graph, ops[i]).bytes;
     }
     for (std::size_t t = 0; t < empty.size(); ++t) {
         empty[t] = graph.tensors()[t].bytes == 0;
@@ -46,7 +39,7 @@ Lifetimes::Lifetimes(const Graph& graph)
     Bytes held = 0;
     for (std::size_t i = 0; i < ops.size(); ++i) {
         held += change[i];
-        usage[i] = held + least_workspace(ops[i]);
+        usage[i] = held + ops[i].choices[at(baseline(ops[i]))].workspace;
     }
 }
 

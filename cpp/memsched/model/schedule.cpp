@@ -11,10 +11,6 @@ namespace {
 
 using Names = std::unordered_map<std::string, std::int32_t>;
 
-[[noreturn]] void fail(std::size_t step, const std::string& message) {
-    throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
-}
-
 std::int32_t find_choice(const Op& op, const std::string& alg, std::size_t step) {
     if (alg.empty() && op.choices.size() == 1) {
         return 0;
@@ -24,8 +20,8 @@ std::int32_t find_choice(const Op& op, const std::string& alg, std::size_t step)
             return static_cast<std::int32_t>(c);
         }
     }
-    fail(step, alg.empty() ? "run '" + op.name + "' needs an alg, since the op has several choices"
-                           : "op '" + op.name + "' has no algorithm '" + alg + "'");
+    refuse_step(step, alg.empty() ? "run '" + op.name + "' needs an alg, since the op has several choices"
+                                  : "op '" + op.name + "' has no algorithm '" + alg + "'");
 }
 
 bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>& skip, std::size_t step) {
@@ -38,78 +34,63 @@ bool find_skip(const Graph& graph, const Op& op, const std::vector<std::string>&
     }
     for (const std::string& name : skip) {
         if (kept.erase(name) == 0) {
-            fail(step, "run '" + op.name + "' skips '" + name + "', which must be listed once and be in the op's tape");
+            refuse_step(step, "run '" + op.name + "' skips '" + name +
+                                  "', which must be listed once and be in the op's tape");
         }
     }
     if (!kept.empty()) {
-        fail(step, "run '" + op.name + "' skips a part of its tape; skip all of it or none");
+        refuse_step(step, "run '" + op.name + "' skips a part of its tape; skip all of it or none");
     }
     return true;
 }
 
-// One address for each tensor that the step creates, in the order of `tensors`, then one for a run's workspace.
-std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& step, std::size_t index,
-                                  const std::vector<TensorId>& tensors, bool has_workspace) {
-    std::vector<Bytes> found(tensors.size() + (has_workspace ? 1 : 0), StepList::no_address);
-    std::unordered_map<std::string_view, std::size_t> places;
-    for (std::size_t i = 0; i < tensors.size() && !step.at.empty(); ++i) {
-        if (tensors[i] >= 0) {
-            places.emplace(graph.tensor(tensors[i]).name, i);
-        }
+// The addresses of what the step brings, as StepList::at has them.
+std::vector<Bytes> find_addresses(const Graph& graph, const NamedStep& named, std::size_t index, const Step& step) {
+    std::vector<Bytes> found(count_brought(graph, step), StepList::no_address);
+    if (named.at.empty()) {
+        return found;
     }
-    for (const auto& [name, address] : step.at) {
+    std::unordered_map<std::string_view, std::size_t> places;
+    each_brought(graph, step, [&](TensorId tensor, Bytes, std::size_t place) {
+        places.emplace(tensor < 0 ? std::string_view() : graph.tensor(tensor).name, place);
+    });
+    for (const auto& [name, address] : named.at) {
         const auto place = places.find(name);
-        const bool known = name.empty() ? has_workspace : place != places.end();
-        if (!known || address < 0) {
-            fail(index, "address " + std::to_string(address) + " of '" + name + "', in '" + step.name +
-                            "'; addresses are >= 0 and belong to what the step places on the device");
+        if (place == places.end() || address < 0) {
+            refuse_step(index, "address " + std::to_string(address) + " of '" + name + "', in '" + named.name +
+                                   "'; addresses are >= 0 and belong to what the step places on the device");
         }
-        found[name.empty() ? tensors.size() : place->second] = address;
+        found[place->second] = address;
     }
     return found;
-}
-
-std::vector<TensorId> brought(const Graph& graph, const Step& step) {
-    if (step.verb == Verb::prefetch) {
-        return {step.id};
-    }
-    if (step.verb != Verb::run) {
-        return {};
-    }
-    std::vector<TensorId> writes = graph.op(step.id).writes;
-    for (TensorId& t : writes) {
-        t = step.skip && graph.taped(t) ? -1 : t;
-    }
-    return writes;
 }
 
 } // namespace
 
 void check_schedule(const Schedule& schedule) {
     if (schedule.budget <= 0) {
-        throw ScheduleError("budget is " + std::to_string(schedule.budget) + "; a plan needs a budget > 0 bytes", -1);
+        throw ScheduleError("budget is " + std::to_string(schedule.budget) + "; a plan needs a budget > 0 bytes");
     }
     if (schedule.rounds.empty()) {
-        throw ScheduleError("rounds is empty; a plan runs at least one round [batch, times]", -1);
+        throw ScheduleError("rounds is empty; a plan runs at least one round [batch, times]");
     }
     for (const Round& round : schedule.rounds) {
         if (round.batch < 1 || round.times < 1) {
             throw ScheduleError("a round is [" + std::to_string(round.batch) + ", " + std::to_string(round.times) +
-                                    "]; batch and times must be >= 1",
-                                -1);
+                                "]; batch and times must be >= 1");
         }
     }
     for (std::size_t k = 0; k < schedule.steps.size(); ++k) {
         const NamedStep& step = schedule.steps[k];
         if (step.verb == Verb::free && !step.after.empty()) {
-            fail(k, "a free takes no 'after'; its bytes are released when all earlier uses have ended");
+            refuse_step(k, "a free takes no 'after'; its bytes are released when all earlier uses have ended");
         }
         if (!step.at.empty() && schedule.memory == MemoryMode::fluid) {
-            fail(k, "an address ('at') in a fluid plan; make the plan contiguous or leave addresses out");
+            refuse_step(k, "an address ('at') in a fluid plan; make the plan contiguous or leave addresses out");
         }
         for (const StepId earlier : step.after) {
             if (earlier < 0 || at(earlier) >= k) {
-                fail(k, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
+                refuse_step(k, "after names step " + std::to_string(earlier) + "; it must point to an earlier step");
             }
         }
     }
@@ -141,8 +122,7 @@ StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& p
     Pace pace(progress);
     if (schedule.rounds.size() != 1 || schedule.rounds[0].batch != graph.batch()) {
         throw ScheduleError("the plan's rounds do not fit graph '" + graph.name() + "' of batch " +
-                                std::to_string(graph.batch()) + "; a plain graph takes one round of its own batch",
-                            -1);
+                            std::to_string(graph.batch()) + "; a plain graph takes one round of its own batch");
     }
     Names ops, tensors;
     for (std::size_t i = 0; i < graph.ops().size(); ++i) {
@@ -162,8 +142,8 @@ StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& p
         const Names& names = is_run ? ops : tensors;
         const auto found = names.find(named.name);
         if (found == names.end()) {
-            fail(k, (is_run ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
-                        "'; was the plan made for another graph or chunk?");
+            refuse_step(k, (is_run ? "no op '" : "no tensor '") + named.name + "' in graph '" + graph.name() +
+                               "'; was the plan made for another graph or chunk?");
         }
         Step step{named.verb, false, found->second, 0, -1};
         if (is_run) {
@@ -172,7 +152,7 @@ StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& p
             step.skip = find_skip(graph, op, named.skip, k);
         }
         if (schedule.memory == MemoryMode::contiguous) {
-            list.at.push_back(find_addresses(graph, named, k, brought(graph, step), is_run));
+            list.at.push_back(find_addresses(graph, named, k, step));
         }
         if (!named.after.empty()) {
             step.after = static_cast<StepId>(list.after.size());
@@ -209,12 +189,11 @@ std::vector<NamedStep> name_steps(const Graph& graph, const StepList& list, cons
             out.after = list.after[at(step.after)];
         }
         if (list.contiguous()) {
-            const std::vector<TensorId> tensors = brought(graph, step);
-            for (std::size_t i = 0; i < list.at[k].size(); ++i) {
-                if (list.at[k][i] != StepList::no_address) {
-                    out.at.emplace_back(i < tensors.size() ? graph.tensor(tensors[i]).name : "", list.at[k][i]);
+            each_brought(graph, step, [&](TensorId tensor, Bytes, std::size_t place) {
+                if (list.at[k][place] != StepList::no_address) {
+                    out.at.emplace_back(tensor < 0 ? "" : graph.tensor(tensor).name, list.at[k][place]);
                 }
-            }
+            });
         }
     }
     return named;

@@ -37,6 +37,31 @@ struct StepList {
     void free(TensorId tensor) { steps.push_back({Verb::free, false, tensor, 0, -1}); }
 };
 
+// Whether the step is a run that leaves this tensor out, a write of its op.
+inline bool skips(const Graph& graph, const Step& step, TensorId write) { return step.skip && graph.taped(write); }
+
+// Calls each(tensor, bytes, place) for what a run or prefetch brings to the device: tensors in the op's order, then a
+// run's workspace, of tensor -1. place: its index in the step's entry of StepList::at, which has `count_brought`.
+template <class Each> void each_brought(const Graph& graph, const Step& step, const Each& each) {
+    if (step.verb == Verb::prefetch) {
+        each(step.id, graph.tensor(step.id).bytes, std::size_t{0});
+    }
+    if (step.verb != Verb::run) {
+        return;
+    }
+    const Op& op = graph.op(step.id);
+    for (std::size_t place = 0; place < op.writes.size(); ++place) {
+        if (!skips(graph, step, op.writes[place])) {
+            each(op.writes[place], graph.tensor(op.writes[place]).bytes, place);
+        }
+    }
+    each(TensorId{-1}, workspace(op, step.choice, step.skip), op.writes.size());
+}
+
+inline std::size_t count_brought(const Graph& graph, const Step& step) {
+    return step.verb == Verb::run ? graph.op(step.id).writes.size() + 1 : step.verb == Verb::prefetch ? 1 : 0;
+}
+
 // A step with names, as saved, exchanged and shown. Empty and -1 mean absent.
 struct NamedStep {
     Verb verb = Verb::run;

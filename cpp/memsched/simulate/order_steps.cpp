@@ -44,16 +44,11 @@ StepList order_steps(const Graph& graph, const std::vector<OpId>& order, const s
     for (const OpId id : order) {
         const Op& op = graph.op(id);
         const bool skip = least_run(graph, op, keep).skip;
-        std::vector<TensorId> made;
+        held += written_bytes(graph, op) - (skip ? bytes_of(graph, op.tape) : 0);
+        const Step run{Verb::run, skip, id, fastest_within(op, skip, limit - held)};
+        list.steps.push_back(run);
         for (const TensorId t : op.writes) {
-            if (!skip || !graph.taped(t)) {
-                made.push_back(t);
-                held += graph.tensor(t).bytes;
-            }
-        }
-        list.steps.push_back({Verb::run, skip, id, fastest_within(op, skip, limit - held), -1});
-        for (const TensorId t : made) {
-            if (left[at(t)] == 0 && !stays(t)) {
+            if (!skips(graph, run, t) && left[at(t)] == 0 && !stays(t)) {
                 free(t);
             }
         }

@@ -4,27 +4,6 @@
 #include <stdexcept>
 
 namespace memsched {
-namespace {
-
-// Calls each(tensor, bytes, index in StepList::at of the step) for each buffer that a run or prefetch creates.
-template <class Each> void each_brought(const Graph& graph, const Step& step, const Each& each) {
-    if (step.verb == Verb::prefetch) {
-        each(step.id, graph.tensor(step.id).bytes, std::size_t{0});
-    }
-    if (step.verb != Verb::run) {
-        return;
-    }
-    const Op& op = graph.op(step.id);
-    for (std::size_t k = 0; k < op.writes.size(); ++k) {
-        const TensorId t = op.writes[k];
-        if (!step.skip || !graph.taped(t)) {
-            each(t, graph.tensor(t).bytes, k);
-        }
-    }
-    each(TensorId{-1}, workspace(op, step.choice, step.skip), op.writes.size());
-}
-
-} // namespace
 
 std::vector<Stay> residency(const Graph& graph, const StepList& list) {
     const auto steps = static_cast<StepId>(list.steps.size());
@@ -69,11 +48,7 @@ StepList with_addresses(const Graph& graph, StepList list, const std::vector<Byt
     auto next = static_cast<std::size_t>(std::ranges::count_if(stays, [](const Stay& stay) { return stay.source; }));
     for (std::size_t k = 0; k < list.steps.size(); ++k) {
         const Step& step = list.steps[k];
-        const bool is_run = step.verb == Verb::run;
-        list.at[k].assign(is_run                        ? graph.op(step.id).writes.size() + 1
-                          : step.verb == Verb::prefetch ? 1
-                                                        : 0,
-                          StepList::no_address);
+        list.at[k].assign(count_brought(graph, step), StepList::no_address);
         each_brought(graph, step, [&](TensorId, Bytes bytes, std::size_t place) {
             if (bytes > 0) {
                 list.at[k][place] = addresses[next++];

@@ -1,6 +1,5 @@
-#include "memsched/simulate/rounds.h"
-
 #include "memsched/simulate/simulate.h"
+
 #include "memsched/support/errors.h"
 
 #include <algorithm>
@@ -23,8 +22,7 @@ Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std
     if (beyond || done != full) {
         const std::string found = beyond ? "more than 2^63 - 1" : std::to_string(done);
         throw ScheduleError("the rounds process " + found + " of a batch of " + std::to_string(full) +
-                                "; give rounds that add up to the batch",
-                            -1);
+                            "; give rounds that add up to the batch");
     }
     Timeline sum;
     for (const auto& [batch, times] : often) {
@@ -37,7 +35,7 @@ Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std
         one.peak_memory = std::max(one.peak_memory, sum.peak_memory);
         if (!std::isfinite(one.makespan) || __builtin_add_overflow(one.bytes_out, sum.bytes_out, &one.bytes_out) ||
             __builtin_add_overflow(one.bytes_in, sum.bytes_in, &one.bytes_in)) {
-            throw ScheduleError("the times or bytes of so many rounds overflow; split the plan", -1);
+            throw ScheduleError("the times or bytes of so many rounds overflow; split the plan");
         }
         if (batch != schedule.rounds[0].batch) { // the steps shown are those of the first round
             one.start = std::move(sum.start);

@@ -54,7 +54,7 @@ void Simulator::reset(const StepList& list) {
     run_bytes_ = 0;
     live_ = sources_;
     host_bytes_ = 0;
-    std::fill(std::begin(stream_free_), std::end(stream_free_), 0.0);
+    std::ranges::fill(stream_free_, 0.0);
     issue_ = 0;
     fault_.clear();
 }
@@ -94,55 +94,40 @@ void Simulator::give_back(Seconds done, Bytes bytes) {
     awaited_.add(done, bytes);
 }
 
-// Calls each(bytes, address, tensor) for every buffer of the step that has bytes or an address; tensor is -1 for a
-// workspace.
-template <class Each> bool Simulator::each_placed(const Step& step, const Each& each) const {
-    const std::vector<Bytes>& places = list_->at[at(current_)];
-    const auto call = [&](Bytes bytes, Bytes low, TensorId tensor) {
-        return (bytes == 0 && low == StepList::no_address) || each(bytes, low, tensor);
-    };
-    if (step.verb == Verb::prefetch) {
-        return call(graph_.tensor(step.id).bytes, places[0], step.id);
-    }
-    const Op& op = graph_.op(step.id);
-    for (std::size_t i = 0; i < op.writes.size(); ++i) {
-        if (!skips(step, op.writes[i]) && !call(graph_.tensor(op.writes[i]).bytes, places[i], op.writes[i])) {
-            return false;
-        }
-    }
-    return call(workspace(op, step.choice, step.skip), places.back(), TensorId{-1});
-}
-
 bool Simulator::place(const Step& step, Seconds& start) {
-    return each_placed(step, [&](Bytes bytes, Bytes low, TensorId tensor) {
-        const auto name = [&] { return tensor < 0 ? "the workspace" : "'" + graph_.tensor(tensor).name + "'"; };
-        if (low == StepList::no_address || low > capacity_ - bytes) {
-            return fail([&] {
-                return (low == StepList::no_address ? name() + " has no address"
-                                                    : name() + " is at " + std::to_string(low)) +
-                       "; its " + std::to_string(bytes) + " bytes need one from 0 to " +
-                       std::to_string(capacity_ - bytes);
-            });
-        }
-        if (bytes == 0) {
-            return true;
-        }
-        if (const auto taken = ranges_.taken(low, low + bytes)) {
-            return fail([&] {
-                return name() + " at " + std::to_string(low) + " to " + std::to_string(low + bytes) +
-                       " overlaps what is held at " + std::to_string(taken->first) + " to " +
-                       std::to_string(taken->second) + "; move it or free the other before";
-            });
-        }
-        ranges_.take(low, low + bytes, start);
-        if (tensor >= 0) {
-            tensors_[at(tensor)].low = low;
-        }
-        return true;
+    bool placed = true;
+    each_brought(graph_, step, [&](TensorId tensor, Bytes bytes, std::size_t place) {
+        const Bytes low = list_->at[at(current_)][place];
+        placed = placed && ((bytes == 0 && low == StepList::no_address) || take(tensor, bytes, low, start));
     });
+    return placed;
 }
 
-bool Simulator::skips(const Step& step, TensorId tensor) const { return step.skip && graph_.taped(tensor); }
+bool Simulator::take(TensorId tensor, Bytes bytes, Bytes low, Seconds& start) {
+    const auto name = [&] { return tensor < 0 ? "the workspace" : "'" + graph_.tensor(tensor).name + "'"; };
+    if (low == StepList::no_address || low > capacity_ - bytes) {
+        return fail([&] {
+            return (low == StepList::no_address ? name() + " has no address"
+                                                : name() + " is at " + std::to_string(low)) +
+                   "; its " + std::to_string(bytes) + " bytes need one from 0 to " + std::to_string(capacity_ - bytes);
+        });
+    }
+    if (bytes == 0) {
+        return true;
+    }
+    if (const auto taken = ranges_.taken(low, low + bytes)) {
+        return fail([&] {
+            return name() + " at " + std::to_string(low) + " to " + std::to_string(low + bytes) +
+                   " overlaps what is held at " + std::to_string(taken->first) + " to " +
+                   std::to_string(taken->second) + "; move it or free the other before";
+        });
+    }
+    ranges_.take(low, low + bytes, start);
+    if (tensor >= 0) {
+        tensors_[at(tensor)].low = low;
+    }
+    return true;
+}
 
 bool Simulator::await_reads(const Op& op, Seconds& start) {
     for (const TensorId t : op.reads) {
@@ -160,7 +145,7 @@ bool Simulator::await_reads(const Op& op, Seconds& start) {
 
 bool Simulator::count_outputs(const Step& step, const Op& op, Bytes& outputs) {
     for (const TensorId t : op.writes) {
-        if (skips(step, t)) {
+        if (skips(graph_, step, t)) {
             continue;
         }
         if (tensors_[at(t)].on_device) {
@@ -194,7 +179,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
         touch = std::max(touch, end);
     }
     for (const TensorId t : op.writes) {
-        if (!skips(step, t)) {
+        if (!skips(graph_, step, t)) {
             TensorState& state = tensors_[at(t)];
             state.on_device = true;
             state.ready = state.touch = end;
@@ -311,7 +296,7 @@ template <class Observer> bool Simulator::play(const StepList& list, Observer& o
         }
     }
     current_ = -1;
-    const auto missing = std::find(ran_.begin(), ran_.end(), 0);
+    const auto missing = std::ranges::find(ran_, 0);
     if (missing != ran_.end()) {
         return fail([&] {
             return "op '" + graph_.op(static_cast<OpId>(missing - ran_.begin())).name +
@@ -346,7 +331,7 @@ Timeline Simulator::times(const StepList& list) {
     }
     writer.finish(graph_.resident() + sources_);
     if (!std::isfinite(writer.timeline.makespan)) {
-        throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?", -1);
+        throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?");
     }
     return std::move(writer.timeline);
 }
@@ -368,11 +353,11 @@ Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& de
     timeline.idle *= times;
     timeline.recompute_time *= times;
     if (!std::isfinite(timeline.makespan)) {
-        throw ScheduleError("so many rounds overflow the makespan; it is not finite", -1);
+        throw ScheduleError("so many rounds overflow the makespan; it is not finite");
     }
     if (__builtin_mul_overflow(timeline.bytes_out, schedule.rounds[0].times, &timeline.bytes_out) ||
         __builtin_mul_overflow(timeline.bytes_in, schedule.rounds[0].times, &timeline.bytes_in)) {
-        throw ScheduleError("so many rounds move more than 2^63 - 1 bytes; split the plan", -1);
+        throw ScheduleError("so many rounds move more than 2^63 - 1 bytes; split the plan");
     }
     return timeline;
 }

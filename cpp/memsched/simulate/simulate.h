@@ -10,6 +10,7 @@
 #include "memsched/simulate/timeline.h"
 
 #include <limits>
+#include <map>
 #include <vector>
 
 namespace memsched {
@@ -42,15 +43,14 @@ class Simulator {
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
-    bool skips(const Step& step, TensorId tensor) const;
     bool await_reads(const Op& op, Seconds& start); // E2: moves start to when the reads are ready
     bool count_outputs(const Step& step, const Op& op, Bytes& outputs);
     // E7, in bytes: moves start to when the bytes are available.
     bool reserve(Bytes bytes, Seconds& start);
     void give_back(Seconds done, Bytes bytes);
     // E7, in address ranges, for contiguous lists.
-    template <class Each> bool each_placed(const Step& step, const Each& each) const;
     bool place(const Step& step, Seconds& start);
+    bool take(TensorId tensor, Bytes bytes, Bytes low, Seconds& start);
     void reset(const StepList& list);
     template <class Message> bool fail(const Message& message); // always false; message() makes the sentence
 
@@ -86,5 +86,11 @@ class Simulator {
 // Throws ScheduleError when the plan cannot run on the device.
 Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget);
 Timeline simulate(const Graph& graph, const Schedule& schedule, const Device& device);
+
+// A plan for a family: the list runs on the graph of each round's batch. Times and bytes moved are sums over all
+// rounds, the peak is the largest. Steps and the memory over time are those of the first round, and blocks are left
+// out. Also throws ScheduleError if the rounds do not add up to the full batch.
+Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std::int64_t full,
+                         const Schedule& schedule, const Device& device);
 
 } // namespace memsched

@@ -47,7 +47,7 @@ void check_timeline(const Timeline& t) {
 void TimelineWriter::moved(Verb verb, Bytes bytes) {
     Bytes& sum = verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in;
     if (__builtin_add_overflow(sum, bytes, &sum)) {
-        throw ScheduleError("the plan moves more than 2^63 - 1 bytes in one direction; split it", -1);
+        throw ScheduleError("the plan moves more than 2^63 - 1 bytes in one direction; split it");
     }
 }
 

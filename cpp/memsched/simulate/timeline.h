@@ -45,8 +45,8 @@ struct TimelineWriter {
     Seconds busy = 0;
 
     void step(StepId k, Seconds start, Seconds end) {
-        timeline.start[static_cast<std::size_t>(k)] = start;
-        timeline.end[static_cast<std::size_t>(k)] = end;
+        timeline.start[at(k)] = start;
+        timeline.end[at(k)] = end;
     }
     void memory(Seconds time, StepId k, Bytes change) {
         if (change != 0) {

@@ -18,8 +18,12 @@ class InfeasibleError : public std::runtime_error {
 // A schedule that cannot run; step is the index of the failing step, or -1 for the schedule as a whole.
 class ScheduleError : public std::runtime_error {
   public:
-    ScheduleError(const std::string& message, StepId at) : std::runtime_error(message), step(at) {}
+    ScheduleError(const std::string& message, StepId at = -1) : std::runtime_error(message), step(at) {}
     StepId step;
 };
+
+[[noreturn]] inline void refuse_step(std::size_t step, const std::string& message) {
+    throw ScheduleError("step " + std::to_string(step) + ": " + message, static_cast<StepId>(step));
+}
 
 } // namespace memsched

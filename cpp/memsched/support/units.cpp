@@ -11,6 +11,10 @@ void refuse_sum(const std::string& what) {
                                 "use smaller sizes or a coarser unit");
 }
 
+void refuse_size(const std::string& what, Bytes bytes) {
+    throw std::invalid_argument(what + " is " + std::to_string(bytes) + "; sizes must be >= 0 bytes");
+}
+
 Seconds transfer_time(Bytes bytes, Bandwidth bandwidth, Seconds latency) {
     return std::isinf(bandwidth) ? latency : latency + static_cast<double>(bytes) / bandwidth;
 }

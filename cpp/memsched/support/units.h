@@ -26,6 +26,15 @@ inline std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 [[noreturn]] void refuse_sum(const std::string& what);
 
+[[noreturn]] void refuse_size(const std::string& what, Bytes bytes);
+
+// Throws std::invalid_argument naming what() where there are less than 0 bytes.
+template <class What> void check_size(Bytes bytes, const What& what) {
+    if (bytes < 0) {
+        refuse_size(what(), bytes);
+    }
+}
+
 // a + b, neither above exact_bytes; throws std::invalid_argument naming what() when the sum is.
 template <class What> Bytes checked_add(Bytes a, Bytes b, const What& what) {
     if (a > exact_bytes || b > exact_bytes - a) {
