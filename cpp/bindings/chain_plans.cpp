@@ -7,45 +7,28 @@ namespace {
 
 Flags array_of(const TensorFlags& tensors) { return Flags(static_cast<py::ssize_t>(tensors.size()), tensors.data()); }
 
-// (makespan, lower_bound, peak_memory, estimate, bytes_out, bytes_in, idle, offloaded, runtime) of each, or None.
-py::list rows_of(const std::vector<std::optional<PlanFigures>>& found, const std::vector<Seconds>& runtime) {
-    py::list rows(found.size());
-    for (std::size_t k = 0; k < found.size(); ++k) {
-        rows[k] = py::none();
-        if (const auto& f = found[k]) {
-            rows[k] = py::make_tuple(f->makespan, f->lower_bound, f->peak_memory, f->estimate, f->bytes_out,
-                                     f->bytes_in, f->idle, f->offloaded, runtime[k]);
+using Row = std::tuple<Seconds, Seconds, Bytes, std::optional<Seconds>, Bytes, Bytes, Seconds, std::int64_t, Seconds>;
+
+std::vector<std::optional<Row>> figures(const ChainPlans& plans, const ChainPlanner& planner,
+                                        const std::vector<Device>& devices) {
+    std::vector<std::optional<Row>> rows(devices.size());
+    const PythonProgress ticker;
+    for (std::size_t k = 0; k < devices.size(); ++k) {
+        const auto began = std::chrono::steady_clock::now();
+        const auto f = plans.figures(planner, devices[k], ticker.progress());
+        const Seconds runtime = std::chrono::duration<Seconds>(std::chrono::steady_clock::now() - began).count();
+        if (f) {
+            rows[k] = {f->makespan, f->lower_bound, f->peak_memory, f->estimate, f->bytes_out,
+                       f->bytes_in, f->idle,        f->offloaded,   runtime};
         }
+        ticker.progress().tick(0);
     }
     return rows;
-}
-
-py::list figures(const ChainPlans& plans, const ChainPlanner& planner, const std::vector<Device>& devices) {
-    std::vector<std::optional<PlanFigures>> found;
-    std::vector<Seconds> runtime;
-    {
-        const PythonProgress ticker;
-        for (const Device& device : devices) {
-            const auto began = std::chrono::steady_clock::now();
-            found.push_back(plans.figures(planner, device, ticker.progress()));
-            runtime.push_back(std::chrono::duration<Seconds>(std::chrono::steady_clock::now() - began).count());
-            ticker.progress().tick(0);
-        }
-    }
-    return rows_of(found, runtime);
 }
 
 } // namespace
 
 void bind_chain_plans(py::module_& module) {
-    py::class_<FluidSolution>(module, "FluidSolution")
-        .def_property_readonly("offloaded", view_of(&FluidSolution::offloaded))
-        .def_readonly("makespan", &FluidSolution::makespan)
-        .def_readonly("lower_bound", &FluidSolution::lower_bound)
-        .def_readonly("optimal", &FluidSolution::optimal)
-        .def_readonly("states", &FluidSolution::states)
-        .def_readonly("rounds", &FluidSolution::rounds)
-        .def_readonly("slots", &FluidSolution::slots);
     py::class_<ChainPlanner>(module, "ChainPlanner", "A planner of points of a chain.")
         .def_static("greedy", [] { return ChainPlanner{}; })
         .def_static(

@@ -27,12 +27,9 @@ void bind_orders(py::module_& module) {
     module.def(
         "order",
         [](const Graph& graph, const Kept& keep, std::optional<double> time_limit, const py::object& progress) {
-            order::Solution found;
-            {
-                const PythonProgress ticker(time_limit, progress);
-                found = order::least_memory_order(order::order_problem(graph, keep), ticker.progress());
-            }
-            return py::make_tuple(found.order, found.peak, found.lower_bound, found.visited);
+            const PythonProgress ticker(time_limit, progress);
+            const auto found = order::least_memory_order(order::order_problem(graph, keep), ticker.progress());
+            return std::tuple(found.order, found.peak, found.lower_bound, found.visited);
         },
         "graph"_a, "keep"_a, "time_limit"_a, "progress"_a = py::none(),
         "The ops, the peak and its bound (bytes, resident included), and the number of sets of ops visited.");

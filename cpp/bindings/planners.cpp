@@ -94,6 +94,15 @@ void bind_sets(py::module_& module) {
         "planner"_a, "chunk"_a, "progress"_a = py::none());
 }
 
+template <class Solution> py::class_<Solution> bind_solution(py::module_& module, const char* name) {
+    return py::class_<Solution>(module, name)
+        .def_property_readonly("offloaded", view_of(&Solution::offloaded))
+        .def_readonly("makespan", &Solution::makespan)
+        .def_readonly("lower_bound", &Solution::lower_bound)
+        .def_readonly("optimal", &Solution::optimal)
+        .def_readonly("states", &Solution::states);
+}
+
 void bind_fluid(py::module_& module) {
     py::class_<FluidChain>(module, "FluidChain", "A chain in the interruptible link model, times in link bytes.")
         .def(
@@ -112,12 +121,10 @@ void bind_fluid(py::module_& module) {
         .def(
             "makespan", [](const FluidChain& chain, const Flags& set) { return fluid_makespan(chain, copied(set)); },
             "offloaded"_a, "Makespan of one offload set in link bytes; infinity if it does not fit.");
-    py::class_<DynprogSolution>(module, "DynprogSolution")
-        .def_property_readonly("offloaded", view_of(&DynprogSolution::offloaded))
-        .def_readonly("makespan", &DynprogSolution::makespan)
-        .def_readonly("lower_bound", &DynprogSolution::lower_bound)
-        .def_readonly("optimal", &DynprogSolution::optimal)
-        .def_readonly("states", &DynprogSolution::states);
+    bind_solution<DynprogSolution>(module, "DynprogSolution");
+    bind_solution<FluidSolution>(module, "FluidSolution")
+        .def_readonly("rounds", &FluidSolution::rounds)
+        .def_readonly("slots", &FluidSolution::slots);
     module.def(
         "dynprog",
         [](const FluidChain& chain, bool hash, double gap, std::size_t max_states, std::optional<double> time_limit,
@@ -198,14 +205,9 @@ void bind_planners(py::module_& module) {
     module.def(
         "stages_of_tensors",
         [](const Graph& graph) {
-            std::vector<std::uint8_t> tape(graph.tensors().size(), 0);
-            for (const Op& op : graph.ops()) {
-                for (const TensorId t : op.tape) {
-                    tape[at(t)] = 1;
-                }
-            }
+            const auto taped = [&](TensorId t) { return graph.taped(t); };
             return std::pair(numbers_of<std::int64_t>(stages_of_tensors(graph), std::identity()),
-                             numbers_of<bool>(tape, std::identity()));
+                             numbers_of<bool>(all_ids(graph.tensors().size()), taped));
         },
         "graph"_a,
         "For a chain's graph, by tensor: its stage, -1 if it cannot be offloaded, and whether it is a tape.");

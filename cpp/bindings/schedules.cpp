@@ -204,10 +204,10 @@ ScheduleError
             },
             "The steps as dicts, as in the JSON form.")
         .def_property_readonly(
-            "offloaded", [](const Schedule& s) { return py::tuple(py::cast(offloaded_tensors(s))); },
+            "offloaded", [](const Schedule& s) { return py::tuple(py::cast(names_with(s, Verb::offload, 1))); },
             "Names of the offloaded tensors, in the order of their first offload.")
         .def_property_readonly(
-            "recomputed", [](const Schedule& s) { return py::tuple(py::cast(recomputed_ops(s))); },
+            "recomputed", [](const Schedule& s) { return py::tuple(py::cast(names_with(s, Verb::run, 2))); },
             "Names of the ops that run more than once, in the order of their first repeat.")
         .def(
             "with_budget",

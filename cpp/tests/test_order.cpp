@@ -1,5 +1,4 @@
 // The parts of the search for orders, against plain references.
-#include "memsched/order/cases.h"
 #include "memsched/order/deduce.h"
 #include "memsched/order/greedy.h"
 #include "memsched/order/order.h"

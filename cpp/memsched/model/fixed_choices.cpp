@@ -24,7 +24,7 @@ template <class Choose> FixedChoices fixed(const Graph& graph, const Choose& cho
     std::vector<std::int32_t> choice;
     for (Op& op : data.ops) {
         choice.push_back(choose(op));
-        op.choices = {op.choices[static_cast<std::size_t>(choice.back())]};
+        op.choices = {op.choices[at(choice.back())]};
     }
     return {Graph(std::move(data)), std::move(choice)};
 }
@@ -54,7 +54,7 @@ FixedChoices fit_choices(const Graph& graph, Bytes capacity) {
     return fixed(graph, [&](const Op& op) {
         const std::vector<std::int32_t> fit = fitting(graph, op, capacity);
         return *std::ranges::min_element(fit, {}, [&](std::int32_t k) {
-            const Choice& one = op.choices[static_cast<std::size_t>(k)];
+            const Choice& one = op.choices[at(k)];
             return std::pair(one.time, one.workspace);
         });
     });

@@ -96,22 +96,11 @@ void check_schedule(const Schedule& schedule) {
     }
 }
 
-std::vector<std::string> offloaded_tensors(const Schedule& schedule) {
+std::vector<std::string> names_with(const Schedule& schedule, Verb verb, int count) {
     std::vector<std::string> names;
-    std::unordered_set<std::string_view> seen;
+    std::unordered_map<std::string_view, int> seen;
     for (const NamedStep& step : schedule.steps) {
-        if (step.verb == Verb::offload && seen.insert(step.name).second) {
-            names.push_back(step.name);
-        }
-    }
-    return names;
-}
-
-std::vector<std::string> recomputed_ops(const Schedule& schedule) {
-    std::vector<std::string> names;
-    std::unordered_map<std::string_view, int> runs;
-    for (const NamedStep& step : schedule.steps) {
-        if (step.verb == Verb::run && ++runs[step.name] == 2) {
+        if (step.verb == verb && ++seen[step.name] == count) {
             names.push_back(step.name);
         }
     }
@@ -124,15 +113,15 @@ StepList resolve(const Graph& graph, const Schedule& schedule, const Progress& p
         throw ScheduleError("the plan's rounds do not fit graph '" + graph.name() + "' of batch " +
                             std::to_string(graph.batch()) + "; a plain graph takes one round of its own batch");
     }
-    Names ops, tensors;
-    for (std::size_t i = 0; i < graph.ops().size(); ++i) {
-        pace.spend(Pace::named);
-        ops.emplace(graph.ops()[i].name, static_cast<OpId>(i));
-    }
-    for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
-        pace.spend(Pace::named);
-        tensors.emplace(graph.tensors()[i].name, static_cast<TensorId>(i));
-    }
+    const auto ids_of = [&](const auto& all) {
+        Names ids;
+        for (const auto& one : all) {
+            pace.spend(Pace::named);
+            ids.emplace(one.name, static_cast<std::int32_t>(ids.size()));
+        }
+        return ids;
+    };
+    const Names ops = ids_of(graph.ops()), tensors = ids_of(graph.tensors());
     StepList list;
     list.steps.reserve(schedule.steps.size());
     for (std::size_t k = 0; k < schedule.steps.size(); ++k) {

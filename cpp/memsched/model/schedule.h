@@ -101,10 +101,9 @@ struct Schedule {
 // not point backwards, an `after` on a free.
 void check_schedule(const Schedule& schedule);
 
-// Names of the offloaded tensors in the order of their first offload, and of the ops that run more than once in the
-// order of their first repeat.
-std::vector<std::string> offloaded_tensors(const Schedule& schedule);
-std::vector<std::string> recomputed_ops(const Schedule& schedule);
+// Names that at least so many steps of a verb have, in the order in which they reach that count: (offload, 1) are the
+// offloaded tensors, (run, 2) the recomputed ops.
+std::vector<std::string> names_with(const Schedule& schedule, Verb verb, int count);
 
 // Translates names to ids. Throws ScheduleError for an unknown op, tensor, algorithm or tape output, an ambiguous
 // algorithm, a partly skipped tape, a step list written for another graph or batch.

@@ -22,6 +22,7 @@ class Reach {
     bool is_before(OpId first, OpId then) const {
         return (ancestors(then)[at(first) / 64] >> (at(first) % 64) & 1) != 0;
     }
+    bool in_any_order(OpId a, OpId b) const { return a != b && !is_before(a, b) && !is_before(b, a); }
 
   private:
     std::size_t ops_, words_;

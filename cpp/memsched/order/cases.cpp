@@ -1,6 +1,5 @@
-#include "memsched/order/cases.h"
-
 #include "memsched/order/deduce.h"
+
 #include "memsched/order/greedy.h"
 
 #include <algorithm>
@@ -94,7 +93,7 @@ class Cases {
             HeldCut cut(problem, reach, op, pace_);
             cut.least(limit_ + 1);
             for (const OpId other : ops) {
-                if (other == op || reach.is_before(op, other) || reach.is_before(other, op)) {
+                if (!reach.in_any_order(op, other)) {
                     continue;
                 }
                 const Bytes ran = cut.if_ran(other, -1, limit_ + 1), not_yet = cut.if_not(other, -1, limit_ + 1);

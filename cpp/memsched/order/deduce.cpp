@@ -145,24 +145,20 @@ class Deduction {
     void look_at(const Reach& reach, HeldCut& cut, OpId op) {
         const Problem& problem = now_.problem;
         std::vector<std::uint8_t> told(problem.ops(), 0);
-        const auto free = [&](OpId other) {
-            return other != op && !reach.is_before(op, other) && !reach.is_before(other, op);
-        };
-        const auto any_told = [&](std::span<const OpId> ops) {
-            return std::ranges::any_of(ops, [&](OpId other) { return told[at(other)] != 0; });
+        const auto look_beside = [&](OpId other, std::span<const OpId> nearer, bool ran) {
+            if (!reach.in_any_order(op, other)) {
+                return;
+            }
+            told[at(other)] = std::ranges::any_of(nearer, [&](OpId one) { return told[at(one)] != 0; }) ||
+                              (ran ? note({op, other}, cut.if_ran(other, now_.lower, now_.below))
+                                   : note({other, op}, cut.if_not(other, now_.lower, now_.below)));
         };
         for (std::size_t v = 0; v < problem.ops(); ++v) {
-            const auto other = static_cast<OpId>(v);
-            if (free(other)) {
-                told[v] = any_told(problem.before[v]) || note({op, other}, cut.if_ran(other, now_.lower, now_.below));
-            }
+            look_beside(static_cast<OpId>(v), problem.before[v], true);
         }
         std::ranges::fill(told, 0);
         for (std::size_t v = problem.ops(); v-- > 0;) {
-            const auto other = static_cast<OpId>(v);
-            if (free(other)) {
-                told[v] = any_told(problem.after[v]) || note({other, op}, cut.if_not(other, now_.lower, now_.below));
-            }
+            look_beside(static_cast<OpId>(v), problem.after[v], false);
         }
     }
 

@@ -1,4 +1,4 @@
-// Deduces what all orders with a low peak have in common.
+// Deduces what all orders with a low peak have in common, and decides case by case whether there are any.
 #pragma once
 
 #include "memsched/order/bound.h"
@@ -27,5 +27,16 @@ std::vector<OpId> needy_ops(const Problem& problem, const Reach& reach, std::siz
 // is left, lower is raised to the least price ruled out, and so on until nothing more follows. room: bytes for cuts
 // that are kept at a time, in addition to one.
 Deduced deduce(const Problem& problem, Bytes lower, Bytes upper, std::size_t critical, std::size_t room, Pace& pace);
+
+struct Settled {
+    std::vector<OpId> order; // within the limit; empty if none was found
+    bool impossible = false; // whether it is proven that there is none
+};
+
+// Deduces what all orders within the limit have in common, tries some, and otherwise branches on two ops that may run
+// in either order: both cases are problems of the same kind. Gives up after `cases` of them.
+// critical: the number of ops, those that need most, to deduce from.
+Settled settle(const Problem& problem, Bytes limit, std::size_t critical, std::size_t cases, std::size_t room,
+               Pace& pace);
 
 } // namespace memsched::order

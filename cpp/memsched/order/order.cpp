@@ -1,6 +1,5 @@
 #include "memsched/order/order.h"
 
-#include "memsched/order/cases.h"
 #include "memsched/order/deduce.h"
 #include "memsched/order/greedy.h"
 #include "memsched/order/search.h"
@@ -294,8 +293,13 @@ class Whole {
 
     Bytes bound(const Progress& progress) {
         Pace pace(progress, first_steps);
+        std::size_t room = room_;
         try {
-            measure(pace);
+            for (std::size_t k = 0; k < parts_.size(); ++k) {
+                solvers_[k].measure(room, pace);
+                learn(parts_[k]);
+                room -= std::min(room, Reach::bytes(parts_[k].problem.ops()));
+            }
         } catch (const Stopped&) { // keep what is known
         }
         return lower_;
@@ -319,15 +323,6 @@ class Whole {
 
   private:
     void learn(const Part& part) { lower_ = std::max(lower_, part.found.lower_bound); }
-
-    void measure(Pace& pace) {
-        std::size_t room = room_;
-        for (std::size_t k = 0; k < parts_.size(); ++k) {
-            solvers_[k].measure(room, pace);
-            learn(parts_[k]);
-            room -= std::min(room, Reach::bytes(parts_[k].problem.ops()));
-        }
-    }
 
     Solution gather() {
         Solution whole;

@@ -126,12 +126,10 @@ Problem part_of(const Problem& problem, const std::vector<OpId>& ops, const std:
     std::vector<OpId> number(problem.ops(), -1);
     Problem part;
     part.base = problem.base;
-    for (std::size_t k = 0; k < ops.size(); ++k) {
+    Lists before(ops.size()), members;
+    for (std::size_t k = 0; k < ops.size(); ++k) { // each after those that it waits for
         number[at(ops[k])] = static_cast<OpId>(k);
         part.scratch.push_back(problem.scratch[at(ops[k])]);
-    }
-    Lists before(ops.size()), members;
-    for (std::size_t k = 0; k < ops.size(); ++k) {
         for (const OpId op : problem.before[at(ops[k])]) {
             if (number[at(op)] >= 0) {
                 before[k].push_back(number[at(op)]);
@@ -171,8 +169,8 @@ std::vector<Problem> split(const Problem& problem, const std::vector<OpId>& begi
             }
         }
     }
-    std::vector<Bytes> more(begins.size() + 1,
-                            0); // by part: the bytes held throughout, minus those of the previous part
+    // By part: the bytes held throughout, minus those of the previous part.
+    std::vector<Bytes> more(begins.size() + 1, 0);
     const auto hold = [&](std::size_t begin, std::size_t end, Bytes bytes) {
         more[begin] += bytes;
         more[end] -= bytes;

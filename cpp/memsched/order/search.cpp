@@ -21,7 +21,7 @@ Search::Search(const Problem& problem, Bytes lower, Bytes upper, Pace& pace, Eff
 
 void Search::push(std::int32_t parent, OpId op, Bytes peak, std::size_t size, Bytes memory) {
     const auto size32 = static_cast<std::uint32_t>(size);
-    nodes_.push_back({parent, op, 0, 0, peak, size32, memory});
+    nodes_.push_back({parent, op, 0, 0, peak, size32});
     queue_.push({peak, size32, memory, static_cast<std::int32_t>(nodes_.size()) - 1});
 }
 

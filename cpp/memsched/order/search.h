@@ -36,7 +36,6 @@ class Search {
         std::uint32_t first_run, end_run;
         Bytes peak;
         std::uint32_t size; // ops that have run
-        Bytes memory;
     };
     struct Entry {
         Bytes peak;
