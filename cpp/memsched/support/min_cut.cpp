@@ -97,8 +97,8 @@ void MinCut::take_back() {
     pushed_.clear();
 }
 
-// The nodes that a search from `start` finds along edges with capacity left, or with `back` against them.
-std::vector<std::uint8_t> MinCut::found_from(std::int32_t start, bool back) const {
+// The nodes that a search from `start` finds along edges with capacity left, or against them if `reverse` is 1.
+std::vector<std::uint8_t> MinCut::found_from(std::int32_t start, std::int32_t reverse) const {
     std::vector<std::uint8_t> found(first_.size(), 0);
     std::vector<std::int32_t> stack{start};
     found[at(start)] = 1;
@@ -107,7 +107,7 @@ std::vector<std::uint8_t> MinCut::found_from(std::int32_t start, bool back) cons
         stack.pop_back();
         for (std::int32_t e = first_[at(node)]; e >= 0; e = edges_[at(e)].next) {
             const std::int32_t next = edges_[at(e)].to;
-            if (edges_[at(back ? e ^ 1 : e)].left > 0 && !found[at(next)]) {
+            if (edges_[at(e ^ reverse)].left > 0 && !found[at(next)]) {
                 found[at(next)] = 1;
                 stack.push_back(next);
             }

@@ -27,8 +27,8 @@ class MinCut {
     void take_back();
     // After a `solve` that returned less than enough: the nodes on the sink's side of every minimum cut (the smallest
     // such side), and those on the source's side of every one.
-    std::vector<std::uint8_t> reaches(std::int32_t sink) const { return found_from(sink, true); }
-    std::vector<std::uint8_t> reached_from(std::int32_t source) const { return found_from(source, false); }
+    std::vector<std::uint8_t> reaches(std::int32_t sink) const { return found_from(sink, 1); }
+    std::vector<std::uint8_t> reached_from(std::int32_t source) const { return found_from(source, 0); }
     Bytes flow(std::size_t edge) const { return edges_[2 * edge + 1].left; } // of an edge, if it has capacity one way
     std::size_t bytes() const;                                               // bytes that this object uses
 
@@ -40,7 +40,7 @@ class MinCut {
 
     bool label(std::int32_t source, std::int32_t sink, Pace& pace);
     Bytes push(std::int32_t source, std::int32_t sink, Pace& pace);
-    std::vector<std::uint8_t> found_from(std::int32_t start, bool back) const;
+    std::vector<std::uint8_t> found_from(std::int32_t start, std::int32_t reverse) const;
 
     std::vector<Edge> edges_; // each followed by its reverse
     std::vector<std::int32_t> first_, level_, current_;
