@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched.arena.ilp import joint_ilp, order_ilp, place_ilp
 from memsched.arena.ilp.anchors import control_edges_of, updates_of
-from memsched.arena.ilp.pyramid import pyramid
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.testing import graphs
 from oracles.olla_graphs import FIGURE_3, WORKED, random_graphs, with_kept, written
@@ -222,9 +221,6 @@ def test_addresses_are_lowest(blocks: list[Lived]) -> None:
         assume(False)
     assert optimal
     assert check_places(blocks, offsets) == bound == least_height(blocks)
-    offsets, low, optimal = place_ilp(blocks, preplace=True)
-    assert low <= bound <= check_places(blocks, offsets)
-    assert not optimal or bound == low
 
 
 @pytest.mark.parametrize(
@@ -263,12 +259,6 @@ def test_fixed_blocks_that_cannot_be() -> None:
         place_ilp([Lived(0, 2, 5, 1, 0), Lived(1, 3, 2, 1, 4)])
     with pytest.raises(InvalidInputError, match=r"buffers\[0\].offset is 6; it must be a multiple of the alignment, 4"):
         place_ilp([Lived(0, 2, 5, 4, 6)])
-
-
-def test_the_pyramid() -> None:
-    """Each block stands on the one that outlives it; what reaches beyond is left to the program."""
-    blocks = [Lived(0, 9, 5), Lived(1, 8, 3), Lived(2, 9, 4), Lived(3, 5, 7), Lived(8, 9, 1)]
-    assert [one.offset for one in pyramid(blocks)] == [0, 5, None, 8, None]
 
 
 # Both.

@@ -89,6 +89,11 @@ class Buffer:
 _PUT = tuple(getattr(Buffer, name).__set__ for name in ("start", "end", "size", "alignment", "offset", "name"))
 
 
+def height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
+    """Bytes from address 0 to the highest end of a buffer."""
+    return max((offset + one.size for one, offset in zip(buffers, offsets, strict=True)), default=0)
+
+
 def made(rows: Iterable[tuple[int, int, int, int, int | None, str | None]]) -> list[Buffer]:
     """Buffers from values that the core has checked: start, end, size, alignment, offset and name.
 

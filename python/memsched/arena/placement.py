@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from memsched import _core
-from memsched.arena.buffers import Buffer, write_buffers
+from memsched.arena.buffers import Buffer, height, write_buffers
 from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, fields, read_document
@@ -59,10 +59,6 @@ def _ticks(buffers: Sequence[Buffer]) -> tuple[list[int], list[int]]:
     return [rank[buffer.start] for buffer in buffers], [rank[buffer.end] for buffer in buffers]
 
 
-def _height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
-    return max((offset + buffer.size for buffer, offset in zip(buffers, offsets, strict=True)), default=0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Buffers and their offsets.
@@ -101,13 +97,13 @@ class Placement:
         put(self, "offsets", tuple(checks.count(f"offsets[{k}]", o, 0, 2**63 - 1) for k, o in enumerate(self.offsets)))
         if len(self.offsets) != len(self.buffers):
             raise InvalidInputError(f"offsets has {len(self.offsets)} entries; it must have {len(self.buffers)}")
-        height = _height(self.buffers, self.offsets)
-        if not checks.is_number(self.height) or self.height != height:
-            raise InvalidInputError(f"height is {shown(self.height)}; by the offsets it must be {height}")
-        put(self, "height", height)
+        top = height(self.buffers, self.offsets)
+        if not checks.is_number(self.height) or self.height != top:
+            raise InvalidInputError(f"height is {shown(self.height)}; by the offsets it must be {top}")
+        put(self, "height", top)
         put(self, "lower_bound", checks.count("lower_bound", self.lower_bound, 0, 2**63 - 1))
-        if self.lower_bound > height:
-            raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {height}")
+        if self.lower_bound > top:
+            raise InvalidInputError(f"lower_bound is {self.lower_bound}; it must be at most height, which is {top}")
         checks.choice("method", self.method, _MAKERS)
         put(self, "runtime", checks.non_negative("runtime", self.runtime, "seconds"))
 
@@ -232,30 +228,30 @@ def _within(
 ) -> Placed:
     """The placement of a method; if it exceeds the capacity, an error that says what would suffice."""
     begin = time.perf_counter()
-    offsets, height, bound = run(capacity, time_limit)
-    if capacity is not None and height > capacity:
+    offsets, top, bound = run(capacity, time_limit)
+    if capacity is not None and top > capacity:
         proven = bound > capacity
         if proven and search:
             spent = time.perf_counter() - begin
             rest = _MORE_SECONDS if time_limit is None else max(0.0, min(_MORE_SECONDS, time_limit - spent))
             if rest > 0:
-                height = min(height, run(None, rest)[1])
+                top = min(top, run(None, rest)[1])
         why = (
-            f"the buffers need at least {bound} bytes, more than capacity, which is {capacity}; they fit {height}"
+            f"the buffers need at least {bound} bytes, more than capacity, which is {capacity}; they fit {top}"
             if proven
             else f"no placement within capacity, {capacity} bytes, was found in time, but none is ruled out; "
-            f"give it {height}, which suffices, or a longer time_limit"
+            f"give it {top}, which suffices, or a longer time_limit"
         )
-        raise InfeasibleError(why, height)
-    return offsets, height, bound
+        raise InfeasibleError(why, top)
+    return offsets, top, bound
 
 
 def _by_program(buffers: tuple[Buffer, ...], capacity: int | None, time_limit: float | None) -> Placed:
     from memsched.arena.ilp.place import place_ilp
 
     offsets, bound, optimal = place_ilp(buffers, capacity, time_limit)
-    height = _height(buffers, offsets)
-    return offsets, height, height if optimal else bound
+    top = height(buffers, offsets)
+    return offsets, top, top if optimal else bound
 
 
 def place_buffers(
@@ -276,16 +272,15 @@ def place_buffers(
     checks.choice("method", method, _METHODS)
     begin = time.perf_counter()
     if method == "ilp":
-        offsets, height, bound = _within(partial(_by_program, found), most, limit, search=False)
+        placed = _within(partial(_by_program, found), most, limit, search=False)
     else:
-        offsets, height, bound = place_columns(
-            _columns(found), most, time_limit=limit, method=method, progress=progress
-        )
+        placed = place_columns(_columns(found), most, time_limit=limit, method=method, progress=progress)
+    offsets, top, bound = placed
     return Placement(
         buffers=found,
         offsets=tuple(offsets),
-        height=height,
-        lower_bound=min(bound, height),
+        height=top,
+        lower_bound=min(bound, top),
         method=method,
         runtime=time.perf_counter() - begin,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from memsched.arena.buffers import Buffer
+from memsched.arena.buffers import Buffer, height
 from memsched.errors import InvalidInputError
 
 
@@ -24,11 +24,6 @@ def load(buffers: Sequence[Buffer]) -> int:
     live = [one for one in buffers if is_live(one)]
     fixed = [one.offset + one.size for one in live if one.offset is not None]
     return max([0, *fixed, *(sum(two.size for two in live if two.start <= one.start < two.end) for one in live)])
-
-
-def height(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
-    """Bytes from address 0 to the end of the highest buffer."""
-    return max([0, *(offset + one.size for one, offset in zip(buffers, offsets, strict=True))])
 
 
 def overlap(buffers: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:

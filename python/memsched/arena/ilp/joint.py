@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsched._core import Graph
-from memsched.arena.buffers import Buffer
-from memsched.arena.ilp.buffers import height, settle, unit_of
+from memsched.arena.buffers import Buffer, height
+from memsched.arena.ilp.buffers import settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, left, load, until_after
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
 from memsched.arena.ilp.order import exact_order, gap

@@ -5,31 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from memsched.arena.buffers import Buffer
-from memsched.arena.ilp.buffers import (
-    check_fixed,
-    greedy,
-    height,
-    is_live,
-    load,
-    meet,
-    overlap,
-    settle,
-    unit_of,
-)
+from memsched.arena.buffers import Buffer, height
+from memsched.arena.ilp.buffers import check_fixed, greedy, is_live, load, meet, overlap, settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_after
 from memsched.arena.ilp.model import load as load_highs
 from memsched.arena.ilp.order import gap
-from memsched.arena.ilp.pyramid import pyramid
 from memsched.errors import InfeasibleError
 
 
 def place_ilp(
-    buffers: Sequence[Buffer],
-    capacity: int | None = None,
-    time_limit: float | None = None,
-    *,
-    preplace: bool = False,
+    buffers: Sequence[Buffer], capacity: int | None = None, time_limit: float | None = None
 ) -> tuple[list[int], int, bool]:
     """Find addresses for buffers with known lifetimes, so that the highest end is as low as possible.
 
@@ -44,9 +29,6 @@ def place_ilp(
         Bytes available.
     time_limit : float, optional
         Seconds; then the best placement so far is returned.
-    preplace : bool
-        OLLA's function 5 first: a pyramid of buffers that lie within each other's lifetimes. Then the only lower bound
-        is the load.
 
     Returns
     -------
@@ -65,12 +47,11 @@ def place_ilp(
     check_fixed(buffers)
     offsets = [one.offset or 0 for one in buffers]
     live = [k for k, one in enumerate(buffers) if is_live(one)]
-    alive = [buffers[k] for k in live]
-    found, bound = _lowest(pyramid(alive) if preplace else alive, until)
+    found, bound = _lowest([buffers[k] for k in live], until)
     for k, offset in zip(live, found, strict=True):
         offsets[k] = offset
     idle = max((offsets[k] + one.size for k, one in enumerate(buffers) if not is_live(one)), default=0)
-    bound = max(load(alive) if preplace else bound, idle)
+    bound = max(bound, idle)
     top = height(buffers, offsets)
     if capacity is not None and top > capacity:
         need = f"{top} bytes and the capacity is {capacity}"
@@ -146,11 +127,7 @@ def address_of(model: Model, scale: Scale, one: Buffer, limit: int, plain: bool)
 
 
 def apart(
-    model: Model,
-    scale: Scale,
-    ends: tuple[int, int, int],
-    below: tuple[list[tuple[int, float]], float],
-    limit: int,
+    model: Model, scale: Scale, ends: tuple[int, int, int], below: tuple[list[tuple[int, float]], float], limit: int
 ) -> None:
     """Equation 7: if `below` (terms and a constant) is 1, then address + size <= the other address."""
     low, size, high = ends

@@ -61,11 +61,10 @@ class Sum:
 class Plan:
     """The variables of an order: C_{e,t} as a running sum, and P_{e,t}.
 
-    All tensors that an op writes are created when it runs (equation 5), so one set of variables per op serves them.
-    The binary `done(v, t)` is the sum of C up to t: it never falls and ends at 1 (equation 3). P_{e,t}, alive at the
-    start of timestep t, is at least done(src, t - 1) - done(sink, t - 1) for every sink, which are equations 1, 2 and
-    4, summed over time. With one relevant sink it is equal to that and needs no variable; otherwise it may be
-    continuous.
+    All tensors that an op writes are created when it runs (equation 5), so one set of variables per op serves them. The
+    binary `done(v, t)` is the sum of C up to t: it never falls and ends at 1 (equation 3). P_{e,t}, alive at the start
+    of timestep t, is at least done(src, t - 1) - done(sink, t - 1) for every sink, which are equations 1, 2 and 4,
+    summed over time. With one relevant sink it is equal to that and needs no variable; otherwise it may be continuous.
 
     Without `alone` several ops may share a timestep, as in OLLA. With it each timestep has one op, apart from ops that
     allocate nothing: running one of those as soon as it is ready never costs anything, so it is done at the end of
