@@ -37,11 +37,9 @@ class Facts:
         for k, names in enumerate(self.reads):
             for tensor in names:
                 self.readers[tensor].append(k)
-        self.need = [self._need(k, op) for k, op in enumerate(ops)]
-
-    def _need(self, k: int, op: Json) -> int:
-        """Bytes that every run of the op must hold; without a tape that nobody reads, if that is less."""
-        return self.least(op, self.reads[k] | self.writes[k], skips=not self.tape_is_read(op))
+        # Bytes that every run of an op must hold; without a tape that nobody reads, if that is less.
+        held = (reads | writes for reads, writes in zip(self.reads, self.writes, strict=True))
+        self.need = [self.least(op, one, skips=not self.tape_is_read(op)) for op, one in zip(ops, held, strict=True)]
 
     def tape_is_read(self, op: Json) -> bool:
         """Whether some op reads the tape of an op."""

@@ -6,12 +6,10 @@ docs/algorithms.md has the proof.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from memsched.validation.bounds import Facts, ancestors, descendants
+from memsched.validation.bounds import Facts, Json, ancestors, descendants
 
-Json = Mapping[str, Any]
 ROUNDING = 1e-15  # relative, of a few sums and products
 
 

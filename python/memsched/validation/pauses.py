@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
 
-from memsched.validation.bounds import Facts
+from memsched.validation.bounds import Facts, Json
 
-Json = Mapping[str, Any]
 MOST_STATES = 2000  # of the search for one pause; what it has then is a bound, too
 
 
@@ -43,9 +40,7 @@ def pause(facts: Facts, op: int) -> float:
         cost, _, link, runs, held, wanted = heapq.heappop(states)
         if not wanted:
             return cost
-        name = max(
-            wanted, key=facts.rank.__getitem__
-        )  # nothing that is wanted so far needs an earlier run of its writer
+        name = max(wanted, key=facts.rank.__getitem__)  # nothing wanted so far needs an earlier run of its writer
         rest, writer, size = wanted - {name}, facts.writer.get(name, -1), facts.size[name]
         following = []
         if held + size <= room:
