@@ -17,31 +17,13 @@ from memsched.problems.bounds import BOUND_ON, bound_of
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate
 from memsched.support import checks
-from memsched.support.documents import (
-    Document,
-    Source,
-    check_keys,
-    check_plain,
-    read_device,
-    read_document,
-    read_plan,
-)
+from memsched.support.documents import Document, Source, check_keys, check_plain, read_device, read_document, read_plan
 
 _FORMATS = ("memsched-result/1", "memsched-result/2")
 _ROUNDING = 1e-9  # relative, between sums computed on different machines
 _KEYS = (
-    "planner",
-    "params",
-    "problem",
-    "device",
-    "schedule",
-    "timeline",
-    "placement",
-    "estimate",
-    "lower_bound",
-    "bound_on",
-    "optimal",
-    "runtime",
+    *("planner", "params", "problem", "device", "schedule", "timeline"),
+    *("placement", "estimate", "lower_bound", "bound_on", "optimal", "runtime"),
 )
 
 

@@ -39,10 +39,7 @@ class FluidInstance:
         held = np.cumsum([int(self.chain.activation[0]), *self.chain.saved.tolist()])[1:]
         gradients = self.chain.gradient[:-1] + self.chain.gradient[1:]
         return int(
-            max(
-                np.max(held + self.chain.forward_overhead),
-                np.max(held + gradients + self.chain.backward_overhead),
-            )
+            max(np.max(held + self.chain.forward_overhead), np.max(held + gradients + self.chain.backward_overhead))
         )
 
     @property
@@ -58,29 +55,21 @@ class FluidInstance:
     def exact(self) -> _core.FluidChain:
         """The instance in bytes and link bytes."""
         chain, speed = self.chain, self.bandwidth if math.isfinite(self.bandwidth) else 0.0
+        sizes = (self.activation, chain.gradient, chain.forward_overhead, chain.backward_overhead)
+        x, y, over, back = (np.array(size, np.float64) for size in sizes)
         return _core.FluidChain(
-            chain.forward_time * speed,
-            chain.backward_time * speed,
-            np.array(self.activation, np.float64),
-            np.array(chain.gradient, np.float64),
-            np.array(chain.forward_overhead, np.float64),
-            np.array(chain.backward_overhead, np.float64),
-            self.capacity,
+            chain.forward_time * speed, chain.backward_time * speed, x, y, over, back, self.capacity
         )
 
     def in_slots(self, width: float, slots: int, activation: list[float]) -> _core.FluidChain:
         """The instance in slots of `width` bytes, with the given rounded activations."""
         chain = self.chain
+        moved = [(time * self.bandwidth).tolist() for time in (chain.forward_time, chain.backward_time)]
+        sizes = [size.tolist() for size in (chain.gradient, chain.forward_overhead, chain.backward_overhead)]
         # Arrays: Ctrl-C while the extension converts a list would become a TypeError.
-        return _core.FluidChain(
-            np.array(floor_partial_sums((chain.forward_time * self.bandwidth).tolist(), width)),
-            np.array(floor_partial_sums((chain.backward_time * self.bandwidth).tolist(), width)),
-            np.array(activation),
-            np.array(ceil_slots(chain.gradient.tolist(), width)),
-            np.array(ceil_slots(chain.forward_overhead.tolist(), width)),
-            np.array(ceil_slots(chain.backward_overhead.tolist(), width)),
-            slots,
-        )
+        forward, backward = (np.array(floor_partial_sums(column, width)) for column in moved)
+        y, over, back = (np.array(ceil_slots(column, width)) for column in sizes)
+        return _core.FluidChain(forward, backward, np.array(activation), y, over, back, slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

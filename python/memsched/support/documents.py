@@ -192,15 +192,9 @@ def read_device(source: Source) -> Device:
     duplex = document.get("duplex", False)
     if not isinstance(duplex, bool):
         raise InvalidInputError(f"duplex is {shown(duplex)}; it must be true or false")
-    return Device(
-        document["memory"],
-        d2h=bandwidth_from_json(document.get("d2h", 0.0)),
-        h2d=bandwidth_from_json(document.get("h2d", 0.0)),
-        duplex=duplex,
-        latency=document.get("latency", 0.0),
-        host_memory=document.get("host_memory"),
-        name=document.get("name"),
-    )
+    given = {key: document[key] for key in _DEVICE_OPTIONAL if key in document}
+    given |= {key: bandwidth_from_json(document.get(key, 0.0)) for key in ("d2h", "h2d")}
+    return Device(document["memory"], **given)
 
 
 def write_device(device: Device) -> Document:

@@ -53,6 +53,16 @@ def _scale(unit: str) -> int | None:
     return scale
 
 
+def _as_float(amount: Real | Fraction, what: str, value: object, forms: str) -> float:
+    """A number >= 0 as a float."""
+    if amount < 0:
+        raise _refuse(what, value, "which is negative", forms)
+    try:
+        return float(amount)
+    except OverflowError as error:
+        raise _refuse(what, value, "which is too large", forms) from error
+
+
 def whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
     count = math.floor(amount)
     if amount < 0:
@@ -127,10 +137,7 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
     if not isinstance(value, str):
         if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
             raise _refuse(what, value, "which is not a number >= 0", _BANDWIDTH_FORMS)
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise _refuse(what, value, "which is too large", _BANDWIDTH_FORMS) from error
+        return _as_float(value, what, value, _BANDWIDTH_FORMS)
     if value.strip().lower() in ("inf", "infinity"):
         return math.inf
     amount, unit = _split(value, what, _BANDWIDTH_FORMS)
@@ -140,12 +147,7 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
         raise _refuse(what, value, f"whose unit {unit!r} is not bytes per second", _BANDWIDTH_FORMS)
     if per_second and re.fullmatch(r"[KMGTP]i?b", unit[:-2]):
         raise _refuse(what, value, "which reads as bits per second", _BANDWIDTH_FORMS)
-    if amount < 0:
-        raise _refuse(what, value, "which is negative", _BANDWIDTH_FORMS)
-    try:
-        return float(amount * scale)
-    except OverflowError as error:
-        raise _refuse(what, value, "which is too large", _BANDWIDTH_FORMS) from error
+    return _as_float(amount * scale, what, value, _BANDWIDTH_FORMS)
 
 
 def parse_seconds(value: str, what: str = "the duration") -> float:
@@ -159,12 +161,7 @@ def parse_seconds(value: str, what: str = "the duration") -> float:
     amount, unit = _split(value, what, _SECONDS_FORMS)
     if unit.lower() not in _SECONDS:
         raise _refuse(what, value, f"whose unit {unit!r} is not one of s, ms, us, ns", _SECONDS_FORMS)
-    if amount < 0:
-        raise _refuse(what, value, "which is negative", _SECONDS_FORMS)
-    try:
-        return float(amount * Fraction(10) ** _SECONDS[unit.lower()])
-    except OverflowError as error:
-        raise _refuse(what, value, "which is too large", _SECONDS_FORMS) from error
+    return _as_float(amount * Fraction(10) ** _SECONDS[unit.lower()], what, value, _SECONDS_FORMS)
 
 
 def parse_chunk(value: str) -> int | str | None:
@@ -194,7 +191,16 @@ def _rounded(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if exact else text
 
 
-def format_bytes(count: float, digits: int = 3) -> str:
+def _scaled(value: float, digits: int, base: int, *units: str) -> str:
+    """A number >= 0 in the first of the units that leaves fewer than `base`; each is `base` times the one before."""
+    power = 0
+    while power + 1 < len(units) and float(_rounded(value / base**power, 4)) >= base:
+        power += 1
+    amount = value / base**power
+    return f"{_rounded(amount, 4 if amount >= 1000 else digits)} {units[power]}"
+
+
+def format_bytes(count: float) -> str:
     """A size in a suitable unit, in powers of 1024.
 
     Examples
@@ -203,12 +209,7 @@ def format_bytes(count: float, digits: int = 3) -> str:
     ('512 B', '8 GiB', '2.32 GiB', '1.00 GiB')
     """
     sign, count = ("-", -count) if count < 0 else ("", count)
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    power = 0
-    while power + 1 < len(units) and float(_rounded(count / 1024**power, max(digits, 4))) >= 1024:
-        power += 1
-    amount = count / 1024**power
-    return f"{sign}{_rounded(amount, max(digits, 4) if amount >= 1000 else digits)} {units[power]}"
+    return sign + _scaled(count, 3, 1024, "B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_bandwidth(bandwidth: float) -> str:
@@ -223,11 +224,7 @@ def format_bandwidth(bandwidth: float) -> str:
         return "no link"
     if math.isinf(bandwidth):
         return "a free link"
-    units = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
-    power = 0
-    while power + 1 < len(units) and float(_rounded(bandwidth / 1000**power, 4)) >= 1000:
-        power += 1
-    return f"{_rounded(bandwidth / 1000**power, 4)} {units[power]}"
+    return _scaled(bandwidth, 4, 1000, "B/s", "kB/s", "MB/s", "GB/s", "TB/s")
 
 
 def format_seconds(seconds: float, digits: int = 4) -> str:

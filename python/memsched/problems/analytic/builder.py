@@ -116,13 +116,21 @@ class Builder:
             height, width = (pooled(side, kernel, stride) for side in (x.height, x.width))
             depth = pooled(x.depth, *along)
         y = Map(name=name, channels=x.channels, depth=depth, height=height, width=width)
+        return self._resized(y, "pool", x, largest=kernel > 0)
+
+    def upsample(self, name: str, x: Map, side: int) -> Map:
+        """Bilinear upsampling to a square."""
+        y = Map(name=name, channels=x.channels, height=side, width=side)
+        return self._resized(y, "upsample", x, largest=False)
+
+    def _resized(self, y: Map, kind: str, x: Map, *, largest: bool) -> Map:
+        """A map with other sides; if its elements are the largest of some, the backward looks for them in both maps."""
         both = self._bytes(x) + self._bytes(y)
-        layer = self._forward(y, "pool", [x], moving(self.gpu, both))
-        largest = [x.name, y.name] if kernel else []
+        layer = self._forward(y, kind, [x], moving(self.gpu, both))
 
         def backward() -> None:
-            reads = [*largest, self._gradient[y.name]]
-            self._give(f"{name}.bwd", "pool", layer, reads, x, moving(self.gpu, 2 * both if kernel else both))
+            reads = [*([x.name, y.name] if largest else []), self._gradient[y.name]]
+            self._give(f"{y.name}.bwd", kind, layer, reads, x, moving(self.gpu, 2 * both if largest else both))
 
         self._backward.append(backward)
         return y
@@ -152,18 +160,6 @@ class Builder:
 
         self._backward.append(backward)
         return r
-
-    def upsample(self, name: str, x: Map, side: int) -> Map:
-        """Bilinear upsampling to a square."""
-        y = Map(name=name, channels=x.channels, height=side, width=side)
-        both = self._bytes(x) + self._bytes(y)
-        layer = self._forward(y, "upsample", [x], moving(self.gpu, both))
-
-        def backward() -> None:
-            self._give(f"{name}.bwd", "upsample", layer, [self._gradient[y.name]], x, moving(self.gpu, both))
-
-        self._backward.append(backward)
-        return y
 
     def loss(self, x: Map) -> None:
         """The loss: forward and backward in one op."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from memsched.problems.analytic.builder import Builder, Map
 
@@ -19,14 +20,11 @@ def _trunk(b: Builder, counts: Sequence[int]) -> Map:
     return x
 
 
-def _vgg(counts: Sequence[int]) -> Callable[[Builder], None]:
-    def build(b: Builder) -> None:
-        x = _trunk(b, counts)
-        x = b.linear("fc6", x, 4096, relu=True)
-        x = b.linear("fc7", x, 4096, relu=True)
-        b.loss(b.linear("fc8", x, 1000))
-
-    return build
+def _vgg(b: Builder, *, counts: Sequence[int]) -> None:
+    x = _trunk(b, counts)
+    x = b.linear("fc6", x, 4096, relu=True)
+    x = b.linear("fc7", x, 4096, relu=True)
+    b.loss(b.linear("fc8", x, 1000))
 
 
 def _fcn(b: Builder) -> None:
@@ -52,29 +50,25 @@ def _alexnet(b: Builder) -> None:
     b.loss(b.linear("fc8", x, 1000))
 
 
-def _resnet(counts: Sequence[int], *, bottleneck: bool) -> Callable[[Builder], None]:
+def _resnet(b: Builder, *, counts: Sequence[int], bottleneck: bool) -> None:
     """As in Chainer: outputs of convolutions and ReLUs are kept; a block's first convolution has the stride."""
-
-    def build(b: Builder) -> None:
-        x = b.norm_relu("relu1", b.conv("conv1", b.input("x", 3, SIDE), 64, 7, stride=2, pad=3))
-        x = b.pool("pool1", x, 3, 2)
-        for stage, (count, width) in enumerate(zip(counts, (64, 128, 256, 512), strict=True), 2):
-            for k in range(1, count + 1):
-                stride = 2 if k == 1 and stage > 2 else 1
-                name, filters = f"res{stage}_{k}", width * (4 if bottleneck else 1)
-                plain = x.channels == filters and stride == 1
-                shortcut = x if plain else b.conv(f"{name}.shortcut", x, filters, 1, stride=stride)
-                sizes = ((width, 1), (width, 3), (filters, 1)) if bottleneck else ((width, 3), (filters, 3))
-                for number, (channels, kernel) in enumerate(sizes, 1):
-                    own = stride if number == 1 else 1
-                    c = b.conv(f"{name}.conv{number}", x, channels, kernel, stride=own, pad=kernel // 2)
-                    if number < len(sizes):
-                        x = b.norm_relu(f"{name}.relu{number}", c)
-                x = b.norm_add_relu(f"{name}.relu", c, shortcut, norm=not plain)
-        x = b.pool("pool5", x, 0, 1)
-        b.loss(b.linear("fc", x, 1000))
-
-    return build
+    x = b.norm_relu("relu1", b.conv("conv1", b.input("x", 3, SIDE), 64, 7, stride=2, pad=3))
+    x = b.pool("pool1", x, 3, 2)
+    for stage, (count, width) in enumerate(zip(counts, (64, 128, 256, 512), strict=True), 2):
+        for k in range(1, count + 1):
+            stride = 2 if k == 1 and stage > 2 else 1
+            name, filters = f"res{stage}_{k}", width * (4 if bottleneck else 1)
+            plain = x.channels == filters and stride == 1
+            shortcut = x if plain else b.conv(f"{name}.shortcut", x, filters, 1, stride=stride)
+            sizes = ((width, 1), (width, 3), (filters, 1)) if bottleneck else ((width, 3), (filters, 3))
+            for number, (channels, kernel) in enumerate(sizes, 1):
+                own = stride if number == 1 else 1
+                c = b.conv(f"{name}.conv{number}", x, channels, kernel, stride=own, pad=kernel // 2)
+                if number < len(sizes):
+                    x = b.norm_relu(f"{name}.relu{number}", c)
+            x = b.norm_add_relu(f"{name}.relu", c, shortcut, norm=not plain)
+    x = b.pool("pool5", x, 0, 1)
+    b.loss(b.linear("fc", x, 1000))
 
 
 def _resnext101_3d(b: Builder, frames: int, side: int) -> None:
@@ -101,10 +95,10 @@ CLIPS = ("resnext101_3d",)  # networks whose input has frames
 NETWORKS: dict[str, Callable[..., None]] = {
     "alexnet": _alexnet,
     "fcn": _fcn,
-    "resnet34": _resnet((3, 4, 6, 3), bottleneck=False),
-    "resnet50": _resnet((3, 4, 6, 3), bottleneck=True),
+    "resnet34": partial(_resnet, counts=(3, 4, 6, 3), bottleneck=False),
+    "resnet50": partial(_resnet, counts=(3, 4, 6, 3), bottleneck=True),
     "resnext101_3d": _resnext101_3d,
-    "vgg16": _vgg((2, 2, 3, 3, 3)),
-    "vgg19": _vgg((2, 2, 4, 4, 4)),
-    "vgg101": _vgg((12, 12, 24, 25, 25)),
+    "vgg16": partial(_vgg, counts=(2, 2, 3, 3, 3)),
+    "vgg19": partial(_vgg, counts=(2, 2, 4, 4, 4)),
+    "vgg101": partial(_vgg, counts=(12, 12, 24, 25, 25)),
 }
