@@ -81,8 +81,7 @@ def sweep(
         Where points are planned. By default on threads, since planners release the GIL. Executors of Dask
         (client.get_executor()) and MPI work too. Your executor is not shut down.
     jobs : int, optional
-        Threads or processes; for your own executor, how many batches are in flight. By default one per
-        core.
+        Threads or processes; for your own executor, how many batches are in flight. By default one per core.
     retry_failed : bool
         Whether points that failed before are planned again. Infeasible points are not.
     progress : callable, optional
@@ -118,9 +117,8 @@ def sweep(
     from memsched import __version__  # imported here so that `import memsched` stays light
     from memsched.study.sweep.drive import Drive
 
-    if getattr(
-        multiprocessing.process.current_process(), "_inheriting", False
-    ):  # a worker is importing its parent's script
+    here = multiprocessing.process.current_process()
+    if getattr(here, "_inheriting", False):  # a worker is importing its parent's script
         raise MemschedError(_GUARD)
     shared_tables = checks.flag("shared_tables", shared_tables)
     retry_failed = checks.flag("retry_failed", retry_failed)
@@ -229,9 +227,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         table_slots=row["table_slots"],
         devices=(),
     )
-    plan_on = planning(work)
-    device = read_device(row["device"])
-    return plan_on(device)
+    return planning(work)(read_device(row["device"]))
 
 
 def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store | Memory:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from memsched.study.sweep.points import Group, SweptProblem
 from memsched.study.sweep.rows import MEASURES, Row
+from memsched.support.documents import write_device
 
 _NOTHING: Row = dict.fromkeys(MEASURES)
 
@@ -48,7 +49,7 @@ class Memory:
                 "options": dict(group.options),
                 **_NOTHING,
                 **row,
-                "device": group.document(at),
+                "device": write_device(device),
                 "table_slots": group.table_slots,
                 "version": group.version,
                 "finished": finished,

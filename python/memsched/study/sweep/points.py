@@ -20,9 +20,8 @@ from memsched.result import Result
 from memsched.study.compare import plan
 from memsched.support.documents import Document, write_device
 
-MOST_TABLE_SLOTS = (
-    2000  # over the peak: at least as fine as a planner's default 500 for memories above a quarter of the peak
-)
+# Over the peak: at least as fine as a planner's default 500 for memories above a quarter of the peak.
+MOST_TABLE_SLOTS = 2000
 MOST_POINTS = 1_000_000  # of one sweep; their rows take some gigabytes
 _MEMORY = "\0the memory\0"  # placeholder for the memory of a device
 _OURS = ("planner", "progress", "threads")  # a sweep sets these itself
@@ -56,10 +55,6 @@ class Group:
     version: str  # memsched's version
     devices: tuple[Device, ...]
     keys: tuple[str, ...]  # one per device
-
-    def document(self, at: int) -> Document:
-        """The JSON form of a device."""
-        return write_device(self.devices[at])
 
     def only(self, places: Sequence[int]) -> Group:
         """The group with some of its points."""
@@ -172,17 +167,9 @@ def group(
 ) -> Group:
     """Make a group and the key of each of its points."""
     table = None if slots is None else {"slots": slots, "memory": peak_memory(problem.problem)}
-    shared = {"problem": problem.key, "planner": planner, "options": dict(options), "version": version, "table": table}
-    keys = tuple(_keys(shared, devices))
-    return Group(
-        problem=problem,
-        planner=planner,
-        options=dict(options),
-        table_slots=slots,
-        version=version,
-        devices=tuple(devices),
-        keys=keys,
-    )
+    same: dict[str, Any] = {"planner": planner, "options": dict(options), "version": version}
+    keys = tuple(_keys({"problem": problem.key, "table": table, **same}, devices))
+    return Group(problem=problem, table_slots=slots, devices=tuple(devices), keys=keys, **same)
 
 
 def check_count(pairs: int, memories: int, links: int) -> None:

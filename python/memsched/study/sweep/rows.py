@@ -118,23 +118,15 @@ def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
             _check(where, key, row[key], isinstance(row[key], str), "a string")
         _check(where, "status", row["status"], row["status"] in STATUSES, f"one of {', '.join(STATUSES)}")
         _check(where, "options", row["options"], isinstance(row["options"], Mapping), "a mapping")
-        for key in _NUMBERS:
+        has_plan = row["status"] == "planned"
+        for key in (*_NUMBERS, *(("makespan", "lower_bound", "runtime") if has_plan else ())):
             _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
-        if row["status"] == "planned":
-            for key in ("makespan", "lower_bound", "runtime"):
-                _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
         for key in _MEASURES:
             _check(where, key, row[key], row[key] is None or _is_number(row[key]), "a number >= 0 or None")
-        if row["status"] == "planned":
-            _check_proof(where, row)
+        wrong = contradiction(row) if has_plan else None
+        if wrong is not None:
+            _check(where, wrong[0], row[wrong[0]], False, wrong[1])
     return list(rows)
-
-
-def _check_proof(where: str, row: ReadRow) -> None:
-    """Refuse a row whose figures contradict each other."""
-    wrong = contradiction(row)
-    if wrong is not None:
-        _check(where, wrong[0], row[wrong[0]], False, wrong[1])
 
 
 def _is_number(value: object) -> bool:

@@ -50,8 +50,7 @@ class Work:
 def run(work: Work, seconds: float, stop: threading.Event = STOP) -> list[Row]:
     """Plan the first points, as many as fit in `seconds` but at least one, and return their figures.
 
-    The caller asks again for the rest, so finished points are returned early. When `stop` is set the list may be
-    empty.
+    The caller asks again for the rest, so finished points are returned early. When `stop` is set the list may be empty.
     """
     deadline = time.perf_counter() + seconds
     rows: list[Row] = []
