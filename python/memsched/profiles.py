@@ -14,6 +14,7 @@ from memsched._core import Chain, Graph
 from memsched.errors import InvalidInputError
 from memsched.problems.analytic import analytic
 from memsched.support import checks
+from memsched.support.docstrings import documented
 
 __all__ = ["analytic", "document", "graph_names", "homogeneous", "load", "load_graph", "names", "provenance", "random"]
 
@@ -51,27 +52,18 @@ def graph_names() -> tuple[str, ...]:
     return tuple(sorted([*names(), *(stem for stem in stems if "-" in stem)]))
 
 
+@documented
 def document(name: str) -> dict[str, Any]:
-    """The JSON form of a shipped profile, provenance included.
-
-    Raises
-    ------
-    InvalidInputError
-        No profile has this name.
-    """
+    """The JSON form of a shipped profile, provenance included."""
     _check_name(name, names())
     text = (resources.files("memsched.problems") / _FOLDER / f"{name}.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
 
+@documented
 def provenance(name: str) -> dict[str, Any]:
     """Where the numbers of a shipped graph come from, as a chain's `provenance` says it.
-
-    Raises
-    ------
-    InvalidInputError
-        No graph has this name.
 
     Examples
     --------
@@ -94,13 +86,9 @@ def _check_name(name: str, known: tuple[str, ...]) -> None:
     raise InvalidInputError(f"no profile is named {name!r}{hint}")
 
 
+@documented
 def load(name: str) -> Chain:
     """A shipped profile. Bytes are exact; times are a roofline model, see docs/profiles.md and `chain.provenance`.
-
-    Raises
-    ------
-    InvalidInputError
-        No profile has this name.
 
     Examples
     --------
@@ -116,6 +104,7 @@ def _load(name: str) -> Chain:
     return Chain.from_json(document(name))
 
 
+@documented
 def load_graph(name: str) -> Graph:
     """A shipped training step as a graph: forward, loss, backward and optimiser.
 
@@ -126,11 +115,6 @@ def load_graph(name: str) -> Graph:
     ----------
     name : str
         One of `graph_names`.
-
-    Raises
-    ------
-    InvalidInputError
-        No graph has this name.
 
     Examples
     --------

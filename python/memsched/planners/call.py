@@ -91,8 +91,7 @@ def measured(
     """Simulate a schedule and make a Result with a lower bound. A plan that meets the bound is proven optimal.
 
     `placement` is given if the planner already knows the addresses. `recomputes` says whether the planner may
-    recompute; if so, the bound holds for plans that recompute. For a family the bound is on plans with the same
-    rounds.
+    recompute; if so, the bound holds for plans that recompute. For a family the bound is on plans with the same rounds.
     """
     timeline = simulate(problem, schedule, device)
     bound_on = "all" if recomputes else "once"

@@ -123,15 +123,15 @@ def by_default(need: Need) -> Callable[[Problem], int]:
 
 def search_classes(
     call: ClassCall,
-    *,
     tree: int,
     beam: int,
-    fill: bool = False,
     threads: int,
     time_limit: float,
+    progress: Progress,
+    *,
+    fill: bool = False,
     search: float = 0.0,
     seed: int = 0,
-    progress: Progress,
 ) -> Result:
     """PoocH's search, with or without recomputation; its options are checked here."""
     checks.progress(progress)
@@ -147,20 +147,10 @@ def search_classes(
         params |= {"fill": checks.flag("fill", fill), "time_limit": time_limit, "search": search, "seed": seed}
     if call.stays:
         return call.result({**params, "evaluations": 0}, call.everything_stays())
+    graph, device, limit, planner = call.graph, call.device, call.workspace_limit, {"name": call.entry.name, **params}
+    left = seconds_left(over_at(call.started, time_limit or None))
     schedule, evaluations = _core.pooch(
-        call.graph,
-        call.device,
-        call.workspace_limit,
-        recompute,
-        tree,
-        beam,
-        fill,
-        threads,
-        seconds_left(over_at(call.started, time_limit or None)),
-        search,
-        seed,
-        {"name": call.entry.name, **params},
-        progress,
+        graph, device, limit, recompute, tree, beam, fill, threads, left, search, seed, planner, progress
     )
     if schedule is None:
         raise call.endless()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memsched import _core
 from memsched._core import Graph
+from memsched.planners.minimum import by_bisection
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.support.memo import once_per_object
 
@@ -38,11 +39,7 @@ def fitting_batch(family: GraphFamily, memory: int) -> int:
     """
     if _fits(family, family.batch, memory):
         return family.batch
-    least, most = 1, family.batch  # least <= result < most
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if _fits(family, middle, memory) else (least, middle)
-    return least
+    return max(1, by_bisection(lambda batch: not _fits(family, batch, memory), 1, family.batch) - 1)
 
 
 def _equal(family: GraphFamily) -> list[int]:

@@ -32,8 +32,8 @@ SIMULATED = 2_000_000  # .. if they simulate more ops than this, about 0.2 s
 class SetCall(Call):
     """One call of a planner that chooses an offload set among candidates."""
 
-    candidates: int  # how many; a candidate is a set of tensors that are offloaded together
-    stage: npt.NDArray[np.int64]  # the candidate of each tensor, or -1; in a chain, candidate k is a^k and tape^k
+    # The candidate of each tensor, or -1: those of a candidate are offloaded together. In a chain, k is a^k and tape^k.
+    stage: npt.NDArray[np.int64]
 
     def tensors(self, stages: Flags) -> Flags:
         """Flags of tensors from flags of candidates, one row or many."""
@@ -49,13 +49,9 @@ class SetCall(Call):
                 f"the link is too slow, and without it M must be {memory + self.excess}",
                 memory + self.excess,
             )
-        sizes = _core.tensor_bytes(self.graph)
-        room, spared = self.device.host_memory, 0
-        for tensor in _core.movable_tensors(self.graph):
-            if spared + sizes[tensor] > room:
-                break
-            spared += int(sizes[tensor])
-        needed = max(memory + 1, memory + self.excess - spared)
+        room, moved = self.device.host_memory, _core.tensor_bytes(self.graph)[_core.movable_tensors(self.graph)]
+        together = np.cumsum(moved)
+        needed = max(memory + 1, memory + self.excess - int(together[together <= room].max(initial=0)))
         return InfeasibleError(
             f"{self.entry.name} has no plan for {name} in {memory} bytes with host_memory = {room}: "
             f"what must leave does not fit the host; raise host_memory, or M to about {needed}",
@@ -189,7 +185,6 @@ def begin_chain(
         device=device,
         chunk=chunk,
         started=started,
-        candidates=problem.n,
         stage=stage,
         tape=tape,
     )
@@ -230,7 +225,6 @@ def begin_sets(
         device=device,
         chunk=None,
         started=started,
-        candidates=len(movable),
         stage=stage,
         workspace_limit=limit,
     )

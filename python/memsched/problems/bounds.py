@@ -116,8 +116,6 @@ def bounds(
     Parameters
     ----------
     problem : Chain or Graph
-    beta : float
-        Bytes per second in both directions.
     recompute : bool
         Whether schedules may recompute; then `best` is `recompute`, which is at least the compute bound.
     time_limit : float

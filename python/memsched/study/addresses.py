@@ -104,8 +104,6 @@ def with_addresses(
 
     Parameters
     ----------
-    result : Result
-        From any planner.
     placement : Placement, optional
         The result of `place(result)`. By default one that fits the budget is made here.
     time_limit : float or None
@@ -245,9 +243,5 @@ def _with_actual_ends(placement: Placement, held: list[Buffer]) -> Placement:
     if [one.end for one in placement.buffers] == [one.end for one in held]:
         return placement
     buffers = [dataclasses.replace(one, end=own.end) for one, own in zip(placement.buffers, held, strict=True)]
-    return dataclasses.replace(placement, buffers=tuple(buffers), lower_bound=min(_load(buffers), placement.height))
-
-
-def _load(buffers: list[Buffer]) -> int:
-    """The largest number of bytes alive at once."""
-    return _core.load([int(b.start) for b in buffers], [int(b.end) for b in buffers], [b.size for b in buffers])
+    shorter = dataclasses.replace(placement, buffers=tuple(buffers))
+    return dataclasses.replace(shorter, lower_bound=min(shorter.load, shorter.height))

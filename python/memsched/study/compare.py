@@ -53,8 +53,7 @@ def compare(
     ----------
     problem : Chain, Graph or GraphFamily
     planners : sequence of str, optional
-        Names. By default all listed planners for chains, or for graphs and families; `not_asked` says why no
-        others.
+        Names. By default all listed planners for chains, or for graphs and families; `not_asked` says why no others.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional

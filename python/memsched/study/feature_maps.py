@@ -50,17 +50,7 @@ def feature_map_classes(result: Result) -> dict[str, str]:
 
 
 def classes_by_kind(result: Result) -> dict[str, dict[str, int]]:
-    """The bytes of feature maps in each class, by the kind of the op that writes them; the most bytes first.
-
-    Parameters
-    ----------
-    result : Result
-        From any planner.
-
-    Returns
-    -------
-    dict
-        Kind of op, as in the graph -> class -> bytes; every class is there.
+    """The bytes of feature maps: kind of the op that writes them -> class -> bytes. The kind with most comes first.
 
     Examples
     --------

@@ -25,6 +25,7 @@ PARAMETERS = {
     "beam : int": "With more maps, this many states are kept.",
     "threads : int": "0: one per core. The result does not depend on it.",
     "seed : int": "Seed of the search.",
+    "time_limit : float, optional": "Seconds; when they are over, the best plan so far. 0 or None: no limit.",
     "progress : callable, optional": "Called with a fraction from 0 to 1 as the work goes on.",
     "result : Result": "From any planner, simulated.",
     "path : str or path, optional": "File to save the picture to: .png, .svg or .pdf.",

@@ -29,8 +29,7 @@ def three_partition_chain(values: Sequence[int], target: int) -> tuple[Chain, in
     Returns
     -------
     chain, M, beta, T : Chain, int, float, float
-        The least makespan of whole transfers is T seconds exactly when the values split into triples of sum
-        `target`.
+        The least makespan of whole transfers is T seconds exactly when the values split into triples of sum `target`.
 
     Raises
     ------

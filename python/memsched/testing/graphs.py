@@ -117,15 +117,8 @@ class _Writer:
     def op(self, name: str, phase: str, layer: int, kind: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
         count = self.draw(st.integers(1, 3)) if self.choices else 1
         choices = [(self.number(8), self.number(self.max_bytes)) for _ in range(count)]
-        made = {
-            "name": name,
-            "phase": phase,
-            "kind": kind,
-            "layer": layer,
-            "reads": list(dict.fromkeys(reads)),
-            "writes": writes,
-            "choices": choices,
-        }
+        made: dict[str, Any] = {"name": name, "phase": phase, "kind": kind, "layer": layer}
+        made |= {"reads": list(dict.fromkeys(reads)), "writes": writes, "choices": choices}
         self.ops.append(made)
         return made
 

@@ -24,9 +24,8 @@ def schedules(
 ) -> tuple[Chain, Schedule, Device]:
     """Draw (problem, schedule, device) where the schedule is legal by construction.
 
-    Between the runs it offloads, frees and prefetches at random; a missing input of a run comes back from the host
-    or by recomputation. The budget is what the list needs, with or without slack; memory is counted in bytes
-    ("fluid").
+    Between the runs it offloads, frees and prefetches at random; a missing input of a run comes back from the host or
+    by recomputation. The budget is what the list needs, with or without slack; memory is counted in bytes ("fluid").
 
     Parameters
     ----------
@@ -78,12 +77,10 @@ def schedules_of(
     ----------
     chain
         The larger it is, the longer the lists: about four steps per run.
-    recompute
-        Allow repeated forward runs and runs that skip their tape.
+    recompute, after
+        As in `schedules`.
     chunk
         How the chain's tensors are cut, as in `to_graph`.
-    after
-        Allow `after` entries.
 
     Examples
     --------

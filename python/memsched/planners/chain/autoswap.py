@@ -197,13 +197,12 @@ def autoswap(
 ) -> Result:
     """Offload the activations with the largest weighted sum of four scores, with weights from Bayesian optimisation.
 
-    The scores of an activation are its duration of absence (DOA: from its last forward use to its first
-    backward use, less its two transfers), area of absence (AOA: DOA times bytes, or over bytes if
-    negative), weighted duration of absence (WDOA: the integral of load - M over the absence) and submodular
-    WDOA (SWDOA: WDOA on the load that remains after the activations chosen so far). Each is scaled to [0, 1].
-    Activations are chosen by largest sum until the load is at most M everywhere. The weights tried are each
-    score alone, then all equal, then by expected improvement of the simulated makespan. O(evaluations x
-    n^2) time, plus one simulation per new set.
+    The scores of an activation are its duration of absence (DOA: from its last forward use to its first backward use,
+    less its two transfers), area of absence (AOA: DOA times bytes, or over bytes if negative), weighted duration of
+    absence (WDOA: the integral of load - M over the absence) and submodular WDOA (SWDOA: WDOA on the load that remains
+    after the activations chosen so far). Each is scaled to [0, 1]. Activations are chosen by largest sum until the load
+    is at most M everywhere. The weights tried are each score alone, then all equal, then by expected improvement of the
+    simulated makespan. O(evaluations x n^2) time, plus one simulation per new set.
 
     Parameters
     ----------
@@ -214,8 +213,6 @@ def autoswap(
         How many weights to try; the search stops early at the lower bound.
     seed : int
         Seed of the Bayesian optimisation.
-    time_limit : float, optional
-        Seconds after which no more weights are tried; 0 or None for no limit.
     progress : callable, optional
         Called with a fraction from 0 to 1 before each evaluation.
 

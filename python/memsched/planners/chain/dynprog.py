@@ -31,15 +31,6 @@ def _paper_set(call: ChainCall, slots: int | None, max_rounds: int, **options: A
     return call.tensors(solution.offloaded), solution
 
 
-def _checked_ties(ties: str | None, method: str) -> str:
-    """The rule for ties, checked against the method."""
-    if ties is not None:
-        checks.choice("ties", ties, ("simulate", "paper"))
-    if ties == "simulate" and method == "hash":
-        raise InvalidInputError("ties='simulate' needs method='pruned': method='hash' is the paper's algorithm alone")
-    return ties or ("paper" if method == "hash" else "simulate")
-
-
 def _checked(
     slots: int | None, method: str, ties: str | None, gap: float, max_rounds: int, max_states: int
 ) -> tuple[int | None, str, dict[str, Any]]:
@@ -47,13 +38,16 @@ def _checked(
     if slots is not None:
         slots = checks.count("slots", slots, 1, 10_000_000)
     checks.choice("method", method, ("pruned", "hash"))
-    ties = _checked_ties(ties, method)
+    if ties is not None:
+        checks.choice("ties", ties, ("simulate", "paper"))
+    if ties == "simulate" and method == "hash":
+        raise InvalidInputError("ties='simulate' needs method='pruned': method='hash' is the paper's algorithm alone")
     limits = {
         "max_rounds": checks.count("max_rounds", max_rounds, 1, 1_000_000),
         "max_states": checks.count("max_states", max_states, 1_000, 1_000_000_000),
         "gap": checks.non_negative("gap", gap, "units"),
     }
-    return slots, ties, limits
+    return slots, ties or ("paper" if method == "hash" else "simulate"), limits
 
 
 def dynprog_figures(

@@ -143,19 +143,9 @@ def offload(
         raise call.host_error()
     left = max(0.0, time_limit - (time.perf_counter() - call.started)) if moves is None else None
     planner = {"name": "offload", "seed": seed}
+    graph, device, rows = call.graph, call.device, np.array(starts)
     schedule, evaluations = _core.offload_search(
-        call.graph,
-        call.device,
-        call.device.memory,
-        np.array(starts),
-        bound,
-        gap,
-        seed,
-        moves,
-        left,
-        planner,
-        chunk,
-        progress,
+        graph, device, device.memory, rows, bound, gap, seed, moves, left, planner, chunk, progress
     )
     limit = {"time_limit": time_limit} if moves is None else {"moves": moves}
     params = {"chunk": chunk, **limit, "seed": seed, "evaluations": evaluations}

@@ -65,12 +65,7 @@ def _needs(problem: Problem) -> int:
     return min_memory(problem, Device(1, bandwidth))
 
 
-@Planner(
-    "the first n, fixed lookahead, no waiting",
-    needs=_needs,
-    needs_on=min_memory,
-    problems=("chain", "graph"),
-)
+@Planner("the first n, fixed lookahead, no waiting", needs=_needs, needs_on=min_memory, problems=("chain", "graph"))
 def tflms(
     problem: Problem,
     M: float | None = None,
@@ -86,11 +81,6 @@ def tflms(
     It uses no profile. On a chain a forward never waits for memory: a setting that would make one wait fails, and so
     does one whose prefetches do not fit. On a graph the first n feature maps are offloaded, and prefetched a number of
     layers ahead.
-
-    Parameters
-    ----------
-    time_limit : float, optional
-        Seconds after which no more settings are tried; 0 or None for no limit.
 
     Returns
     -------
@@ -129,9 +119,8 @@ def tflms(
         raise call.no_plan(least, "every setting makes a forward wait for memory, which tflms cannot do")
     row, count = divmod(int(np.argmin(makespans)), makespans.shape[1])
     flags = call.tensors(_prefix(problem.n, np.array([count]))[0])
-    params = {"chunk": chunk, "tensors": count, "lookahead": LOOKAHEADS[row]}
-    planner = {"name": "tflms", "tensors": count, "lookahead": LOOKAHEADS[row]}
-    return call.result(params, call.schedule(flags, planner, LOOKAHEADS[row]))
+    setting = {"tensors": count, "lookahead": LOOKAHEADS[row]}
+    return call.result({"chunk": chunk, **setting}, call.schedule(flags, {"name": "tflms", **setting}, LOOKAHEADS[row]))
 
 
 def graph_min_memory(graph: Graph, workspace_limit: int, above: int = 0, until: float = math.inf) -> int:
@@ -170,10 +159,8 @@ def _of_graph(call: ClassCall, time_limit: float | None) -> Result:
         raise call.no_plan(least, "with any number of offloaded maps, some op or what is fetched ahead does not fit")
     row, count = divmod(int(np.argmin(makespans)), maps + 1)
     params = {"tensors": count, "lookahead": LOOKAHEADS[row]}
-    planner = {"name": "tflms", **params}
+    planner, layers = {"name": "tflms", **params}, LOOKAHEADS[row]
     classes = _prefix(maps, np.array([count]))[0]
-    schedule = _core.class_schedule(
-        graph, call.device, limit, classes, fetch="layers", layers=LOOKAHEADS[row], planner=planner
-    )
+    schedule = _core.class_schedule(graph, call.device, limit, classes, fetch="layers", layers=layers, planner=planner)
     assert schedule is not None  # it has a makespan
     return call.result(params, schedule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -64,8 +64,6 @@ def modnn(
         top.
     memory_bandwidth : float
         Bytes per second at which a device adds gradients, for `gpus=2`.
-    time_limit : float, optional
-        Seconds after which no more rounds are tried; 0 or None for no limit.
 
     Returns
     -------
@@ -102,15 +100,24 @@ def modnn(
         half, shared, params["exchange_time"] = _one_gpu_of_two(problem, call.device, added)
         call = replace(call, problem=half, device=shared)
     problem, memory = call.problem, call.device.memory
-    walk = _Rounds(problem, call.device, {"name": "modnn", **params}, foresee, rounds == "search", progress, until)
+    everything, host = int(_core.tensor_bytes(graph_of(problem)).sum()), call.device.host_memory
+    linked = not without_link(call.device, everything, _core.tensor_count(graph_of(problem)))
+    walk = _Rounds(
+        problem=problem,
+        device=call.device,
+        planner={"name": "modnn", **params},
+        foresee=foresee,
+        search=rounds == "search",
+        progress=progress,
+        until=until,
+        linked=linked,
+        free=linked and (host is None or host >= everything),
+    )
     schedule = walk.best(memory)
     if schedule is None:
         least, reason = least_memory(problem), "some op does not fit"
         if not walk.free:
-            least, reason = (
-                walk.least(),
-                "some op does not fit, or too much must stay without a link or with a host this small",
-            )
+            least, reason = walk.least(), f"{reason}, or too much must stay without a link or with a host this small"
         if memory >= least:
             raise LimitError(f"modnn has no plan for '{problem.name}': the times of so many rounds overflow")
         raise call.no_plan(least, reason)
@@ -131,25 +138,19 @@ def _one_gpu_of_two(problem: Problem, device: Device, added: float) -> tuple[Gra
     return half, altered(device, d2h=device.d2h / 2, h2d=device.h2d / 2), exchange
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Rounds:
     """The plans of one problem at any memory, over candidate rounds."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        device: Device,
-        planner: dict[str, Any],
-        foresee: bool,
-        search: bool,
-        progress: Progress,
-        until: float,
-    ) -> None:
-        self.problem, self.device, self.planner, self.progress = problem, device, planner, progress
-        self.until = until
-        self.foresee, self.search = foresee, search
-        everything = int(_core.tensor_bytes(graph_of(problem)).sum())
-        self.linked = not without_link(device, everything, _core.tensor_count(graph_of(problem)))
-        self.free = self.linked and (device.host_memory is None or device.host_memory >= everything)
+    problem: Problem
+    device: Device
+    planner: dict[str, Any]
+    foresee: bool
+    search: bool
+    progress: Progress
+    until: float
+    linked: bool  # whether all tensors can travel in finite time
+    free: bool  # and the host takes them all
 
     def least(self) -> int:
         """A memory above the device's at which a plan runs, while with one byte less none does."""

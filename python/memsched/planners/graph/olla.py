@@ -120,13 +120,7 @@ def olla(
 
 
 def _started(
-    graph: Graph,
-    keep: tuple[str, ...],
-    method: str,
-    started: float,
-    limit: float,
-    alignment: int,
-    progress: Progress,
+    graph: Graph, keep: tuple[str, ...], method: str, started: float, limit: float, alignment: int, progress: Progress
 ) -> _Search:
     """Find the order. `limit` seconds after `started`, the time for its addresses is over too."""
     left = max(0.0, started + _ORDER_SHARE * limit - time.perf_counter())
@@ -249,10 +243,8 @@ class _Search:
         complete = small and best.lowest
         lowest = [best]
         for ids in self.all_orders(lowest) if small else self.random_orders(tries, seed):
-            if self.height(lowest[0]) <= self.peak:
+            if self.height(lowest[0]) <= self.peak or self.left() == 0:
                 return lowest[0], False  # the caller compares it with the bound of the order
-            if self.left() == 0:
-                return lowest[0], False
             if _core.order_peak(self.graph, self.flags, ids) < self.height(lowest[0]):
                 other = self.place(ids)
                 complete = complete and other.lowest

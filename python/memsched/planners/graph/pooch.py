@@ -74,14 +74,4 @@ def pooch(
     True
     """
     call = begin_classes(pooch, problem, M, beta, device, workspace_limit, mixes=True)
-    return search_classes(
-        call,
-        tree=tree,
-        beam=beam,
-        fill=fill,
-        threads=threads,
-        time_limit=time_limit,
-        search=search,
-        seed=seed,
-        progress=progress,
-    )
+    return search_classes(call, tree, beam, threads, time_limit, progress, fill=fill, search=search, seed=seed)

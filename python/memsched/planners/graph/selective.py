@@ -112,12 +112,12 @@ def selective(
         "reorder": reorder,
         "time_limit": time_limit,
     }
+    told = {"name": "selective", **params}
     if call.device.memory < (least := least_of(call.graph)):
         linked = min(call.device.d2h, call.device.h2d) > 0 and call.device.host_memory is None
         raise call.no_plan(least if linked else peak_of(call.graph), "some op does not fit", enough=not linked)
     if call.device.memory >= peak_of(call.graph) and all(len(op["choices"]) == 1 for op in call.graph.ops):
         none = np.zeros(_core.tensor_count(call.graph), bool)
-        told = {"name": "selective", **params}
         plain = _core.offload_set_schedule(call.graph, call.device.memory, none, told, chunk)
         return call.result({**params, "evaluations": 1}, plain)
     bound = recompute_bound(call.graph, call.device)  # the result has it: made now, it is within the limit
@@ -128,18 +128,10 @@ def selective(
         tries = [(0 if time_limit == 0 else 2**62, seed)]
     elif walks > 1 and moves > MOVES:
         tries.insert(0, (MOVES, seed))
+    if left is not None:
+        left = max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS))
     for some, sown in tries:
-        found, built = _core.selective(
-            call.graph,
-            call.device,
-            some,
-            sown,
-            reorder,
-            None if left is None else max(left, LEAST_TIME * max(1.0, _core.op_count(call.graph) / QUICK_OPS)),
-            {"name": "selective", **params},
-            chunk,
-            progress,
-        )
+        found, built = _core.selective(call.graph, call.device, some, sown, reorder, left, told, chunk, progress)
         evaluations += built
         if found is None:
             break

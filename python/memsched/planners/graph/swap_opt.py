@@ -30,11 +30,6 @@ def swap_opt(
     many. Of the maps of which only the offload causes a wait, the first ones are kept, as many as give the least
     makespan. Every candidate is simulated. Never worse than `swap_all`; if everything fits, nothing moves.
 
-    Parameters
-    ----------
-    time_limit : float
-        Seconds in total, 0 for no limit; then the best plan so far is returned.
-
     Returns
     -------
     Result
@@ -58,4 +53,4 @@ def swap_opt(
     True
     """
     call = begin_classes(swap_opt, problem, M, beta, device, workspace_limit, mixes=True)
-    return search_classes(call, tree=tree, beam=beam, threads=threads, time_limit=time_limit, progress=progress)
+    return search_classes(call, tree, beam, threads, time_limit, progress)

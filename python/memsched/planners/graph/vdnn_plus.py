@@ -49,11 +49,7 @@ def _least_from(family: GraphFamily, number: int, memory: int, needs: Callable[[
 
 @Planner("the same on sub-batches", needs=least_memory, problems=("graph",))
 def vdnn_plus(
-    problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
-    *,
-    device: Device | None = None,
+    problem: Problem, M: float | None = None, beta: float | None = None, *, device: Device | None = None
 ) -> Result:
     """Split the batch as `modnn` does, so that each op fits with its fastest algorithm; then plan as `vdnn_sync` does.
 

@@ -24,11 +24,7 @@ def least_memory(graph: Graph, workspace_limit: int = -1) -> int:
     problems=("graph",),
 )
 def vdnn_sync(
-    problem: Problem,
-    M: float | None = None,
-    beta: float | None = None,
-    *,
-    device: Device | None = None,
+    problem: Problem, M: float | None = None, beta: float | None = None, *, device: Device | None = None
 ) -> Result:
     """Offload the inputs of all layers, or of convolutions only, in step with the layers; the faster of the two.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memsched import _core
@@ -32,7 +32,7 @@ from memsched.support.types import Progress
 EXACT_SLOTS = 50
 MOST_EXACT_SLOTS = 200  # one layer has up to slots^3 / 3 states
 BEAM = 50_000  # states kept per layer, times stages
-SHORT = 40  # stages; stages; up to here "auto" also tries exact labels with EXACT_SLOTS
+SHORT = 40  # stages; up to here "auto" also tries exact labels with EXACT_SLOTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,12 @@ class Attempt:
     slots: int
     run: UnrolledRuns
     makespan: float
+
+    @classmethod
+    def of(cls, call: ChainCall, plan: RematPlan | None, labels: str, slots: int, tables: Tables) -> Attempt:
+        """The attempt with this plan, simulated."""
+        run = unroll(call, plan, tables.until)
+        return cls(plan=plan, labels=labels, slots=slots, run=run, makespan=run.makespan())
 
 
 def _finished(
@@ -110,9 +116,7 @@ def _without_link(call: ChainCall, table: RematTable, tables: Tables) -> Iterato
     """rotor's plan, which may use the memory that rounding up leaves."""
     plan = rotor_plan(call, table)
     if plan is not None:
-        run = unroll(call, plan, tables.until)
-        slots = call.capacity // table.width
-        yield Attempt(plan=plan, labels="none", slots=slots, run=run, makespan=run.makespan())
+        yield Attempt.of(call, plan, "none", call.capacity // table.width, tables)
 
 
 def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables: Tables) -> Attempt | None:
@@ -125,19 +129,16 @@ def _fitting(call: ChainCall, table: RematTable, labels: str, beam: int, tables:
         capacity = call.capacity + more * table.width
         plan = table.pofo(capacity, call.device, labels == "exact", beam, tables.left, tables.progress)
         if plan is not None:
-            run = unroll(call, plan, tables.until)
-            makespan = run.makespan()
-            if makespan < math.inf:
-                slots = call.capacity // table.width
-                return Attempt(plan=plan, labels=labels, slots=slots, run=run, makespan=makespan)
+            found = Attempt.of(call, plan, labels, call.capacity // table.width, tables)
+            if found.makespan < math.inf:
+                return found
     return None
 
 
 def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int | None, tables: Tables) -> Attempt:
     """The plan whose transfers, as early as the rules allow, simulate best; InfeasibleError: host_memory."""
     if call.excess <= 0:
-        run = unroll(call, None)
-        return Attempt(plan=None, labels=labels, slots=0, run=run, makespan=run.makespan())
+        return Attempt.of(call, None, labels, 0, tables)
     attempts: list[Attempt] = []
     try:
         for attempt in _plans(call, labels, slots, beam, tables):
@@ -157,8 +158,8 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
 
 def _just_fits(call: ChainCall, tables: Tables, *, linked: bool) -> Attempt:
     """A plan with the least memory, if slots are too coarse or the device cannot make the transfers."""
-    run = unroll(call, _core.least_memory_plan(call.chain, call.capacity, linked), tables.until)
-    return Attempt(plan=None, labels="least memory", slots=0, run=run, makespan=run.makespan())
+    plan = _core.least_memory_plan(call.chain, call.capacity, linked)
+    return replace(Attempt.of(call, plan, "least memory", 0, tables), plan=None)
 
 
 def _with_table(

@@ -128,17 +128,14 @@ class UnrolledRuns:
 
     def makespan(self) -> float:
         """Simulated, with all transfers as early as the rules allow; infinite if the plan does not run."""
-        device = self.call.device
-        return float(
-            _core.offload_set_makespans(self.unrolled.graph, device, device.memory, self.travels[np.newaxis])[0]
-        )
+        graph, device = self.unrolled.graph, self.call.device
+        return float(_core.offload_set_makespans(graph, device, device.memory, self.travels[np.newaxis])[0])
 
     def schedule(self, planner: dict[str, Any]) -> Schedule:
         """The schedule on the chain's graph."""
-        made = _core.offload_set_schedule(
-            self.unrolled.graph, self.call.device.memory, self.travels, planner, self.call.chunk
-        )
-        return self.unrolled.rolled(self.call.graph, made, seconds_left(self.until))
+        graph, call = self.unrolled.graph, self.call
+        made = _core.offload_set_schedule(graph, call.device.memory, self.travels, planner, call.chunk)
+        return self.unrolled.rolled(call.graph, made, seconds_left(self.until))
 
     def searched(
         self,
@@ -155,22 +152,12 @@ class UnrolledRuns:
         It ends after some seconds since the start of the call or, if given, after some moves. With `anneal`, the list
         of runs is then changed, too, if the plan is more than FAR above the bound.
         """
-        call, device = self.call, self.call.device
-        over = call.started + time_limit
-        bound = graph_bound(self.unrolled.graph, device)
+        call, device, graph = self.call, self.call.device, self.unrolled.graph
+        over, rows = call.started + time_limit, self.travels[np.newaxis]
+        bound = graph_bound(graph, device)
+        left = max(0.0, over - time.perf_counter()) / (2 if anneal else 1) if moves is None else None
         made, evaluations = _core.offload_search(
-            self.unrolled.graph,
-            device,
-            device.memory,
-            self.travels[np.newaxis],
-            bound,
-            0.0,
-            seed,
-            moves,
-            max(0.0, over - time.perf_counter()) / (2 if anneal else 1) if moves is None else None,
-            planner,
-            call.chunk,
-            progress,
+            graph, device, device.memory, rows, bound, 0.0, seed, moves, left, planner, call.chunk, progress
         )
         schedule = self.unrolled.rolled(call.graph, made, seconds_left(self.until))
         if not anneal:
@@ -178,17 +165,8 @@ class UnrolledRuns:
         bound = recompute_bound(call.graph, device)
         if simulate(call.graph, schedule, device).makespan <= (1 + FAR) * bound:
             return schedule, evaluations
-        schedule, more = _core.annealed(
-            call.graph,
-            device,
-            schedule,
-            2**62 if moves is None else moves,
-            seed,
-            max(0.0, over - time.perf_counter()) if moves is None else None,
-            planner,
-            call.chunk,
-            progress,
-        )
+        most, left = (2**62, max(0.0, over - time.perf_counter())) if moves is None else (moves, None)
+        schedule, more = _core.annealed(call.graph, device, schedule, most, seed, left, planner, call.chunk, progress)
         return schedule, evaluations + more
 
 
