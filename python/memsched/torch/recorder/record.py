@@ -7,7 +7,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 from torch import nn
@@ -23,6 +23,8 @@ from memsched.torch.nests import tensors_of
 from memsched.torch.recorder.assemble import assemble
 from memsched.torch.recorder.tape import Recorder, sum_in_place
 from memsched.torch.weightless import fake_like, fake_mode_of
+
+_P = ParamSpec("_P")
 
 __all__ = ["Recording", "graph", "graph_all", "record", "record_all"]
 
@@ -48,16 +50,27 @@ class Recording:
     doubled: tuple[str, ...]
 
 
-def record(
+def _graph_of(recorded: Callable[_P, Recording]) -> Callable[_P, Graph]:
+    """The same function, but without what was measured meanwhile."""
+
+    @functools.wraps(recorded)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> Graph:
+        return recorded(*args, **kwargs).graph
+
+    return alone
+
+
+def record_all(
     step: Callable[[], object],
     *,
     resident: Iterable[torch.Tensor] = (),
     times: Any = None,
     name: str | None = None,
     batch: int = 1,
+    paths: Mapping[nn.Module, str] | None = None,
     reorderable: bool = False,
     repeatable: bool = False,
-) -> Graph:
+) -> Recording:
     """Run a training step once and write down what it did as a graph.
 
     The step is any Python: forward, loss, backward, optimiser; on real tensors, or on fake ones under a FakeTensorMode
@@ -81,6 +94,8 @@ def record(
         Of the graph. Default: "step".
     batch : int
         Samples per step.
+    paths : mapping of torch.nn.Module to str, optional
+        An op that runs within such a module has this in front of its name, as in "layer1.0.conv1/convolution".
     reorderable : bool
         Whether the ops may run in another order. Tensors without bytes then keep in order what no other tensor does:
         who reads and who changes resident bytes, random numbers, and the end after everything. Numbers that the step
@@ -92,11 +107,11 @@ def record(
 
     Returns
     -------
-    Graph
-        Phase fwd until the first backward begins, then bwd. Kind is the operation's name in ATen, such as
-        "convolution", or "optimizer". Ops share a layer with the backward that autograd made for them; those of all
-        optimisers are one more layer. Ops that draw random numbers or write resident bytes have once=true, but for
-        those that `repeatable` names.
+    Recording
+        `record` returns its graph alone. Phase is fwd until the first backward begins, then bwd. Kind is the
+        operation's name in ATen, such as "convolution", or "optimizer". Ops share a layer with the backward that
+        autograd made for them; those of all optimisers are one more layer. Ops that draw random numbers or write
+        resident bytes have once=true, but for those that `repeatable` names.
 
     Raises
     ------
@@ -111,32 +126,6 @@ def record(
     >>> step = record(lambda: model(x).relu().sum().backward(), resident=model.parameters())
     >>> [op["name"] for op in step.ops][:3], step.resident, memsched.peak_memory(step)
     (['addmm', 'relu', 'sum'], 65792, 151808)
-    """
-    return record_all(
-        step,
-        resident=resident,
-        times=times,
-        name=name,
-        batch=batch,
-        reorderable=reorderable,
-        repeatable=repeatable,
-    ).graph
-
-
-def record_all(
-    step: Callable[[], object],
-    *,
-    resident: Iterable[torch.Tensor] = (),
-    times: Any = None,
-    name: str | None = None,
-    batch: int = 1,
-    paths: Mapping[nn.Module, str] | None = None,
-    reorderable: bool = False,
-    repeatable: bool = False,
-) -> Recording:
-    """As `record`, with what was measured meanwhile.
-
-    An op that runs within a module that `paths` names has its name in front, as in "layer1.0.conv1/convolution".
     """
     count = checks.count("batch", batch, 1, 2**31 - 1)
     lap = getattr(times, "lap", None)
@@ -162,7 +151,10 @@ def record_all(
     return Recording(graph=made, eager_peak=tape.eager_peak(), doubled=doubled)
 
 
-def graph(
+record = _graph_of(record_all)
+
+
+def graph_all(
     model: nn.Module,
     args: tuple[Any, ...],
     *,
@@ -173,7 +165,7 @@ def graph(
     name: str | None = None,
     reorderable: bool = False,
     repeatable: bool = False,
-) -> Graph:
+) -> Recording:
     """The training step of a model as a graph, found on fake tensors: nothing is computed or allocated.
 
     The step is the forward, the loss, the backward and, if there is one, the optimiser's step, with gradients that do
@@ -204,9 +196,9 @@ def graph(
 
     Returns
     -------
-    Graph
-        As `record` describes. Resident are parameters, buffers and the optimiser's state. The names of ops begin with
-        the module that ran them.
+    Recording
+        `graph` returns its graph alone, which is as `record` describes it. Resident are parameters, buffers and the
+        optimiser's state. The names of ops begin with the module that ran them.
 
     Raises
     ------
@@ -224,32 +216,6 @@ def graph(
     >>> [op["name"] for op in step.ops]
     ['addmm', 'sum', 'ones_like', 'mm', 'sum#2', 'optimizer/add_', 'optimizer/add_#2', 'end']
     """
-    return graph_all(
-        model,
-        args,
-        loss=loss,
-        optimizer=optimizer,
-        autocast=autocast,
-        times=times,
-        name=name,
-        reorderable=reorderable,
-        repeatable=repeatable,
-    ).graph
-
-
-def graph_all(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    *,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | None = None,
-    autocast: torch.dtype | None = None,
-    times: Any = None,
-    name: str | None = None,
-    reorderable: bool = False,
-    repeatable: bool = False,
-) -> Recording:
-    """As `graph`, with what was measured meanwhile."""
     if not isinstance(model, nn.Module):
         raise InvalidInputError(f"model is of type {type(model).__name__}; give a torch.nn.Module")
     if not isinstance(args, tuple):
@@ -297,6 +263,9 @@ def graph_all(
             reorderable=reorderable,
             repeatable=repeatable,
         )
+
+
+graph = _graph_of(graph_all)
 
 
 def _checked(value: Any) -> torch.Tensor:
