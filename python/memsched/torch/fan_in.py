@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
-__all__ = ["current_node", "is_fan_in", "taker"]
-
 
 def current_node() -> int | None:
     """The autograd node whose backward is running; None outside of one, and in one that is written in Python."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from types import MappingProxyType
+from typing import Any
 
 from memsched.errors import InvalidInputError
 
@@ -45,6 +46,9 @@ class Machine:
     launch: float = LAUNCH_SECONDS  # seconds that the start of a kernel costs
 
 
+_RATES = ("memory_bandwidth", "float32", "tf32", "float16", "bfloat16")
+
+
 def _rows(table: str) -> Iterator[dict[str, str]]:
     text = (resources.files("memsched.torch") / f"{table}.csv").read_text(encoding="utf-8")
     return csv.DictReader(text.splitlines())
@@ -52,19 +56,9 @@ def _rows(table: str) -> Iterator[dict[str, str]]:
 
 def _machine(row: dict[str, str]) -> Machine:
     major, minor = row["capability"].split(".")
-    tf32, float16, bfloat16 = (float(row[name]) if row[name] else None for name in ("tf32", "float16", "bfloat16"))
-    return Machine(
-        name=row["name"],
-        memory=int(float(row["memory"])),
-        memory_bandwidth=float(row["memory_bandwidth"]),
-        float32=float(row["float32"]),
-        tf32=tf32,
-        float16=float16,
-        bfloat16=bfloat16,
-        capability=(int(major), int(minor)),
-        link=row["link"],
-        source=row["source"],
-    )
+    texts: dict[str, Any] = {name: row[name] for name in ("name", "link", "source")}
+    rates: dict[str, Any] = {name: float(row[name]) if row[name] else None for name in _RATES}
+    return Machine(memory=int(float(row["memory"])), capability=(int(major), int(minor)), **texts, **rates)
 
 
 MACHINES: Mapping[str, Machine] = MappingProxyType({row["name"]: _machine(row) for row in _rows("machines")})

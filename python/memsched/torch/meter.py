@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,8 @@ class Meter(TorchDispatchMode):
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count these storages from now on, as if they were born now: they were made while it was not entered."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if self._counts(tensor) and storage._cdata not in self._sizes:
-                self._follow(storage, storage.nbytes())
+        for storage in self._unknown(tensors):
+            self._follow(storage, storage.nbytes())
         self._peak = max(self._peak, self.live)
 
     def __torch_dispatch__(
@@ -61,19 +59,13 @@ class Meter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         self._settle()
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if self._counts(leaf):
-                storage = leaf.untyped_storage()
-                if storage._cdata not in self._sizes:
-                    self._follow(storage, 0)
+        for storage in self._unknown(pytree.tree_leaves((args, kwargs))):
+            self._follow(storage, 0)
         out = func(*args, **kwargs)
         node = current_node()
-        for leaf in pytree.tree_leaves(out):
-            if self._counts(leaf):
-                storage = leaf.untyped_storage()
-                if storage._cdata not in self._sizes:
-                    self._follow(storage, storage.nbytes())
-                    self._makers[storage._cdata] = node
+        for storage in self._unknown(pytree.tree_leaves(out)):
+            self._follow(storage, storage.nbytes())
+            self._makers[storage._cdata] = node
         sum_so_far = taker(func, args, kwargs)
         if sum_so_far is not None and self._counts(sum_so_far) and is_fan_in(node, self._makers_of(args)):
             self._sum = _Sum(sum_so_far.untyped_storage()._cdata, self.live, out.untyped_storage().nbytes())
@@ -97,11 +89,15 @@ class Meter(TorchDispatchMode):
             return False
         return self._device_type in (None, value.device.type)
 
+    def _unknown(self, values: Iterable[Any]) -> Iterator[torch.UntypedStorage]:
+        """The storages of tensors among some values that it does not follow yet."""
+        for value in values:
+            if self._counts(value) and (storage := value.untyped_storage())._cdata not in self._sizes:
+                yield storage
+
     def _follow(self, storage: torch.UntypedStorage, nbytes: int) -> None:
-        key = storage._cdata
-        if key not in self._sizes:
-            weakref.finalize(storage, Meter._drop, weakref.ref(self), key).atexit = False
-        self._sizes[key] = nbytes
+        weakref.finalize(storage, Meter._drop, weakref.ref(self), storage._cdata).atexit = False
+        self._sizes[storage._cdata] = nbytes
         self.live += nbytes
 
     @staticmethod

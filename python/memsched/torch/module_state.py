@@ -186,7 +186,8 @@ class _Held:
                 container.clear()
                 (container.extend if isinstance(container, list | deque) else container.update)(content)
         for place, before, whole in self._places:
-            for name in list(_names_in(place)) if whole else list(before):
+            names = (place if isinstance(place, dict) else vars(place)) if whole else before
+            for name in list(names):
                 value = place.get(name, _ABSENT) if isinstance(place, dict) else getattr(place, name, _ABSENT)
                 if value is not before.get(name, _ABSENT) and _leaks(value):
                     _put(place, name, before.get(name, _ABSENT))
@@ -222,10 +223,6 @@ def _leaks(value: Any, depth: int = 2) -> bool:
     if depth == 0 or type(value) not in (*_CONTAINERS, tuple) or len(value) > _MOST:
         return False
     return any(_leaks(one, depth - 1) for one in (value.values() if isinstance(value, dict) else value))
-
-
-def _names_in(place: Any) -> Iterable[Any]:
-    return place if isinstance(place, dict) else vars(place)
 
 
 def _put(place: Any, name: Any, value: Any) -> None:

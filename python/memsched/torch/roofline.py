@@ -24,12 +24,8 @@ _CONVOLUTIONS = {aten.convolution, aten.convolution_backward, aten._convolution,
 
 # They take memory and run no kernel. No schema tells: the results are new, like those of any other operation.
 _EMPTY = {
-    aten.empty,
-    aten.empty_like,
-    aten.empty_permuted,
-    aten.empty_strided,
-    aten.new_empty,
-    aten.new_empty_strided,
+    *(aten.empty, aten.empty_like, aten.empty_permuted, aten.empty_strided),
+    *(aten.new_empty, aten.new_empty_strided),
 }
 
 
@@ -52,15 +48,7 @@ _FLOPS: dict[Any, Callable[..., int]] = {
 
 
 def describe(machine: Machine) -> str:
-    """One sentence that says where predicted times come from, for the provenance of a profile.
-
-    Examples
-    --------
-    >>> from memsched.torch.machines import MACHINES
-    >>> print(describe(MACHINES["v100"]).replace(": ", ":\\n"))
-    roofline model of v100, not a measurement:
-    per ATen kernel max(flops / (0.6 x peak), bytes / (0.75 x 900 GB/s)) + 4 us launch
-    """
+    """One sentence that says where predicted times come from, for the provenance of a profile."""
     return (
         f"roofline model of {machine.name}, not a measurement: per ATen kernel max(flops / ({FLOPS_SHARE:g} x peak), "
         f"bytes / ({BANDWIDTH_SHARE:g} x {machine.memory_bandwidth / 1e9:g} GB/s)) + {machine.launch * 1e6:g} us launch"
@@ -83,7 +71,7 @@ class Roofline(TorchDispatchMode):
       attention, and at the TF32 rate in convolutions where the chip has one: torch's defaults. Types for which the
       chip has no tensor cores, float64 too, count at the float32 rate.
 
-    `seconds` are those of all operations since it was made, or since the last `reset`; `kernels` of them cost time.
+    `seconds` are those of all operations since it was made; `kernels` of them cost time.
 
     Examples
     --------
@@ -100,10 +88,6 @@ class Roofline(TorchDispatchMode):
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.machine = machine
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin anew at 0 seconds and 0 kernels."""
         self.seconds = 0.0
         self.kernels = 0
         self._mark = 0.0

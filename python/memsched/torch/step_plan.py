@@ -152,8 +152,7 @@ class StepPlan:
             raise InvalidInputError(
                 f"the inputs are {', '.join(given)}, and the plan is for {', '.join(self._like)}; plan for them, too"
             )
-        if not self._model.training:
-            raise InvalidInputError("the model is in eval mode; call model.train(): plans are for training steps")
+        check_call(self._model, args)
         rounds = self.result.schedule.rounds
         whole = sum(batch * times for batch, times in rounds)
         total: torch.Tensor | None = None

@@ -105,7 +105,7 @@ def trial_step(
     sources |= {f"input {k}": leaf for k, leaf in enumerate(leaves) if leaf.requires_grad}
     try:
         # Through an operation: nobody but autograd holds the gradients that arrive, as in training.
-        total = sum(_real((value * one).sum()) for value, one in zip(differentiable, arriving, strict=True))
+        total = sum((value * one).sum().real for value, one in zip(differentiable, arriving, strict=True))
         arriving.clear()
         found = torch.autograd.grad(total, list(sources.values()), allow_unused=True)
     except torch.OutOfMemoryError:
@@ -123,10 +123,6 @@ def trial_step(
         random=random_state(device),
         form=[nest, *(leaf.requires_grad if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in results)],
     )
-
-
-def _real(value: torch.Tensor) -> torch.Tensor:
-    return value.real if value.is_complex() else value
 
 
 def _plain(leaf: Any) -> Any:

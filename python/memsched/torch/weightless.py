@@ -67,13 +67,6 @@ def fake_like(tensor: Any, fake: Any, device: Any) -> Any:
     """A fake tensor with this one's shape, strides and dtype, that claims to be on `device`.
 
     A parameter gives a parameter; a fake tensor is returned as it is.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from torch._subclasses import FakeTensorMode
-    >>> fake_like(torch.ones(2, 3), FakeTensorMode(), torch.device("cpu"))
-    FakeTensor(..., size=(2, 3))
     """
     if hasattr(tensor, "fake_mode"):
         return tensor

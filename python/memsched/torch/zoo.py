@@ -45,13 +45,6 @@ def parse_input(text: str) -> tuple[_Input, ...]:
 
     Sizes joined by x, then ":int" (int64), ":bool" or ":float"; ":int:100" for whole numbers below 100. Several inputs
     are separated by commas.
-
-    Examples
-    --------
-    >>> parse_input("32x3x224x224") == (((32, 3, 224, 224), None, None),)
-    True
-    >>> [tuple(part) for part in parse_input("8x1024:int, 8:int:10")]
-    [((8, 1024), 'int', None), ((8,), 'int', 10)]
     """
     inputs = []
     for part in text.split(","):

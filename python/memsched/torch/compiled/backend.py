@@ -51,10 +51,14 @@ def memsched(
     return backend_of(group_of(read_options(options)))(module, inputs)
 
 
-def backend_of(group: Group) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-    """A backend for torch.compile whose graphs are all in one group."""
+def backend_of(
+    group: Group, prepare: Callable[[fx.GraphModule], None] | None = None
+) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A backend for torch.compile whose graphs are all in one group; `prepare` changes them before they are traced."""
 
     def backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if prepare is not None:
+            prepare(module)
         return _compile(module, inputs, group)
 
     return backend

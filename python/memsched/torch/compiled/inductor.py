@@ -121,41 +121,15 @@ def is_fusible(node: fx.Node) -> bool:
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _ELEMENTS = {
-    _aten.clone,
-    _aten._to_copy,
-    _aten.where,
-    _aten.full,
-    _aten.full_like,
-    _aten.zeros,
-    _aten.zeros_like,
-    _aten.ones,
-    _aten.ones_like,
-    _aten.scalar_tensor,
-    _aten.arange,
-    _aten.expand,
-    _aten.reshape,
-    _prims.convert_element_type,
-    _prims.iota,
-    _prims.broadcast_in_dim,
-    _prims.inductor_lookup_seed,
-    _prims.inductor_random,
-    _prims.inductor_randint,
+    *(_aten.clone, _aten._to_copy, _aten.where, _aten.full, _aten.full_like, _aten.zeros, _aten.zeros_like),
+    *(_aten.ones, _aten.ones_like, _aten.scalar_tensor, _aten.arange, _aten.expand, _aten.reshape),
+    *(_prims.convert_element_type, _prims.iota, _prims.broadcast_in_dim),
+    *(_prims.inductor_lookup_seed, _prims.inductor_random, _prims.inductor_randint),
 }
 _COSTLY = {_aten.exp, _aten.log, _aten.log10, _aten.log1p, _aten.log2, _aten.sigmoid, _aten.tanh}
 _REDUCTIONS = {
-    _aten.sum,
-    _aten.mean,
-    _aten.amax,
-    _aten.amin,
-    _aten.any,
-    _aten.argmax,
-    _aten.argmin,
-    _aten.var,
-    _aten.var_mean,
-    _aten.prod,
-    _prims.sum,
-    _prims.var,
-    _prims.prepare_softmax_online,
+    *(_aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.any, _aten.argmax, _aten.argmin, _aten.prod),
+    *(_aten.var, _aten.var_mean, _prims.sum, _prims.var, _prims.prepare_softmax_online),
 }
 
 

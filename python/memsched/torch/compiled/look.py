@@ -100,8 +100,7 @@ def _looked_at(
     looking_for_nan = torch.autograd.set_detect_anomaly(False)
     with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
         try:
-            backend = _after(prepare, backend_of(group))
-            result = torch.compile(step, backend=backend, dynamic=False)(*args, **kwargs)
+            result = torch.compile(step, backend=backend_of(group, prepare), dynamic=False)(*args, **kwargs)
             if loss is not None and not within:
                 needed = _loss_bytes(loss, result)
             elif loss is not None:
@@ -130,16 +129,6 @@ def _looked_at(
     visits, returns, resident = group.seen()
     visits[-1] = replace(visits[-1], loss=needed)
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))
-
-
-def _after(prepare: Callable[[fx.GraphModule], None] | None, backend: Callable[..., Any]) -> Callable[..., Any]:
-    def prepared(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        if prepare is not None:
-            prepare(module)
-        made: Callable[..., Any] = backend(module, inputs)
-        return made
-
-    return prepared
 
 
 def forward_of(model: torch.nn.Module) -> Callable[..., Any]:

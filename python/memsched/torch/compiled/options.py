@@ -25,27 +25,11 @@ class Options:
 
     Attributes
     ----------
-    budget : str or int
-        Device memory of the whole process: "6GiB", bytes, or "50%": half of the way from the least that any plan
-        without recomputation needs to the peak of the plain step.
+    budget, device, bandwidth, host_memory, planner, time_limit, optimizer, reserve
+        As `memsched.torch.plan` takes them.
     mode : str
         "eager": the operations of plain PyTorch, with the same bits. "inductor": compiled by Inductor, on the CPU,
         without offloading, and each captured graph with a plan of its own.
-    device : str
-        "here": times are measured on the device of the model. A machine such as "a100:pcie4": they are modelled.
-    bandwidth : str or float, optional
-        Of the link to the host, bytes a second, such as "12GB/s"; 0 means that nothing is offloaded. By default that of
-        the machine, or measured on CUDA, and 0 on the CPU.
-    host_memory : str or int, optional
-        The most host memory for what is offloaded; half of the machine's by default.
-    planner : str
-        A planner for graphs, or "auto".
-    time_limit : float, optional
-        Seconds for the planner.
-    optimizer : torch.optim.Optimizer or int, optional
-        Its state occupies memory: measured, or declared in bytes.
-    reserve : str or int
-        Device memory for what no capture sees, such as workspaces of libraries.
     """
 
     budget: str | int

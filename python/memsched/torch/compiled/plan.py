@@ -138,8 +138,10 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
     graph, before = plan.result.problem, plan.result.device
     assert isinstance(graph, Graph)
     memory = parse_memory(options.budget, graph, "the budget")
-    hosts = parse_bytes(options.host_memory, "host_memory") if options.host_memory is not None else before.host_memory
-    device = Device.from_json({**before.to_json(), "memory": memory, "host_memory": hosts})
+    changed = {"memory": memory}
+    if options.host_memory is not None:
+        changed["host_memory"] = parse_bytes(options.host_memory, "host_memory")
+    device = Device.from_json({**before.to_json(), **changed})
     result = _solve(graph, device, options)
     return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
 
@@ -210,15 +212,11 @@ class _Problem:
     def usable(self, document: Document, memory: int) -> CompiledPlan | None:
         """A plan from a cache or another process; None if it is none for this step, or does not fit."""
         try:
-            return self.adopted(document, memory)
+            for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
+                visit.joint.strides_differ |= bool(differ)
+            return adopted(self.graph(document["seconds"]), document, memory, self._held)
         except (MemschedError, TypeError, ValueError, LookupError):
             return None
-
-    def adopted(self, document: Document, memory: int) -> CompiledPlan:
-        """The plan of a document, simulated and validated for this step and budget."""
-        for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
-            visit.joint.strides_differ |= bool(differ)
-        return adopted(self.graph(document["seconds"]), document, memory, self._held)
 
 
 def adopted(graph: Graph, document: Document, memory: int, held: Resident) -> CompiledPlan:

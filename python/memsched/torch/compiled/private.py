@@ -19,30 +19,13 @@ from torch.optim import optimizer as _optimizers
 from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import cheapen
 
-__all__ = [
-    "Boxed",
-    "DynamoSignal",
-    "Partition",
-    "active_fake_mode",
-    "boxed",
-    "check_release",
-    "compile_joint",
-    "graph_inputs",
-    "inline_regions",
-    "optimizer_hooks_aside",
-    "python_code",
-    "saving_is_hooked",
-    "under_autocast",
-    "unset_fake_temporarily",
-    "without_new_guards",
-]
+__all__ = ["DynamoSignal", "active_fake_mode", "unset_fake_temporarily"]  # of PyTorch, for others to import
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A function of one list of arguments, which it empties, so that they can be freed while it runs."""
 
 Partition = Callable[[fx.GraphModule, int, Sequence[int]], tuple[fx.GraphModule, fx.GraphModule]]
 """From a joint graph, how many results the forward has, and which inputs last, to examples of forward and backward."""
-
 
 RELEASES = ("2.12", "2.13", "2.14")
 """Of PyTorch, that this module is known to work with."""

@@ -10,8 +10,6 @@ from typing import Any
 from memsched._core import Graph
 from memsched.torch.recorder.control import Effects, control_edges
 
-__all__ = ["Event", "Storage", "Tape", "assemble"]
-
 _NAMES_SHOWN = 3  # of operations that joined another one
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Effects", "control_edges"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:

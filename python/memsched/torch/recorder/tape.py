@@ -18,8 +18,6 @@ from memsched.errors import InvalidInputError
 from memsched.torch.fan_in import current_node, is_fan_in, taker
 from memsched.torch.recorder.assemble import Event, Storage, Tape
 
-__all__ = ["Recorder", "sum_in_place"]
-
 # Batch normalisation updates its running statistics, which its schema does not say.
 _STATISTICS = ("running_mean", "running_var")
 _NO_COMPUTATION = ("prim", "profiler")  # questions about a tensor, and marks for the profiler
