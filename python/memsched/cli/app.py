@@ -140,20 +140,9 @@ def command_line(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (
-    compare,
-    plan,
-    frontier,
-    sweep,
-    order,
-    place,
-    simulate,
-    validate,
-    profile,
-    profiles,
-    plot,
-    trace,
-    report,
-    doctor,
-):
+_COMMANDS = (
+    *(compare, plan, frontier, sweep, order, place, simulate, validate),
+    *(profile, profiles, plot, trace, report, doctor),
+)
+for _command in _COMMANDS:
     command_line.add_command(_command)

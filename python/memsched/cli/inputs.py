@@ -22,7 +22,7 @@ from memsched.result import Result
 from memsched.show.plots.figure import check_suffix
 from memsched.study.sources import PROBLEMS, link_bandwidth, named_problem
 from memsched.support.documents import Document, read_device, read_document, read_plan
-from memsched.support.files import read_stream, same_file
+from memsched.support.files import check_regular, read_stream, same_file
 from memsched.support.units import parse_bandwidth, parse_bytes, parse_seconds
 
 RESULTS, PLAN = ("memsched-result/1", "memsched-result/2"), "memsched-plan/1"
@@ -139,6 +139,16 @@ def read_text(source: str) -> str:
     if not text.lstrip().startswith("{"):
         raise InvalidInputError("the standard input is not a JSON object")
     return text
+
+
+def first_bytes(path: str) -> bytes:
+    """Of a file, to tell its format; none of what is no file, or cannot be read."""
+    try:
+        check_regular(path)  # before it is opened, since opening a pipe waits for its writer
+        with open(path, "rb") as file:
+            return file.read(64)
+    except (OSError, ValueError):
+        return b""
 
 
 def read_target(source: str, *formats: str) -> Document:

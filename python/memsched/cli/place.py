@@ -15,6 +15,7 @@ from memsched.cli.inputs import (
     check_picture,
     check_writable,
     file_option,
+    first_bytes,
     json_option,
     parsed,
     read_text,
@@ -24,6 +25,7 @@ from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.errors import InvalidInputError
 from memsched.problems.problem import name_of
 from memsched.result import Result
+from memsched.show.arena import budget_of
 from memsched.show.plots.addresses import plot_addresses
 from memsched.study.addresses import place as find_addresses
 from memsched.study.addresses import with_addresses
@@ -43,13 +45,7 @@ def _holds_json(file: str) -> bool:
     path = Path(file)
     if file == "-" or path.suffix.lower() in ENDINGS:
         return file == "-" or path.suffix.lower() == ".json"
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as content:
-            return content.read(64).lstrip().startswith(b"{")
-    except OSError:
-        return False
+    return first_bytes(file).lstrip().startswith(b"{")
 
 
 def _read(file: str) -> Result | Buffers:
@@ -81,10 +77,8 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
     if capacity is not None:
         rows.append(("capacity", exact_bytes(capacity)))
     if before is not None:
-        resident = before.graph.resident
-        budget = min(before.schedule.budget, before.device.memory)
-        needed = format_bytes(found.height + resident)
-        rows.append(("with resident", f"{needed} of {format_bytes(budget)}"))
+        needed = format_bytes(found.height + before.graph.resident)
+        rows.append(("with resident", f"{needed} of {format_bytes(budget_of(before))}"))
     if before is not None and after is not None:
         was, now = format_seconds(before.makespan), format_seconds(after.makespan)
         rows.append(("makespan", now if was == now else f"{now}, {was} without addresses"))

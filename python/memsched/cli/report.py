@@ -11,6 +11,7 @@ from memsched.cli.inputs import (
     Machine,
     check_input,
     file_option,
+    first_bytes,
     json_option,
     open_result,
     read_target,
@@ -21,20 +22,9 @@ from memsched.errors import InvalidInputError, MemschedError, ScheduleError
 from memsched.problems.problem import name_of
 from memsched.result import Result
 from memsched.show.report import write_report, write_sweep_report
-from memsched.support.files import check_regular
 from memsched.support.units import format_seconds
 
 _SQLITE = b"SQLite format 3\0"
-
-
-def _is_store(path: str) -> bool:
-    """Whether a file is an SQLite database, by its first bytes; a file that cannot be read is not."""
-    try:
-        check_regular(path)  # before it is opened, since opening a pipe waits for its writer
-        with open(path, "rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except (OSError, ValueError):
-        return False
 
 
 def _read_result(path: str) -> Result:
@@ -88,7 +78,7 @@ def report(
     The page is one file that loads nothing from the network: the streams and the memory, what happens to each tensor,
     the addresses, all planners side by side, and what less memory costs. Needs memsched[report].
     """
-    stores = [check_input(path) for path in sources if _is_store(path)]
+    stores = [check_input(path) for path in sources if first_bytes(path).startswith(_SQLITE)]
     if stores:
         if len(sources) > 1:
             raise click.UsageError(f"'{stores[0]}' is a sweep's store; give it alone, or results only")

@@ -23,6 +23,7 @@ from memsched.planners.registry import min_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, name_of, peak_memory, stages_or_ops
 from memsched.result import Result
+from memsched.show.arena import budget_of
 from memsched.study.feature_maps import CLASSES, feature_map_classes
 from memsched.support.documents import plain
 from memsched.support.units import format_bytes, format_link, format_percent, format_seconds
@@ -126,7 +127,7 @@ def offloaded_bytes(result: Result) -> int:
 def report(result: Result, origin: str) -> Table:
     """The main figures of a plan, and what is proven about it."""
     timeline = result.timeline
-    budget = min(result.schedule.budget, result.device.memory)
+    budget = budget_of(result)
     standing = "proven optimal" if result.optimal else f"gap {format_percent(result.gap)}"
     rows = [
         ("link", describe_link(result.device, origin)),

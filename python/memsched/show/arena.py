@@ -1,4 +1,4 @@
-"""The buffers of a plan in its arena, as the pictures draw them."""
+"""What pictures draw of a plan: its budget, the end of its round, and its buffers in their arena."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 from memsched.arena.placement import Placement
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
+
+
+def budget_of(result: Result) -> int:
+    """Bytes that the plan may use: the smaller of its budget and the device's memory."""
+    return min(result.schedule.budget, result.device.memory)
 
 
 def round_end(result: Result) -> float:

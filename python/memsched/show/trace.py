@@ -8,11 +8,11 @@ from typing import Any
 
 from memsched.errors import InvalidInputError
 from memsched.result import Result
+from memsched.show.arena import budget_of
 from memsched.support import checks
 from memsched.support.docstrings import documented
 
 LANES = ("compute", "device to host", "host to device")
-KINDS = ("forward", "backward", "recompute", "offload", "prefetch")
 _PROCESS = 1
 
 
@@ -22,7 +22,7 @@ class Interval:
 
     step: int  # index in the schedule
     lane: str  # one of LANES
-    kind: str  # one of KINDS
+    kind: str  # "forward", "backward", "recompute", "offload" or "prefetch"
     name: str  # of the op or the tensor
     start: float  # seconds
     end: float
@@ -129,7 +129,7 @@ def trace(result: Result) -> dict[str, Any]:
     [('a0', 4000000.0, 1000000.0)]
     """
     timeline = checks.kind("result", result, Result).timeline
-    budget = min(result.schedule.budget, result.device.memory)
+    budget = budget_of(result)
     times, counts = timeline.memory
     events = [_complete(interval) for interval in intervals(result)]
     events += [_counter("memory", float(time), int(count)) for time, count in zip(times, counts, strict=True)]

@@ -15,7 +15,7 @@ from memsched.arena.residency import placement_of
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import largest_graph, name_of
 from memsched.result import Result
-from memsched.show.arena import Columns, arena_of, columns_of, round_end
+from memsched.show.arena import Columns, arena_of, budget_of, columns_of, round_end
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.addresses import place
 from memsched.support import checks
@@ -106,7 +106,7 @@ def _of_result(result: Result) -> _Arena:
         placement=placement,
         until=factor * until,
         axis=axis,
-        capacity=min(result.schedule.budget, result.device.memory) - graph.resident,
+        capacity=budget_of(result) - graph.resident,
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
+from memsched.show.arena import budget_of
 from memsched.show.plots.figure import SIZE, byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.show.trace import LANES, Interval, intervals
 from memsched.support import checks
@@ -98,11 +99,11 @@ def memory_curve(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
 
 def _is_far(result: Result) -> bool:
     """Whether the budget is so large that showing it would flatten the curve."""
-    return min(result.schedule.budget, result.device.memory) > 4 * result.peak_memory
+    return budget_of(result) > 4 * result.peak_memory
 
 
 def _draw_memory(axes: Axes, result: Result, factor: float, until: float) -> None:
-    budget = min(result.schedule.budget, result.device.memory)
+    budget = budget_of(result)
     resident = result.graph.resident
     times, counts = memory_curve(result)
     most = result.peak_memory if _is_far(result) else max(budget, result.peak_memory)
@@ -130,7 +131,7 @@ def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
     if result.graph.resident:
         handles.append(Patch(facecolor=_RESIDENT, alpha=0.45, label="resident"))
     handles.append(Line2D([], [], color=_MEMORY, linewidth=1.1, label="memory"))
-    budget = format_bytes(min(result.schedule.budget, result.device.memory))
+    budget = format_bytes(budget_of(result))
     where = " (off the scale)" if _is_far(result) else ""
     handles.append(Line2D([], [], label=f"budget {budget}{where}", **_BUDGET_LINE))
     legend(figure, handles)

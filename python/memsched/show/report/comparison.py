@@ -14,9 +14,9 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.problem import graph_of, make_device, peak_memory
 from memsched.result import Result
+from memsched.show.arena import budget_of
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.frontier import lower_bounds
-from memsched.show.report.figures import budget_of
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table
 from memsched.study.compare import compare
@@ -88,14 +88,6 @@ def study(result: Result, time_limit: float | None = None, progress: Progress = 
 
     The time limit is for each planner that takes one, and for each point of a curve. `progress` is called with a text
     before each part of the work.
-
-    Examples
-    --------
-    >>> import memsched as ms
-    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
-    >>> found = study(ms.greedy(chain, M=20, beta=4), time_limit=0.1)
-    >>> len(found.outcomes), [curve.planner for curve in found.curves]
-    (9, ['pofo', 'rotor', 'offload', 'greedy'])
     """
     problem, chunk = result.problem, result.schedule.chunk
     device = make_device(budget_of(result), None, result.device)
@@ -129,7 +121,7 @@ def studies(results: Sequence[Result], time_limit: float | None = None, progress
     done: list[tuple[Result, Study]] = []
     found = []
     for result in results:
-        known = next((one for other, one in done if _same(result, other)), None)
+        known = next((one for other, one in done if _asked(result) == _asked(other)), None)
         if known is None:
             known = study(result, time_limit, progress)
             done.append((result, known))
@@ -137,15 +129,9 @@ def studies(results: Sequence[Result], time_limit: float | None = None, progress
     return found
 
 
-def _same(one: Result, other: Result) -> bool:
-    return (
-        type(one.problem) is type(other.problem)
-        and one.problem == other.problem
-        and one.device == other.device
-        and budget_of(one) == budget_of(other)
-        and one.schedule.chunk == other.schedule.chunk
-        and one.planner == other.planner
-    )
+def _asked(result: Result) -> tuple[Any, ...]:
+    problem, chunk = result.problem, result.schedule.chunk
+    return type(problem), problem, result.device, budget_of(result), chunk, result.planner
 
 
 def _cells(outcome: Result | MemschedError, ideal: float) -> list[Any]:

@@ -9,18 +9,13 @@ import numpy as np
 from memsched.arena.residency import placement_of
 from memsched.problems.problem import largest_graph
 from memsched.result import Result
-from memsched.show.arena import arena_of, round_end
+from memsched.show.arena import arena_of, budget_of, round_end
 from memsched.show.plots.figure import byte_unit, time_unit
 from memsched.show.plots.plan import memory_curve
 from memsched.show.report.tensors import TensorUse
 from memsched.show.trace import LANES, intervals
 
 Columns = dict[str, Any]
-
-
-def budget_of(result: Result) -> int:
-    """Bytes that the plan may use: the smaller of its budget and the device's memory."""
-    return min(result.schedule.budget, result.device.memory)
 
 
 def timeline(result: Result) -> Columns:

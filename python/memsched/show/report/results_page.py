@@ -10,8 +10,9 @@ import memsched
 from memsched._core import Chain
 from memsched.problems.family import GraphFamily
 from memsched.result import Result
+from memsched.show.arena import budget_of
 from memsched.show.report.comparison import Study, comparison_table
-from memsched.show.report.figures import budget_of, figures
+from memsched.show.report.figures import figures
 from memsched.show.report.page import card, figure, frame, html_page
 from memsched.show.report.summary import Summary, summarize
 from memsched.show.report.tables import Column, Table, number

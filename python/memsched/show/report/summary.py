@@ -10,7 +10,7 @@ from memsched.problems.bounds import bound_of, certified, over_rounds
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import make_device
 from memsched.result import Result
-from memsched.show.report.figures import budget_of
+from memsched.show.arena import budget_of
 from memsched.support.documents import fields
 
 _EQUAL = 1 + 1e-12
@@ -66,15 +66,7 @@ class Summary:
 
 
 def summarize(result: Result) -> Summary:
-    """The summary of a result.
-
-    Examples
-    --------
-    >>> import memsched as ms
-    >>> chain = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4])
-    >>> summarize(ms.greedy(chain, M=20, beta=4)).standing
-    'optimal'
-    """
+    """The summary of a result."""
     problem, schedule = result.problem, result.schedule
     device = make_device(budget_of(result), None, result.device)
     bound = bound_of(problem, schedule, device, "all")

@@ -51,16 +51,7 @@ class Standing:
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
-    """One per planner, in order of first appearance.
-
-    Examples
-    --------
-    >>> row = dict(problem="p", memory=1, bandwidth=1.0, options={}, status="planned", lower_bound=1.0, optimal=False)
-    >>> fast = row | dict(planner="fast", makespan=2.0, gap=1.0, runtime=0.1)
-    >>> slow = row | dict(planner="slow", makespan=3.0, gap=2.0, runtime=0.2)
-    >>> [(one.name, one.best_share, one.mean_ratio) for one in standings([fast, slow])]
-    [('fast', 1.0, 1.0), ('slow', 0.0, 1.5)]
-    """
+    """One per planner, in order of first appearance."""
     best: dict[tuple[Any, ...], float] = {}
     for row in rows:
         if row["status"] == "planned":

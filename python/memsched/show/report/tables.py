@@ -10,7 +10,6 @@ from typing import Any
 
 from memsched.support.units import format_bandwidth, format_bytes, format_percent, format_seconds
 
-KINDS = ("text", "count", "bytes", "seconds", "bandwidth", "percent", "ratio", "yes")
 FIRST = 60  # rows in the HTML itself
 LONG = 42  # a cell with more characters is wrapped
 
@@ -20,7 +19,8 @@ class Column:
     """A column of a table."""
 
     title: str
-    kind: str = "text"  # one of KINDS: how its values are written. None is an empty cell in any kind
+    # How its values are written: text, count, bytes, seconds, bandwidth, percent, ratio or yes. None is an empty cell.
+    kind: str = "text"
     hint: str = ""  # explains the figures
     bar: bool = False  # whether a bar under each figure shows it as a share of the largest
 

@@ -9,7 +9,6 @@ from memsched.result import Result
 from memsched.show.arena import round_end
 
 FATES = ("kept", "fetched", "recomputed", "offloaded", "freed early", "never written")
-PLACES = ("device", "fetched", "recomputed", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +19,7 @@ class Stay:
     only on the host.
     """
 
-    place: str  # one of PLACES
+    place: str  # "device", "fetched", "recomputed" or "host"
     start: float
     end: float
 
@@ -100,6 +99,21 @@ class _Scan:
         place, start = self.since.pop(name)
         self.stays[name].append(Stay(place=place, start=start, end=end))
 
+    def use(self, tensor: dict[str, Any]) -> TensorUse:
+        name = tensor["name"]
+        return TensorUse(
+            name=name,
+            role=tensor["role"],
+            bytes=int(tensor["size"]),
+            fate=self.fate(name),
+            written=self.written.get(name),
+            offloaded=self.offloaded.get(name),
+            prefetched=self.prefetched.get(name),
+            freed=self.freed.get(name),
+            runs=self.runs.get(self.writer.get(name, ""), 0),
+            stays=tuple(self.stays[name]),
+        )
+
     def fate(self, name: str) -> str:
         if name in self.prefetched:
             return "fetched"
@@ -126,29 +140,6 @@ def _with_host(stays: list[Stay], first: float, until: float) -> list[Stay]:
 
 
 def tensor_uses(result: Result) -> list[TensorUse]:
-    """What happens to each tensor, in the order of the graph's tensors; of a plan in rounds, in the first round.
-
-    Examples
-    --------
-    >>> import memsched as ms
-    >>> chain = ms.Chain([1, 1, 1], [1, 1, 1], [4, 4, 4, 4], [0, 4, 4, 4])
-    >>> uses = tensor_uses(ms.greedy(chain, M=20, beta=4))
-    >>> [(use.name, use.fate, use.offloaded, use.prefetched) for use in uses[:2]]
-    [('a0', 'fetched', 1.0, 5.0), ('a1', 'kept', None, None)]
-    """
+    """What happens to each tensor, in the order of the graph's tensors; of a plan in rounds, in the first round."""
     scan = _Scan(result)
-    return [
-        TensorUse(
-            name=one["name"],
-            role=one["role"],
-            bytes=int(one["size"]),
-            fate=scan.fate(one["name"]),
-            written=scan.written.get(one["name"]),
-            offloaded=scan.offloaded.get(one["name"]),
-            prefetched=scan.prefetched.get(one["name"]),
-            freed=scan.freed.get(one["name"]),
-            runs=scan.runs.get(scan.writer.get(one["name"], ""), 0),
-            stays=tuple(scan.stays[one["name"]]),
-        )
-        for one in scan.tensors
-    ]
+    return [scan.use(tensor) for tensor in scan.tensors]

@@ -7,7 +7,7 @@ from html import escape
 from memsched._core import Device
 from memsched.problems.problem import Problem, name_of
 from memsched.result import Result
-from memsched.show.report.figures import budget_of
+from memsched.show.arena import budget_of
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import number
 from memsched.support.units import format_link
