@@ -76,13 +76,7 @@ def _define_missing_operators() -> None:
 
 
 def torchvision() -> Any:
-    """The module torchvision, also where its wheel is built for CUDA and torch is not.
-
-    Examples
-    --------
-    >>> torchvision().models.resnet18().fc.in_features  # doctest: +SKIP
-    512
-    """
+    """The module torchvision, also where its wheel is built for CUDA and torch is not."""
     _require("torchvision")
     _define_missing_operators()
     return importlib.import_module("torchvision")
@@ -220,8 +214,7 @@ def load_function(module: str, name: str, spec: str) -> Callable[[], Any]:
         raise InvalidInputError(
             f"{spec} cannot be called without arguments: {error}; write a function that can"
         ) from error
-    made: Callable[[], Any] = function
-    return made
+    return function
 
 
 def call_function(function: Callable[[], Any], spec: str) -> Parts:

@@ -361,5 +361,4 @@ def plan(
 
 
 def _compiled(model: torch.nn.Module, group: Group) -> Callable[..., Any]:
-    made: Callable[..., Any] = torch.compile(forward_of(model), backend=backend_of(group))
-    return made
+    return torch.compile(forward_of(model), backend=backend_of(group))

@@ -142,8 +142,7 @@ class StepPlan:
 
     def _compiled(self, group: Group) -> Callable[..., Any]:
         step = then(forward_of(self._model), self._loss)
-        made: Callable[..., Any] = torch.compile(step, backend=backend_of(group), dynamic=False)
-        return made
+        return torch.compile(step, backend=backend_of(group), dynamic=False)
 
     def _take(self, step: Callable[..., Any], args: Sequence[Any], own: set[int] | None = None) -> torch.Tensor:
         """`own`: what gets gradients; None: all does."""
@@ -337,8 +336,7 @@ def _is_in(family: GraphFamily, batch: int) -> bool:
 
 def _narrowed(args: tuple[Any, ...], start: int, batch: int) -> tuple[Any, ...]:
     """Some samples of all inputs."""
-    parts: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, lambda one: one.narrow(0, start, batch), args)
-    return parts
+    return pytree.tree_map_only(torch.Tensor, lambda one: one.narrow(0, start, batch), args)
 
 
 def _parts(rounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

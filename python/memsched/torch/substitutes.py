@@ -115,8 +115,7 @@ def _attention(
         if kernel == "efficient":
             fused = aten._scaled_dot_product_efficient_attention.default
             mask = _aligned_mask(mask, query, key) if mask is not None else None
-        out: torch.Tensor = fused(query, key, value, mask, True, dropout_p, is_causal, scale=scale)[0]
-        return out
+        return fused(query, key, value, mask, True, dropout_p, is_causal, scale=scale)[0]
 
 
 def _kernel(
@@ -178,10 +177,8 @@ def _flash(
     if head % 8:
         scale = 1 / math.sqrt(head) if scale is None else scale
         query, key, value = (functional.pad(x, [0, 8 - head % 8]) for x in (query, key, value))
-    out: torch.Tensor = aten._scaled_dot_product_flash_attention.default(
-        query, key, value, dropout_p, is_causal, scale=scale
-    )[0]
-    return out[..., :head]
+    flash = aten._scaled_dot_product_flash_attention.default
+    return flash(query, key, value, dropout_p, is_causal, scale=scale)[0][..., :head]
 
 
 def _plain(
@@ -196,7 +193,6 @@ def _plain(
 ) -> torch.Tensor:
     """Attention by matrix products, with CUDA's dropout of the scores."""
     kernel = aten._scaled_dot_product_attention_math.default
-    out: torch.Tensor
     out, scores = kernel(query, key, value, mask, 0.0, is_causal, None, scale=scale, enable_gqa=enable_gqa)
     if not 0 < dropout_p < 1:
         return out

@@ -264,8 +264,6 @@ def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step]
 
 
 class _Part:
-    """What one visit adds to the graph of a step."""
-
     def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str) -> None:
         self._visit, self._seconds, self._prefix = visit, seconds, prefix
         joint = visit.joint

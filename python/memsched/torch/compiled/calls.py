@@ -47,8 +47,7 @@ _EXACT = (torch.float32, torch.float64)  # in which a number is rounded alike by
 def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """What `native_dropout` computes on the CPU, from the same random numbers."""
     if not train or not 0.0 < p < 1.0 or x.dtype not in _EXACT or not x.is_contiguous():
-        found: tuple[torch.Tensor, torch.Tensor] = _aten.native_dropout.default(x, p, train)
-        return found
+        return _aten.native_dropout.default(x, p, train)
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1.0 - p)
     return mask.to(x.dtype).mul_(x).mul_(1.0 / (1.0 - p)), mask
 
@@ -56,8 +55,7 @@ def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor
 def dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """What `native_dropout_backward` computes on the CPU."""
     if gradient.dtype not in _EXACT or not gradient.is_contiguous() or not mask.is_contiguous():
-        found: torch.Tensor = _aten.native_dropout_backward.default(gradient, mask, scale)
-        return found
+        return _aten.native_dropout_backward.default(gradient, mask, scale)
     return mask.to(gradient.dtype).mul_(gradient).mul_(scale)
 
 

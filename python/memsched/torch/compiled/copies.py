@@ -46,7 +46,7 @@ class Traffic:
 
     @_one_at_a_time
     def offload(self, value: torch.Tensor) -> torch.Tensor:
-        """Begin to copy the bytes of a tensor to the host."""
+        """Begin to copy the bytes of a tensor to the host; it must stay until `gone`."""
         self.lanes.begin()
         storage = value.untyped_storage()
         nbytes = storage.nbytes()
@@ -142,23 +142,22 @@ def use(device: torch.device, lanes: Lanes) -> Traffic:
     return _TRAFFIC[device]
 
 
+# What generated code calls: the methods of the same names, on the copies of a tensor's device.
+
+
 def offload(value: torch.Tensor) -> torch.Tensor:
-    """Begin to copy a tensor to the host; it must stay until `gone`."""
     return traffic_on(value.device).offload(value)
 
 
 def gone(value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
-    """Wait until a tensor has been copied to the host, before its memory is used for something else."""
     traffic_on(value.device).gone(value, host, owned)
 
 
 def prefetch(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Begin to copy a tensor back to its device."""
     return traffic_on(device).prefetch(host)
 
 
 def arrived(value: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
-    """Wait until a tensor is back."""
     return traffic_on(value.device).arrived(value, host)
 
 

@@ -168,7 +168,6 @@ class Group:
             alive._due -= 1
 
     def _record(self, call: _Call, unit: Unit, args: Sequence[Any]) -> None:
-        """Note what a forward is given."""
         call.recorded = True
         for k, one in enumerate(args):
             if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
@@ -320,7 +319,6 @@ class Group:
 
 
 def _gradient(value: Any) -> torch.Tensor | None:
-    """The gradient that a parameter has."""
     return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
 
 

@@ -226,8 +226,7 @@ def inference_code(graph: fx.GraphModule) -> Boxed:
         graph = compile_fx._recursive_joint_graph_passes(graph, input_device=_device(inputs))
     _show_outputs(graph, None)
     with V.set_fake_mode(fake_mode_of(inputs)):
-        made: Boxed = compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
-    return made
+        return compile_fx.compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), is_inference=True)
 
 
 def _without_kernels(source: str) -> Boxed:
@@ -245,5 +244,4 @@ def _without_kernels(source: str) -> Boxed:
         assert_size_stride=lambda *args, **kwargs: None,
         assert_alignment=lambda *args, **kwargs: None,
     )
-    call: Boxed = space["call"]
-    return call
+    return space["call"]

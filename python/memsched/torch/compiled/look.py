@@ -173,13 +173,12 @@ def _without_data(mode: FakeTensorMode, model: torch.nn.Module, args: Any, kwarg
             if one.is_leaf and one.grad is not None:
                 made[id(one)].grad = mode.from_tensor(one.grad)
     try:
-        copied: tuple[Any, Any, Any] = copy.deepcopy((model, args, kwargs), dict(made))
+        return copy.deepcopy((model, args, kwargs), dict(made))
     except Exception as error:  # of any kind: it is the code of the model's attributes
         raise InvalidInputError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), which looking at it before "
             f"training takes; {_INSTEAD}"
         ) from None
-    return copied
 
 
 @contextlib.contextmanager

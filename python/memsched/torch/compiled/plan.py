@@ -261,19 +261,11 @@ def _times_of(visits: Sequence[Visit], options: Options) -> tuple[list[list[floa
 
 def device_for(memory: int, link: Link | None, options: Options) -> Device:
     """The device that plans are for."""
-    bandwidth = link.bandwidth if link is not None else 0.0
-    if options.bandwidth is not None:
-        bandwidth = parse_bandwidth(options.bandwidth, "bandwidth")
-    hosts = (
-        parse_bytes(options.host_memory, "host_memory") if options.host_memory is not None else default_host_memory()
-    )
-    return Device(
-        memory,
-        bandwidth=bandwidth,
-        duplex=link.duplex if link is not None else True,
-        host_memory=hosts if bandwidth > 0 else None,
-        name=link.name if link is not None else "",
-    )
+    link = link or Link(name="", bandwidth=0.0, duplex=True, source="")
+    bandwidth = link.bandwidth if options.bandwidth is None else parse_bandwidth(options.bandwidth, "bandwidth")
+    hosts = default_host_memory() if options.host_memory is None else parse_bytes(options.host_memory, "host_memory")
+    hosts_used = hosts if bandwidth > 0 else None
+    return Device(memory, bandwidth=bandwidth, duplex=link.duplex, host_memory=hosts_used, name=link.name)
 
 
 def _device_name(device: torch.device) -> str:

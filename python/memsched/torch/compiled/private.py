@@ -118,8 +118,7 @@ def compile_joint(
         decompositions=decompositions,
     )
     with functorch_config.patch(donated_buffer=False):
-        compiled: Callable[..., Any] = backend(module, inputs)
-    return compiled
+        return backend(module, inputs)
 
 
 def _let_save(most: int) -> None:

@@ -270,7 +270,6 @@ class _Half:
 
     def _state(self, node: fx.Node) -> Any:
         state = self.writer.states[node.name]
-        if state in self.values:
-            return self.values[state]
-        self.values[state] = self._argument(state, state)
+        if state not in self.values:
+            self.values[state] = self._argument(state, state)
         return self.values[state]

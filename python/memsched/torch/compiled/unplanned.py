@@ -48,8 +48,7 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
             if isinstance(packed, torch.Tensor):
                 return packed
             device, value = packed
-            found: torch.Tensor = value.to(device)
-            return found
+            return value.to(device)
 
         with saved_tensors_hooks(pack, unpack):
             return module.forward(*args)
