@@ -105,6 +105,5 @@ def _bound(known: ValidationReport) -> str:
 
 
 def _claims(saved: Result) -> str:
-    """Claims that cannot be checked."""
     estimate = "" if saved.estimate is None else f", that its paper's model says {format_seconds(saved.estimate)}"
     return f"claimed: that {saved.planner} planned it, in {format_seconds(saved.runtime)}{estimate}"

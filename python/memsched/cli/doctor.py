@@ -97,12 +97,11 @@ def _extra(name: str, needs: dict[str, str]) -> dict[str, Any]:
     """The packages of an extra, and whether all are installed and new enough."""
     versions = {package: _installed(package) for package in needs}
     old = [package for package, found in versions.items() if found and _numbers(found) < _numbers(needs[package])]
-    remedy = f"pip install 'memsched[{name}]'"
     return {
         "packages": versions,
         "old": {package: f"needs {needs[package]} or newer" for package in old},
         "complete": bool(versions) and None not in versions.values() and not old,
-        "remedy": remedy,
+        "remedy": f"pip install 'memsched[{name}]'",
     }
 
 
@@ -228,7 +227,6 @@ def _packages(extra: dict[str, Any]) -> str:
 
 
 def _accelerator(torch: dict[str, Any]) -> str:
-    """The line for PyTorch's devices."""
     if "problem" in torch:
         return f"torch does not answer: {torch['problem']}"
     if torch["cuda"] is None:
@@ -238,7 +236,6 @@ def _accelerator(torch: dict[str, Any]) -> str:
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The lines of the report."""
     python, cores, test = found["python"], found["cores"], found["self_test"]
     shipped, compiled = found["profiles"], found["discretize"]["compiled"]
     module = Path(found["discretize"]["file"]).name

@@ -259,3 +259,6 @@ def time_limit_option(help: str, **more: Any) -> Callable[..., Any]:
     """The option --time-limit, which commands take in seconds."""
     seconds = parsed(lambda text: parse_seconds(text, "the time limit"))
     return click.option("--time-limit", metavar="SECONDS", callback=seconds, help=help, **more)
+
+
+SEARCH_LIMIT = time_limit_option("For the search.", default="10", show_default=True)

@@ -9,13 +9,11 @@ import click
 from memsched import _core
 from memsched.arena.order import METHODS, Order, kept
 from memsched.arena.order import order as find_order
-from memsched.cli.inputs import file_option, json_option, load_problem, time_limit_option
+from memsched.cli.inputs import SEARCH_LIMIT, file_option, json_option, load_problem
 from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.problems.problem import Problem, graph_of, name_of
 from memsched.support.documents import fields, write_document
 from memsched.support.units import format_percent, format_seconds
-
-LIMIT = "10"  # seconds
 
 
 def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:
@@ -64,7 +62,7 @@ def _report(problem: Problem, listed: Order, found: Order) -> list[tuple[str, st
     show_default=True,
     help="ilp: the paper's integer program. listed: the problem's own order.",
 )
-@time_limit_option("For the search.", default=LIMIT, show_default=True)
+@SEARCH_LIMIT
 @click.option("--keep", multiple=True, metavar="TENSOR", help="A tensor that stays until the end; repeatable.")
 @file_option("-o", "--output", help="Save the order as a bare plan (memsched-plan/1).")
 @json_option

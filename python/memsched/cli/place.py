@@ -12,6 +12,7 @@ from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.placement import Placement, write_placement
 from memsched.cli.inputs import (
     RESULTS,
+    SEARCH_LIMIT,
     check_picture,
     check_writable,
     file_option,
@@ -19,7 +20,6 @@ from memsched.cli.inputs import (
     json_option,
     parsed,
     read_text,
-    time_limit_option,
 )
 from memsched.cli.show import answer, exact_bytes, facts, working
 from memsched.errors import InvalidInputError
@@ -35,7 +35,6 @@ from memsched.support.units import format_bytes, format_percent, format_seconds,
 PLACEMENT = "memsched-placement/1"
 METHODS = ("search", "greedy", "ilp")
 ENDINGS = (".csv", ".json")
-LIMIT = "10"  # seconds
 
 Buffers = tuple[Buffer, ...]
 
@@ -95,7 +94,7 @@ def _report(found: Placement, before: Result | None, after: Result | None, capac
     callback=parsed(lambda text: parse_bytes(text, "the capacity")),
     help="Capacity of the arena; by default as low as possible.",
 )
-@time_limit_option("For the search.", default=LIMIT, show_default=True)
+@SEARCH_LIMIT
 @click.option("--method", type=click.Choice(METHODS), help="By default search. ilp: the paper's integer program.")
 @click.option("--alignment", type=click.IntRange(1, 2**40), metavar="BYTES", help="Alignment of a result's buffers.")
 @file_option(

@@ -63,7 +63,6 @@ def profile(
 
 
 def _summary(chain: Chain) -> Table:
-    """The main figures of the chain, and where they come from."""
     provenance: dict[str, Any] = chain.provenance or {}
     resident: dict[str, int] = provenance["resident"]
     seconds = (float(chain.forward_time.sum()), float(chain.backward_time.sum()))

@@ -43,7 +43,6 @@ def _draw_maps(axes: Axes, result: Result, scale: int) -> None:
         heights = [size / scale for size in maps.values()]
         axes.bar(list(maps), heights, width=1.0, color=_COLOURS[kind], edgecolor="white", linewidth=0.3)
     axes.set_xlim(-0.5, max(sum(map(len, classes.values())), 1) - 0.5)
-    clear(axes, "y")
 
 
 def _shortened(kinds: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
@@ -64,7 +63,6 @@ def _draw_kinds(axes: Axes, kinds: dict[str, dict[str, int]], scale: int) -> Non
     axes.set_xticks(range(len(kinds)), ["\n".join(textwrap.wrap(kind.replace("_", " "), 14)) for kind in kinds])
     axes.tick_params(axis="x", labelsize=8, length=0)
     axes.set_xlim(-0.6, max(len(kinds), 1) - 0.4)
-    clear(axes, "y")
 
 
 def _title(result: Result) -> str:
@@ -119,8 +117,10 @@ def plot_classes(
     figure.set_size_inches(10.0, 1.3 + (2.3 if kinds else 1.7) * len(rows))
     if kinds:
         largest = max((sum(row.values()) for found in kinds for row in found.values()), default=0)
+        order = "kinds of op that write feature maps"
     else:
         largest = max((tensor["size"] for row in rows for tensor in row.graph.tensors), default=0)
+        order = "feature maps, in the order in which the forward writes them"
     scale, unit = byte_unit(largest)
     inch = 1 / figure.get_size_inches()[1]
     bottom, between = (0.9, 1.0) if kinds else (0.6, 0.45)
@@ -131,13 +131,9 @@ def plot_classes(
             _draw_kinds(axes, kinds[at], scale)
         else:
             _draw_maps(axes, row, scale)
+        clear(axes, "y")
         axes.set_title(_title(row), loc="left", fontsize=10, color="0.25", parse_math=False)
         axes.set_ylabel(unit)
-    order = (
-        "kinds of op that write feature maps"
-        if kinds
-        else "feature maps, in the order in which the forward writes them"
-    )
     grid[-1, 0].set_xlabel(order, loc="left")
     heading(figure, f"feature maps of {name_of(rows[0].problem)}")
     _legend(figure)

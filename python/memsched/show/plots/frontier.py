@@ -29,13 +29,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _IDEAL: dict[str, Any] = {"color": "0.72", "linewidth": 1.8, "zorder": 2.0}
 _PEAK: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
 # Key: whether the bound holds for plans that recompute.
-_BOUNDS: dict[bool, tuple[str, dict[str, Any]]] = {
-    True: ("lower bound of all plans", {"color": "black", "linestyle": (0, (5, 3)), "linewidth": 1.1, "zorder": 5.0}),
-    False: (
-        "lower bound without recomputation",
-        {"color": "black", "linestyle": (0, (6, 2, 1, 2)), "linewidth": 1.1, "zorder": 5.0},
-    ),
+_BOUNDS: dict[bool, dict[str, Any]] = {
+    True: {"label": "lower bound of all plans", "linestyle": (0, (5, 3))},
+    False: {"label": "lower bound without recomputation", "linestyle": (0, (6, 2, 1, 2))},
 }
+_BOUND: dict[str, Any] = {"color": "black", "linewidth": 1.1, "zorder": 5.0}
 _COLUMNS = 4  # of the legend
 _NEAR = 0.02  # share of the width below which marks would hide each other
 _LEVEL = 0.036  # share of the height from one mark to the next above
@@ -232,10 +230,9 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     lines = _draw_curves(axes, listed, factor, scale)
     lines.append(axes.axhline(factor * first.ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
     for kind, points in lower_bounds(listed).items():
-        label, style = _BOUNDS[kind]
         memory, seconds = zip(*points, strict=True)
-        marker = "_" if len(points) == 1 else None
-        lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), marker=marker, label=label, **style)
+        style = _BOUNDS[kind] | _BOUND | {"marker": "_" if len(points) == 1 else None}
+        lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), **style)
     if low <= peak <= high:
         lines.append(axes.axvline(peak / scale, label=f"peak of the plain run {format_bytes(peak)}", **_PEAK))
     _draw_marks(axes, marks, scale)

@@ -213,7 +213,6 @@ def _batch_note(result: Result) -> str:
 
 
 def _given(results: Sequence[Result], summaries: Sequence[Summary]) -> Table:
-    """The results of the report, side by side."""
     columns = (
         *(Column(title="problem"), Column(title="planner"), Column(title="budget", kind="bytes")),
         Column(title="makespan", kind="seconds", bar=True),
