@@ -50,7 +50,7 @@ def _holds_json(file: str) -> bool:
 def _read(file: str) -> Result | Buffers:
     """A result, or the buffers of a CSV file or of a placement."""
     if not _holds_json(file):
-        return read_buffers(file)
+        return read_buffers(read_text(file))
     document = read_document(read_text(file), *RESULTS, PLACEMENT)
     return Result.from_json(document) if document["format"] in RESULTS else Placement.from_json(document).buffers
 

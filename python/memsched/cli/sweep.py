@@ -225,6 +225,9 @@ def sweep(
     if store is None and output is None:
         raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
     wanted = read_spec(check_input(spec))
+    for problem in wanted.problems:
+        if Path(problem).is_file():
+            check_input(problem)
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:
         raise InvalidInputError(f"'{picture}' would have {panels} panels, more than {MOST_PANELS}; leave --plot out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ class Key(NamedTuple):
     unit: int
     numbers: tuple[int, ...]  # the sizes that it is called with
     gradients: int  # bytes of gradients beside which it is planned
-    given: int  # bytes of the memory in which its inputs lie
+    given: int  # bytes of the memory of its inputs that no call before was given
 
 
 Path = tuple[Key, ...]
@@ -73,16 +74,18 @@ class Group:
         self.options = options
         self._loss, self._plans = loss, known or {}
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
-        self._calls: list[_Call] = []
-        self._returns: list[int] = []
-        self._path: Path = ()
+        self._calls: list[_Call]
+        self._returns: list[int]
+        self._path: Path
+        self._lent: dict[int, int]  # bytes by storage, of what the calls of the present step were given
+        self._begin_step()
         self._due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._spanned: set[Path] = set()
         self._refused: dict[Path, tuple[str, int]] = {}  # steps that no plan spans, and why
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
-        self._beside: dict[Any, set[int]] = {}  # the bytes of gradients, and of inputs, beside which graphs are planned
+        self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and numbers
         self._identities = _Identities()
         self._serials = itertools.count()
         _ALIVE.add(self)
@@ -105,7 +108,8 @@ class Group:
             self._end_step()
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
-        key = self._key(unit, args)
+        fresh = self._fresh(unit, args)
+        key = self._key(unit, args, fresh)
         call = _Call(weakref.ref(unit), key, next(self._serials))
         path = (*self._path, key)
         if path in self._refused:
@@ -117,6 +121,8 @@ class Group:
         call.version = self._planned[path]
         self._path = path  # only now: where planning raises, the step is as before
         self._calls.append(call)
+        for storage, size in fresh.items():
+            self._lent[storage] = self._lent.get(storage, 0) + size
         marker = self._marker(call.version, call.serial)
         self._due += 1
         weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self), call).atexit = False
@@ -125,24 +131,37 @@ class Group:
     def _marker(self, version: int, serial: int) -> torch.Tensor:
         return torch.tensor([version, serial], device="cpu")
 
-    def _key(self, unit: Unit, args: Sequence[Any]) -> Key:
-        """A plan beside more gradients, or more memory of inputs, keeps the budget beside less.
+    def _key(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
+        """What was seen at this place in the step beside more gradients and inputs will do for fewer.
 
-        Without any gradients, which is most steps, it has its own.
+        Without any gradients, which is most steps, there is a plan of its own.
         """
-        found = [gradient for k in unit.static if (gradient := _gradient(args[k])) is not None]
+        leaves = itertools.chain(unit.static, unit.inputs)
+        found = [gradient for k in leaves if (gradient := _gradient(args[k])) is not None]
         gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
-        if gradients > 0:
-            gradients = self._enough(unit.serial, gradients)
-        numbers = unit.numbers(args)
-        return Key(unit.serial, numbers, gradients, self._enough((unit.serial, numbers), unit.held(args)))
+        key = Key(unit.serial, unit.numbers(args), gradients, sum(fresh.values()))
+        for other in self._met.get((self._path, key.unit, key.numbers), ()):
+            if other.given >= key.given and other.gradients >= gradients and bool(other.gradients) == bool(gradients):
+                return other
+        return key
 
-    def _enough(self, what: Any, size: int) -> int:
-        """The least size that is known of something and no smaller; one that is larger than all becomes known."""
-        known = self._beside.setdefault(what, set())
-        enough = min((one for one in known if one >= size), default=size)
-        known.add(enough)
-        return enough
+    def _fresh(self, unit: Unit, args: Sequence[Any]) -> dict[int, int]:
+        """The memory of a forward's inputs that no call of the step was given before: bytes by storage."""
+        found = {one._cdata: one.nbytes() for one in (args[k].untyped_storage() for k in unit.inputs)}
+        return {key: size - lent for key, size in found.items() if size > (lent := self._lent.get(key, 0))}
+
+    def _know(self, path: Path) -> None:
+        """The calls of a step need not be looked at again, nor do such as are beside less."""
+        for k, key in enumerate(path):
+            if path[: k + 1] not in self._known:
+                self._known.add(path[: k + 1])
+                bisect.insort(self._met.setdefault((path[:k], key.unit, key.numbers), []), key)
+
+    def _look_again(self, path: Path) -> None:
+        for k, key in enumerate(path):
+            if path[: k + 1] in self._known:
+                self._known.remove(path[: k + 1])
+                self._met[path[:k], key.unit, key.numbers].remove(key)
 
     def left(self, joint: Joint, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
@@ -177,16 +196,18 @@ class Group:
                     storage = gradient.untyped_storage()
                     call.gradients[self._identities.of(storage)] = storage.nbytes()
 
+    def _begin_step(self) -> None:
+        self._calls, self._path, self._returns, self._lent = [], (), [], {}
+
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
         calls, path, order = self._calls, self._path, self._order()
-        self._calls, self._path, self._returns = [], (), []
-        prefixes = {path[: k + 1] for k in range(len(path))}
+        self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
         spans = self.options.mode == "eager"  # compiled graphs are planned one by one
         if spans and len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
             if not all(call.recorded for call in calls):
-                self._known -= prefixes  # the next such step is looked at
+                self._look_again(path)  # the next such step is looked at
                 return
             try:
                 self._span(units, calls, path, order)
@@ -194,7 +215,8 @@ class Group:
                 self._refused[path] = str(error), error.min_memory
                 raise
             self._spanned.add(path)
-        self._known |= prefixes
+        if path not in self._known:
+            self._know(path)
 
     def _order(self) -> list[int]:
         """The calls of the present step in the order of their backwards; those that none was seen of come last."""
@@ -206,7 +228,7 @@ class Group:
         """End a step that has become too long to be planned as one."""
         self._calls = [call for call in self._calls if call.due][-_MOST_CALLS // 2 :]
         self._path = tuple(call.key for call in self._calls)
-        self._returns = []
+        self._returns, self._lent = [], {}
 
     def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, order: Sequence[int]) -> None:
         """One plan for all graphs of a step."""

@@ -45,7 +45,7 @@ class Unplanned(Group):
         return unit.as_traced()
 
     def _end_step(self) -> None:
-        self._calls, self._path, self._returns = [], (), []
+        self._begin_step()
 
     def _marker(self, version: int, serial: int) -> torch.Tensor:
         with self._aside():

@@ -55,7 +55,7 @@ class Unit:
         # Inductor's code is for all numbers that it is made with.
         loose = self.joint.loose if group.options.mode == "eager" else ()
         self._loose = [node.meta["val"].node.expr in loose for node in self.joint.sizes]
-        self._inputs = [
+        self.inputs = [
             k
             for k, node in enumerate(self.joint.primals)
             if k not in self.static
@@ -71,11 +71,6 @@ class Unit:
             return found
         self._first = self._first or found
         return tuple(a if any_value else b for any_value, a, b in zip(self._loose, self._first, found, strict=True))
-
-    def held(self, args: Sequence[Any]) -> int:
-        """The bytes of the memory on the device in which the inputs of a forward lie."""
-        found = [args[k].untyped_storage() for k in self._inputs]
-        return sum({one._cdata: one.nbytes() for one in found}.values())
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
