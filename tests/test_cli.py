@@ -102,6 +102,14 @@ def test_an_input_is_not_replaced(tmp_path: Path, command: str) -> None:
     assert path.read_text() == "{}"
 
 
+@pytest.mark.parametrize(("name", "option"), [("x.csv", "-o"), ("x.png", "--plot")])
+def test_buffers_are_not_replaced(tmp_path: Path, name: str, option: str) -> None:
+    path, buffers = tmp_path / name, "id,lower,upper,size\na,0,2,3\n"
+    path.write_text(buffers)
+    assert "is an input" in fails("place", str(path), option, str(path))
+    assert path.read_text() == buffers
+
+
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A real process; `memsched` is this interpreter's."""
     line = command.replace("memsched", f'"{sys.executable}" -W error -m memsched.cli')

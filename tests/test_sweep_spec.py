@@ -138,6 +138,13 @@ def test_bad_arguments(arguments: list[str], message: str) -> None:
     assert message in run(*arguments, status=expected).output
 
 
+def test_a_problem_is_not_replaced_by_the_table() -> None:
+    Path("problem.csv").write_text("{}")
+    Path("own.toml").write_text('problems = ["problem.csv"]\nmemory = "40%"\n')
+    assert "is an input" in run("own.toml", "-o", "problem.csv", status=2).output
+    assert Path("problem.csv").read_text() == "{}"
+
+
 def test_a_sweep_from_start_to_end() -> None:
     text = run("spec.toml", "--store", "a.sqlite", "-o", "a.csv", "--plot", "a.png", "--jobs", "2").output
     assert "4 points in" in text

@@ -65,6 +65,7 @@ WRONG: list[Any] = [
     *(-1, 1, 2.5, math.nan, math.inf, -math.inf, 10**400, True, 1j),
     *("x", "\ud800", b"x", [], {}, (), [5], {"a": 1}, {1}, np.array([1, 2]), np.array(3)),
     *([None], ["a"], [[1]], [-1], DEEP, Unshowable(), np.void(b"abc"), np.complex64(1 + 5j)),
+    *(np.timedelta64(5, "ms"), np.timedelta64("NaT"), np.array([1, 2], "timedelta64[ns]"), Decimal("1.5")),
     *(10**5000, -(10**5000), Fraction(10**5000, 3), Decimal("1e5000")),
 ]
 
@@ -164,6 +165,23 @@ def test_no_imaginary_part_is_dropped(imaginary: Any) -> None:
         ms.Chain(imaginary, [1], [4, 4], [0, 4])
     with pytest.raises(ms.InvalidInputError, match=r"activation\[0\] is "):
         ms.Chain([1], [1], [*imaginary, 4], [0, 4])
+
+
+def test_the_unit_of_a_duration_is_not_dropped() -> None:
+    """10,000 nanoseconds were 10,000 seconds."""
+    some = np.array([10_000], "timedelta64[ns]")
+    for call in (
+        lambda: ms.Chain(some, [1], [4, 4], [0, 4]),
+        lambda: ms.Chain([1], [1], [4, 4], [0, 4], saved=some),
+        lambda: ms.Device(30, 4, latency=some[0]),
+        lambda: ms.Device(some[0], 4),
+        lambda: ms.Buffer(0, 2, some[0]),
+        lambda: ms.dynprog(CHAIN, some[0], 4),
+        lambda: ms.plan(CHAIN, 30, 4, time_limit=some[0]),
+        lambda: ms.place(BUFFERS, time_limit=np.timedelta64(5, "ms")),
+    ):
+        with pytest.raises(ms.InvalidInputError, match="must be"):
+            call()
 
 
 def test_numbers_without_a_text_are_named() -> None:

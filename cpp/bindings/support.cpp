@@ -50,10 +50,10 @@ bool is_text(py::handle value) { // or bytes, or numpy's raw bytes
     return PyUnicode_Check(value.ptr()) != 0 || PyBytes_Check(value.ptr()) != 0 || type == "numpy.void";
 }
 
-// Python would drop the imaginary part of numpy's complex numbers.
-bool is_complex(py::handle value) {
+// Python would drop the imaginary part of numpy's complex numbers, and the unit of its durations.
+bool loses_meaning(py::handle value) {
     return PyComplex_Check(value.ptr()) != 0 ||
-           (py::hasattr(value, "dtype") && py::str(value.attr("dtype").attr("kind")).equal(py::str("c")));
+           (py::hasattr(value, "dtype") && py::str("cmM").contains(value.attr("dtype").attr("kind")));
 }
 
 } // namespace
@@ -64,7 +64,7 @@ void refuse(const std::string& field, py::handle value, const std::string& wante
 
 std::int64_t to_whole(py::handle value, const std::string& field) {
     const char* wanted = "a whole number";
-    if (PyLong_CheckExact(value.ptr()) == 0 && (is_bool(value) || is_text(value))) {
+    if (PyLong_CheckExact(value.ptr()) == 0 && (is_bool(value) || is_text(value) || loses_meaning(value))) {
         refuse(field, value, wanted);
     }
     py::object whole;
@@ -104,7 +104,7 @@ Bytes to_bytes(py::handle value, const std::string& field) {
 
 double to_number(py::handle value, const std::string& field) {
     if (PyFloat_CheckExact(value.ptr()) != 0 || PyLong_CheckExact(value.ptr()) != 0) {
-    } else if (is_bool(value) || is_text(value) || is_complex(value) || PyNumber_Check(value.ptr()) == 0) {
+    } else if (is_bool(value) || is_text(value) || loses_meaning(value) || PyNumber_Check(value.ptr()) == 0) {
         refuse(field, value, "a number");
     }
     const double number = PyFloat_AsDouble(value.ptr());

@@ -225,9 +225,9 @@ def _bounded(read: Document, old: bool) -> Document:
 
 def _timeline(document: Document, read: Document) -> Timeline:
     """The simulated schedule; refuses a document with another timeline."""
-    Timeline.from_json(document)
+    stated = Timeline.from_json(document).to_json()
     found = simulate(read["problem"], read["schedule"], read["device"])
-    said, value = ({**one, **one["memory"]} for one in (document, found.to_json()))
+    said, value = ({**one, **one["memory"]} for one in (stated, found.to_json()))
     for name in value:
         if name != "memory":
             _check_same(name, np.atleast_1d(said[name]), np.atleast_1d(value[name]), _ROUNDING * found.makespan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from memsched.torch.compiled import cache
+from memsched.torch.compiled.copies import Traffic
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.unit import counted
+from memsched.torch.lanes import EmulatedLanes
 from pytorch.allocator import allocator_peak
 from pytorch.compiled_models import UNet, layers
 from pytorch.test_backend_odd import some_slow
@@ -114,3 +117,23 @@ def test_a_damaged_plan_in_the_cache_is_good_or_none(monkeypatch: pytest.MonkeyP
         assert cache.find(file.stem) is not None
 
     check()
+
+
+@given(st.lists(st.integers(1, 4), max_size=60), st.integers(0, 12), st.randoms(use_true_random=False))
+def test_spare_memory_of_many_sizes(sizes: list[int], most: int, chance: random.Random) -> None:
+    """A list of spare memory that was empty ended training with links in an IndexError."""
+    traffic = Traffic(EmulatedLanes())
+    traffic.most = 16 * most
+    hosts: list[torch.Tensor] = []
+    largest = 0
+    for size in sizes:
+        value = torch.full((16 * size,), size, dtype=torch.uint8)
+        hosts.append(traffic.offload(value))
+        used = sum(host.numel() for host in hosts)
+        largest = max(largest, used)
+        assert traffic.spare_bytes + used <= max(traffic.most, largest)
+        while hosts and chance.random() < 0.5:
+            host = hosts.pop(chance.randrange(len(hosts)))
+            back = traffic.arrived(traffic.prefetch(host), host)
+            assert torch.equal(back, torch.full_like(back, host.numel() // 16))
+            del host

@@ -15,8 +15,8 @@ EXACT_BYTES = 2**53  # limit on byte counts and on the sum of a problem's sizes:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number; True and False are none."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    """Whether a value is a real number; True and False are none, nor are durations, which numpy calls integers."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_ | np.timedelta64)
 
 
 def as_float(value: object) -> float:

@@ -77,9 +77,12 @@ def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
     if path is None:
         return
     kind = check_suffix(path)
+    import matplotlib
+
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
-    figure.savefig(content, format=kind, metadata=metadata)
+    with matplotlib.rc_context({"svg.hashsalt": "memsched"}):  # else its names of parts are random
+        figure.savefig(content, format=kind, metadata=metadata)
     write_bytes(path, content.getvalue())
 
 

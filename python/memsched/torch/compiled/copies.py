@@ -34,7 +34,7 @@ class Traffic:
         self.most = 0  # bytes that some plan offloads: so much host memory may be kept
         self._used = 0  # of these
         self._lock = threading.RLock()  # threads that train share a device's copies
-        self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes
+        self._spare: dict[int, list[torch.Tensor]] = {}  # by bytes; no list is empty
         self._events: dict[int, Any] = {}  # of copies, by the address of the storage that they write
         self._reads: dict[int, Any] = {}  # of copies that have not arrived, by the address of the host memory they read
         self._layouts: dict[int, tuple[Any, ...]] = {}  # of what was copied, by the address of its host memory
@@ -51,8 +51,7 @@ class Traffic:
         storage = value.untyped_storage()
         nbytes = storage.nbytes()
         self._used += nbytes
-        spare = self._spare.get(nbytes)
-        memory = spare.pop() if spare else self._new_memory(nbytes)
+        memory = self._take_spare(nbytes) if nbytes in self._spare else self._new_memory(nbytes)
         host = torch.from_numpy(memory.numpy())  # a tensor of its own: when it is dropped, the memory is spare
         key = host.untyped_storage()._cdata
         self._events[key] = self.lanes.copy("out", storage, host, [self.lanes.now()])
@@ -63,11 +62,14 @@ class Traffic:
     def _new_memory(self, nbytes: int) -> torch.Tensor:
         """Memory of another size than what is spare, of which some goes if plans of many sizes have left too much."""
         while self._spare and self._used + self.spare_bytes > self.most:
-            size, spare = next(iter(self._spare.items()))
-            del spare[0]
-            if not spare:
-                del self._spare[size]
+            self._take_spare(next(iter(self._spare)))
         return self.lanes.host_memory(nbytes)
+
+    def _take_spare(self, nbytes: int) -> torch.Tensor:
+        memory = self._spare[nbytes].pop()
+        if not self._spare[nbytes]:
+            del self._spare[nbytes]
+        return memory
 
     @_one_at_a_time
     def gone(self, value: torch.Tensor, host: torch.Tensor, owned: bool) -> None:
