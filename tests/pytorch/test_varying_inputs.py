@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -141,3 +142,25 @@ def test_the_gradient_that_an_input_keeps_is_counted() -> None:
     for _ in range(3):
         trainer.fits(x)
         trainer.model.zero_grad()
+
+
+def test_a_plan_that_leaves_room_serves_inputs_in_larger_memory() -> None:
+    """A buffer that grows with each step had a plan a step."""
+    trainer = Trainer(64 * 2**20)
+    before = len(plans())
+    for step in range(12):
+        assert trainer.fits(torch.randn(600 + 20 * step, 64)[-512:])
+        trainer.model.zero_grad()
+    assert len(plans()) == before + 1
+
+
+def test_many_sizes_in_larger_memory() -> None:
+    """From the ninth size on, nothing was planned: the size of that memory is a symbol of its own."""
+    model = network()
+    gc.collect()
+    compiled = torch.compile(lambda x: model(x[:32]), backend="memsched", options={"budget": "2MiB"})
+    before = len(plans())
+    for rows in range(60, 44, -1):
+        x = torch.randn(rows + 500, 64)[:rows]
+        compiled(x).sum().backward()  # a warning would be an error
+    assert len(plans()) - before <= 9

@@ -78,6 +78,7 @@ class Group:
         self._returns: list[int]
         self._path: Path
         self._lent: dict[int, int]  # bytes by storage, of what the calls of the present step were given
+        self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._begin_step()
         self._due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
@@ -109,7 +110,7 @@ class Group:
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
         fresh = self._fresh(unit, args)
-        key = self._key(unit, args, fresh)
+        key, more = self._key(unit, args, fresh)
         call = _Call(weakref.ref(unit), key, next(self._serials))
         path = (*self._path, key)
         if path in self._refused:
@@ -121,6 +122,7 @@ class Group:
         call.version = self._planned[path]
         self._path = path  # only now: where planning raises, the step is as before
         self._calls.append(call)
+        self._more += more
         for storage, size in fresh.items():
             self._lent[storage] = self._lent.get(storage, 0) + size
         marker = self._marker(call.version, call.serial)
@@ -131,8 +133,8 @@ class Group:
     def _marker(self, version: int, serial: int) -> torch.Tensor:
         return torch.tensor([version, serial], device="cpu")
 
-    def _key(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
-        """What was seen at this place in the step beside more gradients and inputs will do for fewer.
+    def _key(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> tuple[Key, int]:
+        """Where a call is planned, and the bytes beside it that this plan is not for but has room for.
 
         Without any gradients, which is most steps, there is a plan of its own.
         """
@@ -141,9 +143,16 @@ class Group:
         gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
         key = Key(unit.serial, unit.numbers(args), gradients, sum(fresh.values()))
         for other in self._met.get((self._path, key.unit, key.numbers), ()):
-            if other.given >= key.given and other.gradients >= gradients and bool(other.gradients) == bool(gradients):
-                return other
-        return key
+            more = max(0, key.given - other.given) + max(0, gradients - other.gradients)
+            if bool(other.gradients) == bool(gradients) and (more == 0 or self._more + more <= self._room(unit, other)):
+                return other, more
+        return key, 0
+
+    def _room(self, unit: Unit, key: Key) -> int:
+        """What the plan of a call leaves of its budget."""
+        path = (*self._path, key)
+        plan = unit.versions[self._planned[path]].plan
+        return plan.result.schedule.budget - plan.peak_memory if plan is not None else 0
 
     def _fresh(self, unit: Unit, args: Sequence[Any]) -> dict[int, int]:
         """The memory of a forward's inputs that no call of the step was given before: bytes by storage."""
@@ -197,7 +206,7 @@ class Group:
                     call.gradients[self._identities.of(storage)] = storage.nbytes()
 
     def _begin_step(self) -> None:
-        self._calls, self._path, self._returns, self._lent = [], (), [], {}
+        self._calls, self._path, self._returns, self._lent, self._more = [], (), [], {}, 0
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
@@ -228,7 +237,7 @@ class Group:
         """End a step that has become too long to be planned as one."""
         self._calls = [call for call in self._calls if call.due][-_MOST_CALLS // 2 :]
         self._path = tuple(call.key for call in self._calls)
-        self._returns, self._lent = [], {}
+        self._returns, self._lent, self._more = [], {}, 0
 
     def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, order: Sequence[int]) -> None:
         """One plan for all graphs of a step."""
@@ -297,7 +306,9 @@ class Group:
             return None
         least = (*key.numbers, key.given)
         fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], least, strict=True)))
-        storages, own = range(len(unit.joint.storages)), Sizes(unit.joint, key.numbers)
+        # What is given counts by the memory in which it lies, whose size may be a symbol of its own.
+        storages = [one.number for one in unit.joint.storages if one.writer is not None]
+        own = Sizes(unit.joint, key.numbers)
         for _, numbers, version in fit:
             larger = Sizes(unit.joint, numbers)
             if all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):
