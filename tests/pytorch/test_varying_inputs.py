@@ -164,3 +164,51 @@ def test_many_sizes_in_larger_memory() -> None:
         x = torch.randn(rows + 500, 64)[:rows]
         compiled(x).sum().backward()  # a warning would be an error
     assert len(plans()) - before <= 9
+
+
+class Rows(nn.Module):
+    """Writes a row of its input, for which PyTorch copies all memory in which the input lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x.select_scatter(torch.ones(64), 0, 3)) + x * 1.5
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("budget", "fits"), [(1_000_000, False), (1_400_000, False), (4_000_000, True)])
+def test_memory_that_is_copied_whole_is_counted_as_it_is(budget: int, fits: bool, dynamic: bool) -> None:
+    """The copy of the first input was counted, also for inputs in larger memory."""
+    trainer, batches = Trainer(budget), torch.randn(3000, 64)
+    trainer.model = Rows()
+    trainer.compiled = torch.compile(trainer.model, backend="memsched", options={"budget": budget}, dynamic=dynamic)
+    for x, expected in ((torch.randn(32, 64), True), (batches[2900:2932], fits), (torch.randn(32, 64), True)):
+        assert trainer.fits(x) is expected
+        trainer.model.zero_grad()
+
+
+def test_tokens_of_effects_come_before_the_inputs() -> None:
+    """Each parameter was taken for the one before it, and gradients that were there for others'."""
+    torch._dynamo.reset()
+
+    class Solver(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, k: int) -> torch.Tensor:
+            return torch.linalg.solve(self.a(x).t() @ self.a(x) + k * torch.eye(8), self.b.weight.t()).sum()
+
+    model, x = Solver(), torch.randn(16, 8)
+    plain = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="memsched", options={"budget": "100%"})
+    for k in (1, 2, 3):
+        losses = [call(x, k) for call in (compiled, plain)]
+        for loss in losses:
+            loss.backward()
+        assert torch.equal(*losses)
+    (plan, *_) = reversed(plans())
+    held = sum(one.nbytes for one in (model.a.weight, model.a.bias, model.b.weight))
+    assert (plan.resident.parameters, plan.resident.inputs, plan.resident.gradients) == (held, x.nbytes, held)

@@ -269,9 +269,9 @@ class Algorithm1 {
             if (!must_fetch(i, s, miss, start, time)) {
                 return;
             }
-            tick(i, progress);
             const Flags protects = facts_.touched(i, s);
             for (const TensorId t : miss) {
+                tick(i, progress); // an op may read 10,000 tensors
                 const auto low = first_fit(t, facts_.bytes(t));
                 const auto place =
                     low ? std::optional(Scheme{0, *low, {}}) : state_.scheme(t, facts_.bytes(t), protects, start, s);

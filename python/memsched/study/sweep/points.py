@@ -121,7 +121,9 @@ def _keys(shared: Mapping[str, Any], devices: Sequence[Device]) -> Iterator[str]
         link = (device.d2h, device.h2d, device.duplex, device.latency, device.host_memory)
         if link not in texts:
             document = {**write_device(device), "name": None, "memory": _MEMORY}
-            texts[link] = json.dumps({**shared, "device": document}, sort_keys=True).split(json.dumps(_MEMORY))
+            # What is shared may hold the placeholder's text, but "device" comes first.
+            text = json.dumps({**shared, "device": document}, sort_keys=True)
+            texts[link] = text.split(json.dumps(_MEMORY), maxsplit=1)
         before, after = texts[link]
         yield _hashed(f"{before}{device.memory}{after}")
 

@@ -69,15 +69,16 @@ class Resident:
 class Sizes:
     """The bytes of a step's storages for one set of values of its symbols.
 
-    The values are those of the primals that are sizes, in order; none where all shapes are fixed.
+    The values are those of the primals that are sizes, in order; none where all shapes are fixed. `given` are bytes of
+    storages that are not as large as traced.
     """
 
-    def __init__(self, joint: Joint, values: Sequence[int]) -> None:
+    def __init__(self, joint: Joint, values: Sequence[int], given: Mapping[int, int] | None = None) -> None:
         symbols = [node.meta["val"] for node in joint.sizes]
         self.values = tuple(values)
         self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
         self._joint, self._device = joint, joint.device
-        self._bytes: dict[int, int] = {}
+        self._bytes = dict(given or {})
 
     def number(self, value: Any) -> int:
         """A size, in numbers."""
@@ -171,7 +172,7 @@ class Visit:
     @property
     def laid_out_anew(self) -> int:
         """Bytes of the largest gradient that autograd copies, as it lies otherwise than its parameter."""
-        pairs = zip(self.joint.primals, self.joint.gradients, strict=False)
+        pairs = zip(self.joint.primals[self.joint.tokens :], self.joint.gradients, strict=True)
         others = [gradient for primal, gradient in pairs if self._lies_otherwise(gradient, primal)]
         return max((self.sizes.bytes_of(n) for n in self.joint.storages_in(others)), default=0)
 
@@ -192,7 +193,7 @@ class Visit:
     @property
     def parameter_gradients(self) -> list[int]:
         """Bytes of each gradient of a parameter."""
-        gradients = [self.joint.gradients[k] for k in self.static if k < len(self.joint.gradients)]
+        gradients = [self.joint.gradients[k - self.joint.tokens] for k in self.static]
         return [self.sizes.bytes_of(n) for n in self.joint.storages_in(gradients)]
 
 

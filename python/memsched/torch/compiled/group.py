@@ -14,8 +14,7 @@ import torch
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import parse_bytes
-from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, held_by_caller
-from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.unit import Unit, Version
@@ -27,6 +26,7 @@ class Key(NamedTuple):
 
     unit: int
     numbers: tuple[int, ...]  # the sizes that it is called with
+    whole: tuple[int, ...]  # bytes of the memory of inputs that it copies with all that lies there
     gradients: int  # bytes of gradients beside which it is planned
     given: int  # bytes of the memory of its inputs that no call before was given
 
@@ -86,7 +86,7 @@ class Group:
         self._refused: dict[Path, tuple[str, int]] = {}  # steps that no plan spans, and why
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
-        self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and numbers
+        self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and sizes
         self._identities = _Identities()
         self._serials = itertools.count()
         _ALIVE.add(self)
@@ -141,8 +141,8 @@ class Group:
         leaves = itertools.chain(unit.static, unit.inputs)
         found = [gradient for k in leaves if (gradient := _gradient(args[k])) is not None]
         gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
-        key = Key(unit.serial, unit.numbers(args), gradients, sum(fresh.values()))
-        for other in self._met.get((self._path, key.unit, key.numbers), ()):
+        key = Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()))
+        for other in self._met.get((self._path, key[:3]), ()):
             more = max(0, key.given - other.given) + max(0, gradients - other.gradients)
             if bool(other.gradients) == bool(gradients) and (more == 0 or self._more + more <= self._room(unit, other)):
                 return other, more
@@ -164,20 +164,20 @@ class Group:
         for k, key in enumerate(path):
             if path[: k + 1] not in self._known:
                 self._known.add(path[: k + 1])
-                bisect.insort(self._met.setdefault((path[:k], key.unit, key.numbers), []), key)
+                bisect.insort(self._met.setdefault((path[:k], key[:3]), []), key)
 
     def _look_again(self, path: Path) -> None:
         for k, key in enumerate(path):
             if path[: k + 1] in self._known:
                 self._known.remove(path[: k + 1])
-                self._met[path[:k], key.unit, key.numbers].remove(key)
+                self._met[path[:k], key[:3]].remove(key)
 
-    def left(self, joint: Joint, results: Iterable[Any]) -> None:
+    def left(self, unit: Unit, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
         call = self._calls[-1]
         if not call.recorded:
             return
-        sizes = Sizes(joint, call.key.numbers)
+        joint, sizes = unit.joint, unit.sizes(call.key.numbers, call.key.whole)
         for node, one in zip(joint.results, results, strict=False):
             if isinstance(one, torch.Tensor) and node not in joint.copied:
                 storage = one.untyped_storage()
@@ -254,7 +254,7 @@ class Group:
         found = [
             Visit(
                 unit.joint,
-                Sizes(unit.joint, call.key.numbers),
+                unit.sizes(call.key.numbers, call.key.whole),
                 static=sorted(unit.static),
                 parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
             )
@@ -277,7 +277,9 @@ class Group:
         if not eager:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
-            fitted = fit(unit.joint, visit.sizes, sorted(unit.static), held, self.options)
+            fitted = fit(
+                unit.joint, visit.sizes, sorted(k - unit.joint.tokens for k in unit.static), held, self.options
+            )
             found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
             return found[-1]
         try:
@@ -298,19 +300,19 @@ class Group:
         No tensor may be larger: some have the difference of two sizes.
         """
         met = [
-            ((*other.numbers, other.given), other.numbers, versions[0])
+            ((*other.numbers, *other.whole, other.given), other, versions[0])
             for other, versions in self._alone_of.items()
             if (other.unit, other.gradients) == (key.unit, key.gradients) and versions
         ]
         if len(met) < _MOST_SHAPES:
             return None
-        least = (*key.numbers, key.given)
+        least = (*key.numbers, *key.whole, key.given)
         fit = sorted(one for one in met if all(a >= b for a, b in zip(one[0], least, strict=True)))
         # What is given counts by the memory in which it lies, whose size may be a symbol of its own.
         storages = [one.number for one in unit.joint.storages if one.writer is not None]
-        own = Sizes(unit.joint, key.numbers)
-        for _, numbers, version in fit:
-            larger = Sizes(unit.joint, numbers)
+        own = unit.sizes(key.numbers, key.whole)
+        for _, other, version in fit:
+            larger = unit.sizes(other.numbers, other.whole)
             if all(own.bytes_of(n) <= larger.bytes_of(n) for n in storages):
                 return unit.for_all_sizes(version)
         return None

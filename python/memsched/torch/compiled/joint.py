@@ -64,6 +64,11 @@ class Joint:
     _operation_at: dict[fx.Node, int] = field(default_factory=dict)
 
     @property
+    def tokens(self) -> int:
+        """How many primals come before the inputs: those of operations with effects, which have no gradients."""
+        return len(self.primals) - len(self.gradients)
+
+    @property
     def sizes(self) -> list[fx.Node]:
         """The primals that are sizes and no tensors."""
         return [node for node in self.primals if isinstance(node.meta.get("val"), torch.SymInt)]

@@ -10,7 +10,7 @@ import torch
 from memsched.torch.nests import tensors_of
 
 _aten = torch.ops.aten
-_COPY_OF_STORAGE = (
+COPY_OF_STORAGE = (
     _aten.copy.default,
     _aten.slice_scatter.default,
     _aten.select_scatter.default,
@@ -34,7 +34,7 @@ def kernel_bytes(target: Any, args: Any, result: torch.Tensor, place: int, bytes
     in which an argument lies (given the example), or of a tensor by itself (given its number of elements, which may be
     a symbol).
     """
-    if target in _COPY_OF_STORAGE:
+    if target in COPY_OF_STORAGE:
         return bytes_of(args[0])
     read = tensors_of(args)
     if target in _AS_LARGE_AS_INPUT:

@@ -15,6 +15,7 @@ from memsched.errors import MemschedError
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
+from memsched.torch.compiled.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
@@ -45,7 +46,7 @@ class Unit:
 
     def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], group: Group) -> None:
         self.joint: Joint = read_joint(module, results)
-        self.static = frozenset(k for k in static if k < len(self.joint.primals))
+        self.static = frozenset(k + self.joint.tokens for k in static if k < len(self.joint.gradients))
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._group = group
@@ -58,11 +59,15 @@ class Unit:
         self.inputs = [
             k
             for k, node in enumerate(self.joint.primals)
-            if k not in self.static
+            if k >= self.joint.tokens
+            and k not in self.static
             and isinstance(one := node.meta.get("val"), torch.Tensor)
             and one.device == self.joint.device
         ]
         self._first: tuple[int, ...] = ()
+        copied = (op.node.args[0] for op in self.joint.operations if op.node.target in COPY_OF_STORAGE)
+        whole = self.joint.storages_in(copied)
+        self._whole = {k: n for k in self.inputs for n in self.joint.storages_of(self.joint.primals[k]) if n in whole}
 
     def numbers(self, args: Sequence[Any]) -> tuple[int, ...]:
         """The whole numbers that a forward is given; of those that are part of no size, what the first was given."""
@@ -71,6 +76,14 @@ class Unit:
             return found
         self._first = self._first or found
         return tuple(a if any_value else b for any_value, a, b in zip(self._loose, self._first, found, strict=True))
+
+    def whole(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The bytes of the memory in which inputs lie that operations copy with all that lies there."""
+        return tuple(args[k].untyped_storage().nbytes() for k in self._whole)
+
+    def sizes(self, numbers: Sequence[int], whole: Sequence[int]) -> Sizes:
+        """The bytes of its storages in a call with such numbers, and such memory of inputs."""
+        return Sizes(self.joint, numbers, dict(zip(self._whole.values(), whole, strict=True)))
 
     def example(self) -> Rewritten:
         """Forward and backward that keep everything, for AOTAutograd to read how they are called.
@@ -108,7 +121,7 @@ class Unit:
                 one.copy_(found[k])  # AOTAutograd does so later: checkpoint ends its second run before
         changed.clear()
         results = len(self.joint.results)
-        self._group.left(self.joint, found[:results])
+        self._group.left(self, found[:results])
         return [*found[:results], marker, *found[results:]]
 
     def backward(self, args: list[Any]) -> Sequence[Any]:
