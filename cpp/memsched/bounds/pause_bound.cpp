@@ -3,6 +3,7 @@
 #include "memsched/bounds/cut_bound.h"
 
 #include <algorithm>
+#include <iterator>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -10,7 +11,8 @@
 namespace memsched {
 namespace {
 
-constexpr int most_states = 2000; // of the search for one pause; what it has then is a bound, too
+constexpr int most_states = 2000;              // of the search for one pause; what it has then is a bound, too
+constexpr std::int64_t most_work = 20'000'000; // of all searches, in steps: some tenths of a second
 
 struct State {
     Seconds cost = 0; // the larger of the two
@@ -43,10 +45,6 @@ Graph until(const Graph& graph, OpId op) {
     return Graph(std::move(data));
 }
 
-bool in(const std::vector<TensorId>& tensors, TensorId tensor) {
-    return std::ranges::find(tensors, tensor) != tensors.end();
-}
-
 // The ops that are in order with all others: each op listed before one must run before it, and each after it, after.
 std::vector<OpId> passes(const Graph& graph) {
     const auto count = static_cast<OpId>(graph.ops().size());
@@ -74,7 +72,7 @@ std::vector<OpId> passes(const Graph& graph) {
 // The least seconds from the end of an op to the start of the next one listed, if both are passes and run once. Each
 // tensor that the next op reads was there when the op ended, beside what that touches; or is prefetched; or its
 // writer runs again, for which its own reads must be there likewise. A search by cost.
-Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes capacity, Pace& pace) {
+Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes capacity, std::int64_t& work, Pace& pace) {
     const Op &own = graph.op(op), &next = graph.op(op + 1);
     Bytes room = capacity - least_run(graph, own).bytes;
     for (const TensorId t : own.reads) {
@@ -83,13 +81,14 @@ Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes cap
     const auto earlier = [&](TensorId one, TensorId other) {
         return std::pair(graph.writer(one), one) < std::pair(graph.writer(other), other);
     };
+    std::vector<TensorId> touched = own.reads;
+    touched.insert(touched.end(), own.writes.begin(), own.writes.end());
+    std::ranges::sort(touched);
     const auto want = [&](std::vector<TensorId>& wanted, const std::vector<TensorId>& tensors) {
-        for (const TensorId t : tensors) {
-            if (!in(own.reads, t) && !in(own.writes, t) && !in(wanted, t)) {
-                wanted.push_back(t);
-            }
-        }
+        std::ranges::copy_if(tensors, std::back_inserter(wanted),
+                             [&](TensorId t) { return !std::ranges::binary_search(touched, t); });
         std::ranges::sort(wanted, earlier);
+        wanted.erase(std::ranges::unique(wanted).begin(), wanted.end());
     };
     std::priority_queue<State, std::vector<State>, std::greater<>> states;
     int arrived = 0;
@@ -99,13 +98,15 @@ Seconds least_pause(const Graph& graph, OpId op, const Device& device, Bytes cap
     std::vector<TensorId> wanted;
     want(wanted, next.reads);
     add(0, 0, 0, std::move(wanted));
-    for (int seen = 0; seen < most_states && !states.empty(); ++seen) {
+    for (int seen = 0; seen < most_states && work > 0 && !states.empty(); ++seen) {
         State state = states.top();
         states.pop();
         if (state.wanted.empty()) {
             return state.cost;
         }
-        pace.spend(Pace::named + 8 * static_cast<std::int64_t>(state.wanted.size()));
+        const std::int64_t steps = Pace::named + 8 * static_cast<std::int64_t>(state.wanted.size());
+        work -= steps;
+        pace.spend(steps);
         const TensorId tensor = state.wanted.back();
         state.wanted.pop_back();
         const Bytes bytes = graph.tensor(tensor).bytes;
@@ -131,13 +132,14 @@ PauseBound pause_bound(const Graph& graph, const Device& device, Bytes budget, c
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     PauseBound best;
     Pace pace(progress);
+    std::int64_t work = most_work;
     Seconds pauses = 0, after = 0; // from the end of an op on
     try {
         const std::vector<OpId> all = passes(graph);
         for (std::size_t k = all.size(); k-- > 0;) {
             const OpId op = all[k];
             if (k + 1 < all.size() && all[k + 1] == op + 1 && graph.op(op).once && graph.op(op + 1).once) {
-                const Seconds pause = least_pause(graph, op, device, capacity, pace);
+                const Seconds pause = least_pause(graph, op, device, capacity, work, pace);
                 pauses += pause;
                 best.op = pause > 0 ? op : best.op;
             }
