@@ -412,3 +412,10 @@ def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
         read_buffers(path)
     with pytest.raises(ms.InvalidInputError, match="cannot be read"):
         read_buffers(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("name", ["a ", " a", "\ta", " ", "a\n", "\xa0a"])
+def test_blanks_of_names_stay_in_files(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "p.csv"
+    ms.write_placement(path, ms.place([ms.Buffer(0, 2, 3, name=name)]))
+    assert [one.name for one in ms.read_buffers(path)] == [name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import warnings
@@ -182,6 +183,24 @@ def test_the_unit_of_a_duration_is_not_dropped() -> None:
     ):
         with pytest.raises(ms.InvalidInputError, match="must be"):
             call()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"beta": np.array([[4.0, 5.0]])},
+        {"beta": [np.array([4.0, 5.0])]},
+        {"beta": [object()]},
+        {"memory": [Fraction(10**400)]},
+        {"memory": [np.timedelta64(5, "ns")]},
+        {"options": {object(): {}}},
+        {"options": {"greedy": {"chunk": "\0the memory\0"}}},
+    ],
+)
+def test_odd_values_in_sweeps_are_refused_or_fail_by_name(given: dict[str, Any]) -> None:
+    arguments = {"memory": [30], "beta": [4.0], **given}
+    with contextlib.suppress(ms.InvalidInputError):
+        assert {row["status"] for row in ms.sweep(CHAIN, ["greedy"], **arguments)} <= {"failed"}
 
 
 def test_numbers_without_a_text_are_named() -> None:

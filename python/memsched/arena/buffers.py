@@ -10,8 +10,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
@@ -25,11 +23,11 @@ _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
 def _moment(name: str, value: object) -> int | float:
     if type(value) is int:  # the common case; there may be 100,000 of them
         return value
-    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
-        if isinstance(value, numbers.Integral):
-            return int(value)
-        if math.isfinite(checks.as_float(value)):
-            return float(value)
+    if checks.is_number(value) and isinstance(value, numbers.Integral):
+        return int(value)
+    number = checks.as_float(value)
+    if math.isfinite(number):
+        return number
     raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number")
 
 
@@ -170,7 +168,7 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
         where = f"'{path}', line {number}"
         if len(row) != len(names):
             raise InvalidInputError(f"{where} has {len(row)} fields; it must have {len(names)}, as the first line")
-        fields = dict(zip(names, (text.strip() for text in row), strict=True))
+        fields = {key: text if key == "id" else text.strip() for key, text in zip(names, row, strict=True)}
         if fields.get("gaps"):
             raise InvalidInputError(f"{where} has gaps; memsched knows none: split the buffer or leave them empty")
         numeric = {key: _number(text, f"{where}: {key}") for key, text in fields.items() if key in _KNOWN[1:6] and text}

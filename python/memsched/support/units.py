@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from numbers import Integral, Real
+from numbers import Rational, Real
 
 from memsched._core import Device
 from memsched.errors import InvalidInputError, shown
-from memsched.support.checks import EXACT_BYTES
+from memsched.support.checks import EXACT_BYTES, is_number
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SECONDS = {"": 0, "s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
@@ -74,8 +74,11 @@ def whole_bytes(amount: Fraction, what: str, value: object, forms: str) -> int:
 
 def _number_of_bytes(value: float, what: str, forms: str) -> int:
     """Bytes given as a number, not as a text."""
-    whole = isinstance(value, Integral) or (isinstance(value, Real) and math.isfinite(value) and not value % 1)
-    if isinstance(value, bool) or not whole:
+    if isinstance(value, Rational):
+        whole = is_number(value) and value.denominator == 1
+    else:
+        whole = is_number(value) and math.isfinite(value) and not value % 1
+    if not whole:
         raise _refuse(what, value, "which is not a whole number of bytes", forms)
     return whole_bytes(Fraction(int(value)), what, value, forms)
 

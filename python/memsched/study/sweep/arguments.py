@@ -77,7 +77,8 @@ def read_devices(
 
 
 def _speed(given: float | str, problem: Problem) -> float:
-    return link_bandwidth(problem, "give a bandwidth") if given == "profile" else parse_bandwidth(given)
+    by_profile = isinstance(given, str) and given == "profile"
+    return link_bandwidth(problem, "give a bandwidth") if by_profile else parse_bandwidth(given)
 
 
 def read_list(what: str, given: Sequence[float | str]) -> list[float | str]:
@@ -113,6 +114,8 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
     if given is not None and not isinstance(given, Mapping):
         raise InvalidInputError(f"options is {shown(given)}; it must be a mapping: planner -> its options")
     for planner, options in (given or {}).items():
+        if not isinstance(planner, str):
+            raise InvalidInputError(f"options has the key {shown(planner)}; keys are planners, or 'all'")
         if not isinstance(options, Mapping):
             raise InvalidInputError(
                 f"options of {planner!r} is {shown(options)}; it must be a mapping: option -> value"

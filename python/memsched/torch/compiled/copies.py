@@ -60,7 +60,7 @@ class Traffic:
         return host
 
     def _new_memory(self, nbytes: int) -> torch.Tensor:
-        """Memory of another size than what is spare, of which some goes if plans of many sizes have left too much."""
+        """Memory of another size than what is spare, of which some goes so that plans of many sizes share it."""
         while self._spare and self._used + self.spare_bytes > self.most:
             self._take_spare(next(iter(self._spare)))
         return self.lanes.host_memory(nbytes)
@@ -123,7 +123,8 @@ class Traffic:
         self._end(self._reads.pop(key, None))
         del self._events[key], self._layouts[key]
         self._used -= memory.numel()
-        self._spare.setdefault(memory.numel(), []).append(memory)
+        if self._used + self.spare_bytes + memory.numel() <= self.most:
+            self._spare.setdefault(memory.numel(), []).append(memory)
 
 
 _TRAFFIC: dict[torch.device, Traffic] = {}
