@@ -67,6 +67,7 @@ def test_europar2020(tmp_path: Path) -> None:
     assert all(f"europar2020/{name}" in report for name in pictures)
 
 
+@pytest.mark.exhaustive
 def test_remat(tmp_path: Path) -> None:
     run("bench.remat", "--quick", "--out", str(tmp_path))
     found = json.loads((tmp_path / "remat.json").read_text(encoding="utf-8"))["parts"]
@@ -93,6 +94,7 @@ def test_pofo2021(tmp_path: Path) -> None:
     assert all(f"pofo2021/{name}" in report for name in pictures)
 
 
+@pytest.mark.exhaustive
 def test_sweep(tmp_path: Path) -> None:
     run("bench.sweep", "--quick", "--out", str(tmp_path))
     figures = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))

@@ -160,6 +160,7 @@ def test_bad_input(options: dict[str, object], words: str) -> None:
         ms.frontier("resnet", 1e9)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(
     chains(max_stages=6), st.floats(0, 1), st.sampled_from([0.0, 0.5, 2.0, float("inf")]), st.sampled_from([None, 3])
 )

@@ -55,6 +55,7 @@ def test_a_rung_below_a_rung_is_a_rung(
         assert below <= keys
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     chains(max_stages=4, max_bytes=5),

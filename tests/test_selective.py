@@ -147,6 +147,7 @@ def sent_for_nothing(plan: ms.Result) -> set[str]:
     return (set(plan.offloaded) & read) - fetched
 
 
+@pytest.mark.slow
 def test_nothing_is_offloaded_that_is_never_fetched() -> None:
     """18 of 30 offloaded tensors of ResNet-101 were: each might have been wanted, by a run that did not come."""
     problems = [ms.profiles.load("resnet101-224-b32"), ms.profiles.load_graph("unet-64-b32-bf16")]
@@ -356,7 +357,7 @@ def deep_graph(blocks: int) -> ms.Graph:
     [
         # In percent, after 50 s when this was written: 1.3, and 0.6 on a link.
         pytest.param(416, 0.0, 0.02, marks=pytest.mark.exhaustive, id="10000-alone"),
-        pytest.param(416, 300.0, 0.02, marks=pytest.mark.slow, id="10000-linked"),
+        pytest.param(416, 300.0, 0.02, marks=pytest.mark.exhaustive, id="10000-linked"),
         pytest.param(2083, 300.0, 0.02, marks=pytest.mark.exhaustive, id="50000-linked"),  # 0.6 after 60 s
     ],
 )
