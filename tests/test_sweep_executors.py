@@ -112,6 +112,7 @@ def test_a_broken_executor_of_ones_own_is_told_and_the_store_goes_on(
     assert ms.sweep(CHAIN, ["greedy"], **arguments).count("failed") == 0
 
 
+@pytest.mark.slow
 def test_the_only_point_is_tried_again_when_somebody_else_kills_its_worker() -> None:
     killed: list[int] = []
 
@@ -145,6 +146,7 @@ def test_a_worker_that_is_killed_while_the_first_one_starts(monkeypatch: pytest.
     assert [row["status"] for row in rows] == ["planned"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_at_the_end_of_a_sweep() -> None:
     """It took the lock of the queue with it, and every other run waited for the other worker without end."""
     killed: list[int] = []

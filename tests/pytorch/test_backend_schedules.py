@@ -92,7 +92,7 @@ def randomly(seed: int) -> Any:
             "params": {},
             "steps": RandomSteps(graph, seed).steps,
         }
-        return problem.adopted(document, memory), document
+        return problem.usable(document, memory), document
 
     return solved
 

@@ -172,7 +172,7 @@ class Visit:
     @property
     def laid_out_anew(self) -> int:
         """Bytes of the largest gradient that autograd copies, as it lies otherwise than its parameter."""
-        pairs = zip(self.joint.primals[self.joint.tokens :], self.joint.gradients, strict=True)
+        pairs = zip(self.joint.primals[self.joint.tokens :], self.joint.gradients, strict=False)
         others = [gradient for primal, gradient in pairs if self._lies_otherwise(gradient, primal)]
         return max((self.sizes.bytes_of(n) for n in self.joint.storages_in(others)), default=0)
 
@@ -193,7 +193,8 @@ class Visit:
     @property
     def parameter_gradients(self) -> list[int]:
         """Bytes of each gradient of a parameter."""
-        gradients = [self.joint.gradients[k - self.joint.tokens] for k in self.static]
+        first = self.joint.tokens
+        gradients = [self.joint.gradients[k - first] for k in self.static]
         return [self.sizes.bytes_of(n) for n in self.joint.storages_in(gradients)]
 
 

@@ -65,8 +65,9 @@ class Joint:
 
     @property
     def tokens(self) -> int:
-        """How many primals come before the inputs: those of operations with effects, which have no gradients."""
-        return len(self.primals) - len(self.gradients)
+        """How many primals come before the inputs: those that keep operations with effects in order."""
+        calls = self.module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
+        return len({node.args[0] for node in calls}.intersection(self.primals))
 
     @property
     def sizes(self) -> list[fx.Node]:

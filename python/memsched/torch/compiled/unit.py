@@ -46,7 +46,8 @@ class Unit:
 
     def __init__(self, module: fx.GraphModule, results: int, static: Sequence[int], group: Group) -> None:
         self.joint: Joint = read_joint(module, results)
-        self.static = frozenset(k + self.joint.tokens for k in static if k < len(self.joint.gradients))
+        tokens = self.joint.tokens
+        self.static = frozenset(k + tokens for k in static if k + tokens < len(self.joint.primals))
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._group = group
@@ -59,7 +60,7 @@ class Unit:
         self.inputs = [
             k
             for k, node in enumerate(self.joint.primals)
-            if k >= self.joint.tokens
+            if k >= tokens
             and k not in self.static
             and isinstance(one := node.meta.get("val"), torch.Tensor)
             and one.device == self.joint.device
