@@ -318,10 +318,10 @@ class TestPlan:
         assert "not a JSON object" in fails("simulate", "-", stdin="")
 
     def test_auto_is_the_default(self) -> None:
-        document = run_json("plan", "c.json", "--device", "d.json", "--time-limit", "50ms")
+        document = run_json("plan", "c.json", "--device", "d.json", "--time-limit", "400ms")
         assert document["timeline"]["makespan"] == 11
         assert document["planner"] == "pofo"  # it runs F1 again; offload alone takes 12
-        without = run_json("plan", "c.json", "--device", "d.json", "--time-limit", "50ms", "-p", "offload")
+        without = run_json("plan", "c.json", "--device", "d.json", "--time-limit", "400ms", "-p", "offload")
         assert without["timeline"]["makespan"] == 12
 
     def test_infeasible_says_how_much_is_needed(self) -> None:

@@ -331,7 +331,7 @@ def test_compare_and_plan_take_graphs() -> None:
     assert list(found) == planners_of(graph) == seen
     results = [value for value in found.values() if isinstance(value, ms.Result)]
     assert len(results) > 2
-    best = ms.plan(graph, memory, 12e9, time_limit=0.2)
+    best = ms.plan(graph, memory, 12e9)  # a limit would make it worse on a busy machine
     assert best.makespan <= min(result.makespan for result in results)
     assert np.isclose(best.lower_bound, ms.bounds(graph, memory, 12e9, recompute=True).best)
     with pytest.raises(ms.InvalidInputError, match="chunk"):

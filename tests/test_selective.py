@@ -134,9 +134,9 @@ def test_more_moves_are_never_worse_and_a_limit_ends_them() -> None:
     took = []
     for _ in range(3):  # other work on the machine can only make it take longer
         began = time.process_time()
-        timed = ms.selective(graph, device=device, time_limit=0.5)
+        timed = ms.selective(graph, device=device, time_limit=1.0)
         took.append(time.process_time() - began)
-    assert min(took) < 0.9
+    assert min(took) < 1.4
     assert timed.params["evaluations"] > few.params["evaluations"]
 
 
