@@ -212,3 +212,22 @@ def test_tokens_of_effects_come_before_the_inputs() -> None:
     (plan, *_) = reversed(plans())
     held = sum(one.nbytes for one in (model.a.weight, model.a.bias, model.b.weight))
     assert (plan.resident.parameters, plan.resident.inputs, plan.resident.gradients) == (held, x.nbytes, held)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
+def test_after_a_step_that_was_cut_another_way_to_begin_is_looked_at() -> None:
+    """What a step began with after its cut was taken to be known, though nothing was planned for such a beginning."""
+    first, second = network(), network()
+    options = {"budget": "256MiB", "mode": "inductor"}  # in mode "eager" a step that is over is planned as a whole
+    calls = [torch.compile(one, backend="memsched", options=options) for one in (first, second)]
+    x, batches = torch.randn(8, 64), torch.randn(4000, 64)
+    kept = [calls[k % 2](x).square().mean() for k in range(301)]
+    sum(kept).backward()
+    kept.clear()
+    for given in (x, batches[:8], x):
+        with counted(torch.device("cpu")):
+            for call in calls:
+                first.zero_grad()
+                second.zero_grad()
+                call(given).square().mean().backward()
+    sum(call(batches[8:16]).square().mean() for call in reversed(calls)).backward()

@@ -160,9 +160,10 @@ class Group:
         return {key: size - lent for key, size in found.items() if size > (lent := self._lent.get(key, 0))}
 
     def _know(self, path: Path) -> None:
-        """The calls of a step need not be looked at again, nor do such as are beside less."""
+        """The calls of a step need not be looked at again, nor do such as are beside less; but for those that began
+        otherwise, before the step was cut."""
         for k, key in enumerate(path):
-            if path[: k + 1] not in self._known:
+            if path[: k + 1] in self._planned and path[: k + 1] not in self._known:
                 self._known.add(path[: k + 1])
                 bisect.insort(self._met.setdefault((path[:k], key[:3]), []), key)
 
