@@ -15,6 +15,7 @@ from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import parse_bytes
 from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
+from memsched.torch.compiled.held import Identities, context_bytes, gradient_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.unit import Unit, Version
@@ -87,7 +88,7 @@ class Group:
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and sizes
-        self._identities = _Identities()
+        self._identities = Identities()
         self._serials = itertools.count()
         _ALIVE.add(self)
 
@@ -139,7 +140,7 @@ class Group:
         Without any gradients, which is most steps, there is a plan of its own.
         """
         leaves = itertools.chain(unit.static, unit.inputs)
-        found = [gradient for k in leaves if (gradient := _gradient(args[k])) is not None]
+        found = [gradient for k in leaves if (gradient := gradient_of(args[k])) is not None]
         gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
         key = Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()))
         for other in self._met.get((self._path, key[:3]), ()):
@@ -200,7 +201,7 @@ class Group:
         call.recorded = True
         for k, one in enumerate(args):
             if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
-                storage, gradient = one.untyped_storage(), _gradient(one)
+                storage, gradient = one.untyped_storage(), gradient_of(one)
                 call.given[self._identities.of(storage)] = storage.nbytes(), k in unit.static
                 if gradient is not None:
                     storage = gradient.untyped_storage()
@@ -340,7 +341,7 @@ class Group:
         others = 0
         if device.type == "cuda":
             known = sum(size for size, _ in given.values()) + sum(gradients.values())
-            others = max(0, torch.cuda.memory_allocated(device) - known) + _context_bytes(device)
+            others = max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)
         return Resident(
             parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
             inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
@@ -352,32 +353,6 @@ class Group:
             optimizer=optimizer_bytes(self.options.optimizer, device),
             reserve=parse_bytes(self.options.reserve, "reserve"),
         )
-
-
-def _gradient(value: Any) -> torch.Tensor | None:
-    return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
-
-
-def _context_bytes(device: torch.device) -> int:
-    """What is occupied beside PyTorch's own memory: the driver's context, and other processes."""
-    free, total = torch.cuda.mem_get_info(device)
-    return max(0, total - free - torch.cuda.memory_reserved(device))
-
-
-class _Identities:
-    """A number for each storage that is alive; addresses are used again."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-        self._next = itertools.count()
-
-    def of(self, storage: torch.UntypedStorage) -> int:
-        """The number of a storage."""
-        key = storage._cdata
-        if key not in self._numbers:
-            self._numbers[key] = next(self._next)
-            weakref.finalize(storage, self._numbers.pop, key, None).atexit = False
-        return self._numbers[key]
 
 
 _ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()
