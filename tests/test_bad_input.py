@@ -121,6 +121,8 @@ def test_bad_columns_of_a_chain(field: str, change: str) -> None:
         ({"saved": [9, 5], "pieces": [3, []]}, ["pieces[0]", "3"]),
         ({"saved": [9, 5], "pieces": 3}, ["pieces", "3"]),
         ({"provenance": {1, 2}}, ["provenance"]),
+        ({"provenance": {1: "a", "1": "b"}}, ["provenance", "keys are text"]),
+        ({"provenance": {"a": [{None: 1}]}}, ["provenance", "keys are text"]),
         ({"provenance": {"link_bandwidth": nan}}, ["provenance"]),
         ({"provenance": "by hand"}, ["provenance", "by hand"]),
     ],

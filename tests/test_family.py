@@ -153,8 +153,12 @@ def other(change: str) -> Any:
                 document["tensors"][1]["size"] = 100
             elif change == "workspace":
                 document["ops"][1]["choices"][1]["workspace"] = 100
+            elif change == "skip_workspace":
+                document["ops"][1] |= {"tape": [], "skip_workspace": 100}
             elif change == "batch":
                 document["batch"] = 5
+        elif change == "skip_workspace":
+            document["ops"][1] |= {"tape": [], "skip_workspace": 0}
         return ms.Graph.from_json(document)
 
     return made
@@ -171,6 +175,7 @@ def other(change: str) -> Any:
         (lambda: ms.GraphFamily(other("alg"), 8).at(2), "other tensors, ops or algorithms"),
         (lambda: ms.GraphFamily(other("size"), 8).at(2), "'a' needs more bytes at batch 2 than at 8"),
         (lambda: ms.GraphFamily(other("workspace"), 8).at(2), "'F2' needs more bytes at batch 2"),
+        (lambda: ms.GraphFamily(other("skip_workspace"), 8).at(2), "'F2' needs more bytes at batch 2"),
         (lambda: ms.GraphFamily(other("batch"), 8).at(2), r"make\(2\) returned a graph of batch 5"),
         (lambda: ms.GraphFamily.from_json({"format": "memsched-family/1"}), "the family lacks 'name'"),
     ],

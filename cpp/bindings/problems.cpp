@@ -310,6 +310,7 @@ Examples
 >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
 ['F1', 'loss', 'B1']
 )");
+    module.def("has_text_keys", &has_text_keys, "value"_a);
     module.def("graph_min_memory", &min_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
     module.def("graph_peak_memory", &peak_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
 }

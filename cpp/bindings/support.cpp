@@ -230,6 +230,23 @@ void check_keys(const py::dict& document, const std::string& what, std::initiali
     }
 }
 
+bool has_text_keys(const py::handle& value) {
+    if (py::isinstance<py::dict>(value)) {
+        for (const auto& [key, one] : py::reinterpret_borrow<py::dict>(value)) {
+            if (!py::isinstance<py::str>(key) || !has_text_keys(one)) {
+                return false;
+            }
+        }
+    } else if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+        for (const py::handle one : py::reinterpret_borrow<py::sequence>(value)) {
+            if (!has_text_keys(one)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 std::string dump_json(const py::object& value, const std::string& field) {
     if (!py::isinstance<py::dict>(value)) {
         refuse(field, value, "a dict");
@@ -242,14 +259,17 @@ std::string dump_json(const py::object& value, const std::string& field) {
     };
     try {
         const py::object dumps = py::module_::import("json").attr("dumps");
-        return py::cast<std::string>(dumps(value, "allow_nan"_a = false, "default"_a = py::cpp_function(of_numpy)));
+        const auto text = dumps(value, "allow_nan"_a = false, "default"_a = py::cpp_function(of_numpy));
+        if (has_text_keys(value)) {
+            return py::cast<std::string>(text);
+        }
     } catch (py::error_already_set& error) {
         if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError) &&
             !error.matches(PyExc_RecursionError)) {
             throw;
         }
     }
-    refuse(field, value, "a dict that JSON can write (no NaN, inf or objects)");
+    refuse(field, value, "a dict that JSON can write (no NaN, inf or objects; keys are text)");
 }
 
 py::object load_json(const std::string& text) { return py::module_::import("json").attr("loads")(text); }

@@ -65,6 +65,9 @@ py::object from_chunk(const Chunk& chunk);
 void check_keys(const py::dict& document, const std::string& what, std::initializer_list<const char*> required,
                 std::initializer_list<const char*> optional);
 
+// Whether all keys of the dicts in a value are text. JSON would turn numbers into text, and so lose a key.
+bool has_text_keys(const py::handle& value);
+
 // JSON text of a dict, and back.
 std::string dump_json(const py::object& value, const std::string& field);
 py::object load_json(const std::string& text);

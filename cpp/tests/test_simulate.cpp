@@ -324,6 +324,19 @@ TEST_CASE("a long chain of which everything travels") {
     CHECK(t.bytes_in == stages);
 }
 
+TEST_CASE("time to wait for memory does not grow with what else is awaited") {
+    AwaitedBytes awaited;
+    constexpr int count = 400'000; // it took a minute
+    for (int k = 0; k < count; ++k) {
+        awaited.add(1e9 + k, 1);
+    }
+    for (int k = 0; k < count; ++k) {
+        awaited.add(k, 1);
+        awaited.forget_until(k - 1);
+        REQUIRE(awaited.when_left(count) == k);
+    }
+}
+
 TEST_CASE("awaited bytes are back when a plain list says") {
     std::mt19937 random(9);
     const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };

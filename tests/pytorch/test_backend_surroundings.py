@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
+from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.compiled_models import layers
 from pytorch.test_compiled_models import Residual, compared, gradients
@@ -141,6 +142,27 @@ def test_a_mode_that_changes_functions_counts() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("batchnorm", [False, True])
+def test_a_backward_within_autocast(batchnorm: bool) -> None:
+    """It casts what the backward itself computes; what ran again was cast, too, though its forward had not been."""
+
+    def trained(options: dict[str, Any] | None) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        norm = [nn.BatchNorm1d(64)] if batchnorm else []
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), *norm, nn.Tanh()) for _ in range(8)))
+        run = torch.compile(model, backend="memsched", options=options) if options is not None else model
+        for within in (True, False, True):
+            loss = run(x(256, 64) * 3).square().mean()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=within):
+                loss.backward()
+        return gradients(model)
+
+    wanted = trained(None)
+    found = trained({"budget": "30%", "bandwidth": 0})
+    assert any(one.startswith("addmm") for one in plans()[-1].result.recomputed)
+    assert all(map(torch.equal, wanted, found))
+
+
 def test_autocast_and_other_states_that_come_and_go() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         found = []

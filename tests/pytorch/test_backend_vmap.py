@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import memsched as ms
 import memsched.torch as mt
@@ -41,11 +42,29 @@ def test_many_gradients_at_once_are_right_or_named() -> None:
             gradients(between, **options)
 
 
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+def test_tensors_that_consist_of_others_run_without_a_plan(mode: str) -> None:
+    """Their gradients did not count, and a class that holds other objects ended in raw errors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+    for one in model:
+        for name, value in list(one.named_parameters()):
+            setattr(one, name, nn.Parameter(TwoTensor(value.detach().clone(), value.detach() * 0.9)))
+    x = torch.randn(8, 16)
+    with pytest.warns(UserWarning, match="tensors of the class TwoTensor"):
+        found = torch.compile(model, backend="memsched", options={"budget": "100%", "mode": mode})(x)
+    found.sum().backward()
+    got = [one.grad.a.clone() for one in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    assert all(torch.equal(a, one.grad.a) for a, one in zip(got, model.parameters(), strict=True))
+
+
 def test_nested_tensors_run_without_a_plan() -> None:
     layer = nn.Linear(16, 16)
     x = torch.nested.nested_tensor([torch.randn(3, 16), torch.randn(5, 16)], layout=torch.jagged)
     want = layer(x).values()
-    with pytest.warns(UserWarning, match="nested tensors, whose sizes are known only while it runs"):
+    with pytest.warns(UserWarning, match="tensors of the class NestedTensor"):
         found = torch.compile(layer, backend="memsched", options={"budget": "100%"})(x).values()
     found.sin().sum().backward()
     assert torch.equal(found, want)

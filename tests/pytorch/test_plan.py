@@ -286,9 +286,13 @@ def test_a_loss_outside_of_the_model_is_counted(model: nn.Sequential, x: torch.T
 
 
 def test_too_small_a_budget_names_one_that_is_enough(model: nn.Sequential, x: torch.Tensor) -> None:
-    with pytest.raises(InfeasibleError, match="too small for the step") as caught:
-        make(model, x, 1000)
-    make(model, x, caught.value.min_memory).verify(model, (x,))
+    for budget in (1000, "0%"):
+        with pytest.raises(InfeasibleError, match="too small for the step") as caught:
+            make(model, x, budget, bandwidth=0)
+        make(model, x, caught.value.min_memory, bandwidth=0).verify(model, (x,))
+    (percent,) = re.findall(r'"(\d+%)"', str(caught.value))
+    enough = make(model, x, percent, bandwidth=0)
+    assert enough.result.device.memory == caught.value.min_memory < make(model, x, "100%").peak_memory
 
 
 def test_too_little_host_memory_is_an_error_before_the_step(model: nn.Sequential, x: torch.Tensor) -> None:

@@ -4,7 +4,7 @@
 #include "memsched/support/units.h"
 
 #include <algorithm>
-#include <utility>
+#include <cstddef>
 #include <vector>
 
 namespace memsched {
@@ -19,16 +19,26 @@ class AwaitedBytes {
     }
 
     void add(Seconds done, Bytes bytes) {
+        const auto later = [](Seconds time, const Awaited& one) { return time < one.done; };
+        auto place = static_cast<std::size_t>(std::upper_bound(from(head_), all_.end(), done, later) - all_.begin());
+        const bool front = place - head_ < all_.size() - place; // the fewer are moved
+        if (front && head_ == 0) {
+            const std::size_t room = all_.size();
+            all_.insert(all_.begin(), room, {0, 0});
+            head_ += room, passed_ += room, place += room;
+        }
+        const bool passed = place < passed_;
+        if (front) {
+            std::move(from(head_), from(place), from(head_ - 1));
+            all_[place - 1] = {done, bytes};
+            --head_;
+            passed_ -= passed ? 0 : 1;
+        } else {
+            all_.insert(from(place), {done, bytes});
+            passed_ += passed ? 1 : 0;
+        }
         bytes_ += bytes;
-        all_.push_back({done, bytes});
-        std::size_t place = all_.size() - 1;
-        for (; place > head_ && all_[place - 1].done > done; --place) {
-            std::swap(all_[place - 1], all_[place]);
-        }
-        if (place < passed_) {
-            ++passed_;
-            passed_bytes_ += bytes;
-        }
+        passed_bytes_ += passed ? bytes : 0;
     }
 
     // The time from which at most `most` (>= 0) bytes are awaited; 0 if that is the case now.
@@ -56,6 +66,8 @@ class AwaitedBytes {
         Seconds done;
         Bytes bytes;
     };
+    std::vector<Awaited>::iterator from(std::size_t place) { return all_.begin() + static_cast<std::ptrdiff_t>(place); }
+
     std::vector<Awaited> all_; // ascending by done, from head_ on
     std::size_t head_ = 0;
     std::size_t passed_ = 0; // end of the previous search,

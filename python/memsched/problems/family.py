@@ -178,7 +178,7 @@ def _check_growth(small: Graph, large: Graph) -> None:
         a["name"]
         for a, b in zip(small.ops, large.ops, strict=True)
         for x, y in zip(a["choices"], b["choices"], strict=True)
-        if x["workspace"] > y["workspace"]
+        if x["workspace"] > y["workspace"] or a.get("skip_workspace", 0) > b.get("skip_workspace", 0)
     ]
     if larger or small.resident > large.resident:
         raise InvalidInputError(

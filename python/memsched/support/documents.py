@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InvalidInputError, shown
 from memsched.support.files import read_text, write_bytes
@@ -122,9 +123,11 @@ def plain(value: Any) -> Any:
 
 
 def check_plain(what: str, value: Any) -> None:
-    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting, lone surrogates."""
+    """Refuse what JSON cannot write: NaN, infinity, objects, endless nesting, lone surrogates, keys but text."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        if not _core.has_text_keys(value):
+            raise TypeError("a key is no text")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{what} cannot be written as JSON: {error}") from error
 

@@ -85,9 +85,7 @@ class Sizes:
         if isinstance(value, torch.SymInt):
             found = value.node.expr.xreplace(self._symbols)
             if not isinstance(found, int) and not found.is_Integer:
-                raise CaptureError(
-                    f"a tensor's size, {found}, depends on values that are known only while the step runs"
-                )
+                raise CaptureError(f"a size or another number, {found}, is known only while the step runs")
             return int(found)
         return int(value)
 
@@ -263,6 +261,23 @@ def steps_of(steps: Iterable[Step], visit: int, visits: int) -> tuple[list[Step]
                 here = backward
             here.append({verb: name})
     return forward, backward
+
+
+def in_order(steps: Iterable[Step], returns: Sequence[int]) -> list[Step]:
+    """The steps of a schedule for several visits, as they run if the backwards come in another order."""
+    forward: list[Step] = []
+    backward: dict[str, list[Step]] = {prefix(k, len(returns)): [] for k in returns}
+    left, returned = set[str](), set[str]()
+    for step in steps:
+        verb, name = next((key, str(step[key])) for key in ("run", "offload", "prefetch", "free") if key in step)
+        own = name[: name.index("/") + 1]
+        if verb == "run" and name == own + RETURN:
+            returned.add(own)
+        late = own in returned or (own in left and verb in ("run", "prefetch"))
+        (backward[own] if late else forward).append(step)
+        if verb == "run" and name == own + LEAVE:
+            left.add(own)
+    return [*forward, *(step for part in backward.values() for step in part)]
 
 
 class _Part:

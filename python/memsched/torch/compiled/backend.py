@@ -21,6 +21,7 @@ from memsched.torch.compiled.private import (
     python_code,
     under_autocast,
     without_new_guards,
+    wrapper_among,
 )
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.compiled.unplanned import Guarded, unplanned
@@ -68,6 +69,9 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
     check_release()
     inline_regions(module)
     casts = under_autocast(module)
+    if (kind := wrapper_among(inputs)) is not None:
+        error = CaptureError(f"it has tensors of the class {kind}, whose memory no plan knows")
+        return unplanned(module, error, offload=_offloads(group.options))
     units: list[Unit] = []
     prepare: Callable[[fx.GraphModule], None] | None = None
     inference: Callable[[fx.GraphModule], Boxed] = python_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from memsched.torch.compiled.held import Identities, context_bytes, gradient_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.unit import Unit, Version
+from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.optimizer_state import optimizer_bytes
 
 
@@ -38,6 +40,8 @@ Path = tuple[Key, ...]
 _MOST_SHAPES = 8
 _MOST_ALONE = 4
 _MOST_CALLS = 256
+_MOST_ORDERS = 8
+_MOST_SOUGHT = 32
 
 
 @dataclass(slots=True)
@@ -83,9 +87,11 @@ class Group:
         self._begin_step()
         self._due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
-        self._spanned: set[Path] = set()
+        self._orders: dict[Path, list[list[int]]] = {}  # in which the backwards of steps of several graphs have run
+        self._spanned: dict[Path, int] = {}  # in how many of these orders the plan of such a step fits
         self._refused: dict[Path, tuple[str, int]] = {}  # steps that no plan spans, and why
         self._known: set[Path] = set()  # calls that need not be looked at again
+        self._sought: dict[Path, None] = {}  # steps whose calls are looked at until they come again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and sizes
         self._identities = Identities()
@@ -162,13 +168,17 @@ class Group:
 
     def _know(self, path: Path) -> None:
         """The calls of a step need not be looked at again, nor do such as are beside less; but for those that began
-        otherwise, before the step was cut."""
+        otherwise, before the step was cut, or may be of a step that is to be planned."""
+        known = self._known.union(one[: k + 1] for one in self._sought for k in range(len(one)))
         for k, key in enumerate(path):
-            if path[: k + 1] in self._planned and path[: k + 1] not in self._known:
+            if path[: k + 1] in self._planned and path[: k + 1] not in known:
                 self._known.add(path[: k + 1])
                 bisect.insort(self._met.setdefault((path[:k], key[:3]), []), key)
 
     def _look_again(self, path: Path) -> None:
+        self._sought[path] = None
+        if len(self._sought) > _MOST_SOUGHT:
+            del self._sought[next(iter(self._sought))]
         for k, key in enumerate(path):
             if path[: k + 1] in self._known:
                 self._known.remove(path[: k + 1])
@@ -216,18 +226,33 @@ class Group:
         self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
         spans = self.options.mode == "eager"  # compiled graphs are planned one by one
-        if spans and len(calls) > 1 and path not in self._spanned and len(units) == len(calls):
+        if spans and len(calls) > 1 and len(units) == len(calls) and self._met_order(path, order):
             if not all(call.recorded for call in calls):
-                self._look_again(path)  # the next such step is looked at
+                self._look_again(path)
                 return
+            self._sought.pop(path, None)
             try:
-                self._span(units, calls, path, order)
+                self._span(units, calls, path)
             except InfeasibleError as error:  # each graph by itself would run, but not all together
                 self._refused[path] = str(error), error.min_memory
                 raise
-            self._spanned.add(path)
+            self._spanned[path] = len(self._orders[path])
         if path not in self._known:
             self._know(path)
+
+    def _met_order(self, path: Path, order: list[int]) -> bool:
+        """Note the order of a step's backwards; whether no plan fits in all orders that were met."""
+        orders = self._orders.setdefault(path, [])
+        if order not in orders and len(orders) == _MOST_ORDERS:
+            warnings.warn(
+                f"the backwards of a step of {len(order)} graphs run in more than {_MOST_ORDERS} orders; "
+                "in others than the first, it may need more memory than the budget",
+                UnplannedWarning,
+                stacklevel=2,
+            )
+        elif order not in orders:
+            orders.append(order)
+        return self._spanned.get(path, 0) < len(orders)
 
     def _order(self) -> list[int]:
         """The calls of the present step in the order of their backwards; those that none was seen of come last."""
@@ -241,14 +266,15 @@ class Group:
         self._path = tuple(call.key for call in self._calls)
         self._returns, self._lent, self._more = [], {}, 0
 
-    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path, order: Sequence[int]) -> None:
+    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path) -> None:
         """One plan for all graphs of a step."""
         visits = self._visits(units, calls)
-        plan, _ = plan_and_document(visits, order, self._held(calls, visits), self.options, self._plans)
-        others = {one[: k + 1] for one in self._spanned for k in range(len(one))}  # steps that begin alike
+        order, *others = reversed(self._orders[path])
+        plan, _ = plan_and_document(visits, order, self._held(calls, visits), self.options, self._plans, others)
+        alike = {one[: k + 1] for one in self._spanned if one != path for k in range(len(one))}  # steps that begin so
         for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
             here, made = path[: k + 1], unit.add(plan, k, len(calls), visit.sizes)
-            if here not in others or unit.versions[made].kept < unit.versions[self._planned[here]].kept:
+            if here not in alike or unit.versions[made].kept < unit.versions[self._planned[here]].kept:
                 self._planned[here] = made  # of several, the one that leaves the most room to what comes next
 
     def _visits(self, units: Sequence[Unit], calls: Sequence[_Call]) -> list[Visit]:

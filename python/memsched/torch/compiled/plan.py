@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,12 @@ from memsched.errors import InfeasibleError, MemschedError
 from memsched.planners.call import measured
 from memsched.planners.registry import PLANNERS, min_memory
 from memsched.problems.budget import parse_memory
-from memsched.problems.problem import peak_memory
 from memsched.result import Result
 from memsched.study.compare import plan as plan_graph
 from memsched.support.documents import Document, fields, plain
 from memsched.support.units import format_bytes, parse_bandwidth, parse_bytes
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, step_graph
+from memsched.torch.compiled.as_graph import LEAVE, Resident, Visit, in_order, step_graph
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.times import measured_seconds, modelled_seconds
 from memsched.torch.link import default_host_memory, measure_link
@@ -98,20 +98,21 @@ def plan_and_document(
     held: Resident,
     options: Options,
     known: Mapping[str, Document] | None = None,
+    others: Sequence[Sequence[int]] = (),
 ) -> tuple[CompiledPlan, Document]:
     """Plan the step that visits make, or find the plan that was made for the like; and how the plan is kept.
 
     Processes that train together follow the plan of the first of them, as long as it fits each. `known` are plans that
-    were made before, by `key_of_step`.
+    were made before, by `key_of_step`. `others` are orders of the backwards, besides `returns`, in which the plan must
+    fit, too.
     """
-    problem = _Problem(visits, returns, held, options)
-    untimed = problem.graph(problem.untimed)
-    memory, device = parse_memory(options.budget, untimed, "the budget"), visits[0].joint.device
+    problem = _Problem(visits, [returns, *others], held, options)
+    memory, device, untimed = problem.memory(options.budget), visits[0].joint.device, problem.untimed()
     general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, memory)
     document = (known or {}).get(general) or cache.find(key)
     plan = problem.usable(document, memory) if document is not None else None
     if document is None or plan is None:
-        plan, document = problem.solved(memory)
+        plan, document = problem.solved_or_told(memory)
         cache.keep(key, document)
     shared = cache.agreed(general, document)
     if shared != document and (other := problem.usable(shared, memory)) is not None:
@@ -146,19 +147,23 @@ def plan_again(plan: CompiledPlan, document: Document, options: Options) -> tupl
     return CompiledPlan(result, plan.resident, plan.times), {**document, **described(result)}
 
 
-def _solve(graph: Graph, device: Device, options: Options, **rest: Any) -> Result:
+def _solve(graph: Graph, device: Device, options: Options, *, quick: bool = False) -> Result:
     try:
         if options.planner != "selective":
             return plan_graph(graph, device=device, planner=options.planner, time_limit=options.time_limit)
         reorder = any(op["name"] == LEAVE for op in graph.ops)  # the order in which several graphs run is the caller's
-        plan, limit = PLANNERS["selective"].plan, options.time_limit
-        return plan(graph, device=device, time_limit=limit, reorder=reorder, **rest)
+        searched: dict[str, Any] = {"moves": 0} if quick else {"time_limit": options.time_limit}
+        return PLANNERS["selective"].plan(graph, device=device, reorder=reorder, **searched)
     except InfeasibleError as error:
-        raise InfeasibleError(
-            f"the budget of {format_bytes(device.memory)} is too small for the step: "
-            f"{format_bytes(graph.resident)} are held by the caller, and {error}",
-            error.min_memory,
-        ) from None
+        raise _too_small(graph, device.memory, str(error), error.min_memory) from None
+
+
+def _too_small(graph: Graph, memory: int, reason: str, needed: int) -> InfeasibleError:
+    held = format_bytes(graph.resident)
+    return InfeasibleError(
+        f"the budget of {format_bytes(memory)} is too small for the step: {held} are held by the caller, and {reason}",
+        needed,
+    )
 
 
 def described(result: Result) -> Document:
@@ -171,50 +176,100 @@ def described(result: Result) -> Document:
     }
 
 
-_HALVINGS = 6
-
-
 def plan_carefully(visit: Visit, held: Resident, options: Options) -> CompiledPlan:
     """Plan a visit for about the least memory for which there is a plan."""
-    problem = _Problem([visit], [0], held, options)
-    graph = problem.graph(problem.untimed)
-    least, enough = min_memory(graph), peak_memory(graph)
-    best, _ = problem.solved(enough, moves=0)
-    for _ in range(_HALVINGS):
-        middle = (least + enough) // 2
-        try:
-            (best, _), enough = problem.solved(middle, moves=0), middle
-        except InfeasibleError:
-            least = middle
-    return best
+    return _Problem([visit], [[0]], held, options).careful(0)[0]
+
+
+_TRIES = 8  # at less and less memory
 
 
 class _Problem:
-    """A step to be planned."""
+    """A step to be planned, for all of these orders of its backwards; the first is that of the plan."""
 
-    def __init__(self, visits: Sequence[Visit], returns: Sequence[int], held: Resident, options: Options) -> None:
-        self._visits, self._returns, self._held, self._options = visits, returns, held, options
+    def __init__(
+        self, visits: Sequence[Visit], orders: Sequence[Sequence[int]], held: Resident, options: Options
+    ) -> None:
+        self._visits, self._orders, self._held, self._options = visits, orders, held, options
 
-    @property
-    def untimed(self) -> list[list[float]]:
-        return [[0.0] * len(visit.joint.operations) for visit in self._visits]
+    def untimed(self, order: int = 0) -> Graph:
+        return self._graph([[0.0] * len(visit.joint.operations) for visit in self._visits], order)
 
-    def graph(self, seconds: Sequence[Sequence[float]]) -> Graph:
-        return step_graph(self._visits, self._returns, seconds, resident=self._held.total)
+    def _graph(self, seconds: Sequence[Sequence[float]], order: int = 0) -> Graph:
+        return step_graph(self._visits, self._orders[order], seconds, resident=self._held.total)
 
-    def solved(self, memory: int, **rest: Any) -> tuple[CompiledPlan, Document]:
-        """A plan, and how the cache keeps it."""
-        found = timed(self._visits, self._returns, self._held, self._options)
-        result = _solve(found.graph, device_for(memory, found.link, self._options), self._options, **rest)
-        validate(result)
-        return CompiledPlan(result, self._held, found.facts["source"]), {**found.facts, **described(result)}
+    def memory(self, budget: str | int) -> int:
+        """A budget in bytes; if it is a percentage, that of the order that needs most."""
+        return max(parse_memory(budget, self.untimed(k), "the budget") for k in range(len(self._orders)))
+
+    def solved(self, memory: int, *, quick: bool = False) -> tuple[CompiledPlan, Document]:
+        """A plan, and how the cache keeps it.
+
+        Where those for each order fit in no other, plans for less memory may.
+        """
+        found = timed(self._visits, self._orders[0], self._held, self._options)
+        said: list[tuple[str, int]] = []  # no errors, which would keep the frames of the step alive
+        for order, less in self._tries(memory):
+            graph = self._graph(found.facts["seconds"], order)
+            try:
+                result = _solve(graph, device_for(less, found.link, self._options), self._options, quick=quick)
+            except InfeasibleError as error:
+                said += [(str(error), error.min_memory)] if less == memory else []
+                continue
+            document = {**found.facts, **described(result)}
+            if len(self._orders) == 1:
+                validate(result)
+                return CompiledPlan(result, self._held, found.facts["source"]), document
+            document["steps"] = in_order(document["steps"], self._orders[0])
+            if (plan := self.usable(document, memory)) is not None:
+                return plan, document
+        if said:
+            raise InfeasibleError(*said[0])
+        raise _too_small(found.graph, memory, "no plan fits in all orders of its backwards that were seen", memory)
+
+    def _tries(self, memory: int) -> Iterator[tuple[int, int]]:
+        """Orders to plan for, and the memory that their plans may use."""
+        least = min_memory(self.untimed())
+        tries = 1 if len(self._orders) == 1 else _TRIES
+        for k in range(tries):
+            yield from ((order, memory - (memory - least) * k // tries) for order in range(len(self._orders)))
+
+    def solved_or_told(self, memory: int) -> tuple[CompiledPlan, Document]:
+        """A plan, and how the cache keeps it; without one, the error names a budget that has one."""
+        try:
+            return self.solved(memory)
+        except InfeasibleError:
+            if self._options.planner != "selective" or len(self._orders) > 1:
+                raise
+            plan, percent = self.careful(memory)
+            needed = plan.result.device.memory
+            reason = f'selective finds no plan; it has one for {needed} bytes, "{percent}%"'
+            raise _too_small(self.untimed(), memory, reason, needed) from None
+
+    def careful(self, memory: int) -> tuple[CompiledPlan, int]:
+        """A plan for about the least memory above the given one for which there is one, in whole percents."""
+        budgets = [self.memory(f"{percent}%") for percent in range(101)]
+        few, enough = bisect.bisect_right(budgets, memory), len(budgets) - 1
+        best, _ = self.solved(budgets[enough], quick=True)
+        while few < enough:
+            middle = (few + enough) // 2
+            try:
+                (best, _), enough = self.solved(budgets[middle], quick=True), middle
+            except InfeasibleError:
+                few = middle + 1
+        return best, enough
 
     def usable(self, document: Document, memory: int) -> CompiledPlan | None:
-        """A plan from a cache or another process; None if it is none for this step, or does not fit."""
+        """A plan from a cache or another process; None if it is none for this step, or does not fit in all orders."""
         try:
             for visit, differ in zip(self._visits, document["strides_differ"], strict=True):
                 visit.joint.strides_differ |= bool(differ)
-            return adopted(self.graph(document["seconds"]), document, memory, self._held)
+            steps, seconds = document["steps"], document["seconds"]
+            found = [adopted(self._graph(seconds), document, memory, self._held)]
+            for k, order in enumerate(self._orders[1:], 1):
+                other = {**document, "steps": in_order(steps, order)}
+                found.append(adopted(self._graph(seconds, k), other, memory, self._held))
+            return found[0]
         except (MemschedError, TypeError, ValueError, LookupError):
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch._guards import TracingContext, active_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim import optimizer as _optimizers
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import cheapen
@@ -150,6 +151,38 @@ def python_code(module: fx.GraphModule) -> Boxed:
     return type(module).forward.__get__(module)
 
 
+RUNS_AGAIN = "runs again"
+"""Marks, in the `meta` of a node of a backward, an operation of the forward."""
+
+
+def backward_code(module: fx.GraphModule) -> Boxed:
+    """The code of a backward. Within autocast, which casts operations there, too, what runs again is not cast.
+
+    A forward has been traced, with the casts that it needs, and ran without autocast.
+    """
+    plain, within = python_code(module), list[Boxed]()
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        if not torch._C._is_any_autocast_enabled():
+            return plain(args)
+        if not within:
+            for node in module.graph.nodes:
+                if RUNS_AGAIN in node.meta and node.op == "call_function":
+                    node.target = _without_casts(node.target)
+            within.append(python_code(module))
+        return within[0](args)
+
+    return call
+
+
+def _without_casts(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def not_cast(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._DisableAutocast():
+            return operation(*args, **kwargs)
+
+    return not_cast
+
+
 def is_batched(value: object) -> bool:
     """Whether a value is a tensor that vmap computes many of at once."""
     known = torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor
@@ -159,6 +192,11 @@ def is_batched(value: object) -> bool:
 def saving_is_hooked() -> bool:
     """Whether what autograd saves goes through hooks, as under `torch.utils.checkpoint`."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def wrapper_among(values: Iterable[Any]) -> str | None:
+    """The class of a tensor that consists of others; None if there is none."""
+    return next((type(one).__name__ for one in values if is_traceable_wrapper_subclass(one)), None)
 
 
 def under_autocast(module: fx.GraphModule) -> bool:

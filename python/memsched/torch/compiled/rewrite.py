@@ -15,6 +15,7 @@ from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
 from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint
+from memsched.torch.compiled.private import RUNS_AGAIN
 from memsched.torch.compiled.unplanned import view_or_copy
 from memsched.torch.nests import tensors_of
 
@@ -165,6 +166,8 @@ class _Half:
             self._forget(number)
         new = self.graph.call_function(target, args, kwargs)
         new.meta = dict(node.meta)
+        if self.forward is not None and not op.backward:
+            new.meta[RUNS_AGAIN] = True
         self._set(node, new)
         for user in node.users:
             if user.target is operator.getitem and user.users:

@@ -17,7 +17,7 @@ from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
-from memsched.torch.compiled.private import Boxed, is_batched, python_code, saving_is_hooked
+from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.meter import Meter
 
@@ -102,7 +102,9 @@ class Unit:
         """The version that keeps everything."""
         if self._plain is None:
             made = self._traced()
-            self.versions.append(Version(None, 0, next(_SERIAL), python_code(made.forward), python_code(made.backward)))
+            self.versions.append(
+                Version(None, 0, next(_SERIAL), python_code(made.forward), backward_code(made.backward))
+            )
             self._plain = len(self.versions) - 1
         return self._plain
 
@@ -162,7 +164,7 @@ class Unit:
         key = str((sizes and sizes.values, forward, backward))
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
-            self._code[key] = python_code(made.forward), python_code(made.backward)
+            self._code[key] = python_code(made.forward), backward_code(made.backward)
         return self.add_code(plan, *self._code[key], own=prefix(visit, visits))
 
     def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed, own: str = "") -> int:
