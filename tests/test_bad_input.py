@@ -120,6 +120,8 @@ def test_bad_columns_of_a_chain(field: str, change: str) -> None:
         ({"saved": [9, 5], "pieces": [[3]]}, ["pieces", "1", "2"]),
         ({"saved": [9, 5], "pieces": [3, []]}, ["pieces[0]", "3"]),
         ({"saved": [9, 5], "pieces": 3}, ["pieces", "3"]),
+        ({"activation": {4, 5, 6}}, ["activation", "list"]),
+        ({"names": {"a", "b"}}, ["names", "list"]),
         ({"provenance": {1, 2}}, ["provenance"]),
         ({"provenance": {1: "a", "1": "b"}}, ["provenance", "keys are text"]),
         ({"provenance": {"a": [{None: 1}]}}, ["provenance", "keys are text"]),
@@ -227,6 +229,31 @@ REQUIRED = {
     "device": ["format", "memory"],
     **{kind: list(VALUES[kind].to_json()) for kind in ("graph", "plan", "result")},
 }
+
+
+def test_scalars_of_other_libraries_are_numbers() -> None:
+    """Those whose dtype has no kind, as PyTorch's, ended in an AttributeError."""
+
+    class Scalar:
+        dtype = object()
+
+        def __float__(self) -> float:
+            return 2.0
+
+    assert chain(forward_time=[Scalar(), 3]).forward_time.tolist() == [2, 3]
+    assert ms.Device(8, Scalar()).d2h == 2
+
+
+@pytest.mark.parametrize("given", [np.array([21], "m8[s]"), [np.timedelta64(21, "s")]])
+def test_durations_are_no_numbers(given: Any) -> None:
+    refused(lambda: ms.sweep(chain(), ["greedy"], memory=[29], beta=given), "21")
+    refused(lambda: ms.validate_placement([ms.Buffer(0, 1, 1)], given), "offsets[0]", "whole number of bytes")
+
+
+def test_a_key_twice_is_refused() -> None:
+    """The last of the two counted."""
+    text = json.dumps(chain(resident=7).to_json())
+    refused(lambda: ms.Chain.from_json('{"resident": 1, ' + text[1:]), "the key 'resident' twice")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,3 +125,20 @@ def test_bad_input(tmp_path: Path) -> None:
             plot_classes(results)
     with pytest.raises(ms.InvalidInputError, match=r"\.gif"):
         plot_classes(result, tmp_path / "classes.gif")
+
+
+def test_a_map_that_the_second_run_of_its_op_leaves_alone_is_kept() -> None:
+    """It counted as recomputed."""
+    tensors = [{"name": n, "size": 4, "role": "activation"} for n in "ytd"]
+    choice = [{"alg": "d", "time": 1.0, "workspace": 0}]
+    ops = [
+        {"name": "F", "phase": "fwd", "reads": [], "writes": ["y", "t"], "tape": ["t"], "choices": choice},
+        {"name": "G", "phase": "fwd", "reads": ["y"], "writes": [], "choices": choice},
+        {"name": "B", "phase": "bwd", "reads": ["y", "t"], "writes": ["d"], "choices": choice},
+    ]
+    steps = [{"run": "F"}, {"run": "G"}, {"free": "y"}, {"run": "F", "skip": ["t"]}, {"run": "B"}]
+    graph, device, schedule = ms.Graph(tensors, ops), ms.Device(100), ms.Schedule(steps, budget=100)
+    timeline = ms.simulate(graph, schedule, device)
+    facts: dict[str, Any] = {"planner": "hand", "problem": graph, "device": device, "schedule": schedule}
+    result = ms.Result(**facts, timeline=timeline, lower_bound=3.0, runtime=0.0, bound_on="all")
+    assert ms.feature_map_classes(result) == {"y": "recompute", "t": "keep"}

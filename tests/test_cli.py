@@ -119,6 +119,14 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestProgram:
+    def test_a_closed_input_is_named(self) -> None:
+        outcome = shell("memsched plan - -m 40% <&-")
+        assert outcome.returncode == 2
+        assert outcome.stderr == "error: the standard input cannot be read: it is closed\n"
+
+    def test_a_terminal_that_does_not_know_its_width_shows_something(self) -> None:
+        assert SMALL in shell(f"memsched profiles {SMALL}", COLUMNS="0").stdout
+
     def test_version_and_help(self) -> None:
         assert run("--version").output == f"memsched {ms.__version__}\n"
         assert run().output == run("--help").output == run("-h").output
@@ -283,10 +291,12 @@ class TestCompare:
         Path("cut.json").write_text('{"format": "memsched-chain/1", "n"')
         assert "truncated" in fails("compare", "cut.json", "-m", "40%")
 
-    def test_a_bandwidth_in_the_provenance_is_checked(self) -> None:
-        document = {**CHAIN.to_json(), "provenance": {"link_bandwidth": "2 furlongs"}}
+    @pytest.mark.parametrize("said", ["2 furlongs", 10**400], ids=["unit", "huge"])
+    def test_a_bandwidth_in_the_provenance_is_checked(self, said: object) -> None:
+        document = {**CHAIN.to_json(), "provenance": {"link_bandwidth": said}}
         Path("odd.json").write_text(json.dumps(document))
         assert "provenance.link_bandwidth" in fails("compare", "odd.json", "-m", "24")
+        assert "provenance.link_bandwidth" in fails("frontier", "odd.json", "-p", "tflms")
 
 
 class TestPlan:
@@ -335,7 +345,7 @@ class TestPlan:
         monkeypatch.setattr("memsched.cli.plan.best_plan", lambda *_, **__: pytest.fail("planned"))
         (folder / "there").mkdir()
         before = sorted(folder.rglob("*"))
-        for output in ("none/r.json", "there", os.devnull, "c.json/r.json"):
+        for output in ("none/r.json", "there", os.devnull, "c.json/r.json", "new/", "x" * 256):
             for option in ("-o", "--plan-only"):
                 assert "cannot be written" in fails("plan", SMALL, "-m", "40%", option, output)
             assert "cannot be written" in fails("compare", SMALL, "-m", "40%", "-o", output)

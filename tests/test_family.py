@@ -213,3 +213,57 @@ def test_a_sweep_plans_with_the_graphs_that_identify_a_family(tmp_path: Path) ->
     whole = ms.GraphFamily.from_json(family.to_json(range(1, 7)))  # with all its graphs
     [row] = ms.sweep(whole, ["modnn"], memory=[12], beta=[1.0], store=path, options={"modnn": {"time_limit": 5}})
     assert row["makespan"] == ms.plan_again(path, row["key"]).makespan == 2
+
+
+def with_batches(batch: int, *stored: int) -> ms.GraphFamily:
+    def made(batch: int) -> ms.Graph:
+        tensors = [{"name": name, "size": 10 * batch, "role": "activation"} for name in "xy"]
+        names = [("F", "fwd", [], ["x"]), ("G", "fwd", ["x"], ["y"]), ("B", "bwd", ["y"], [])]
+        ops = [
+            {
+                "name": n,
+                "phase": phase,
+                "reads": reads,
+                "writes": writes,
+                "choices": [{"alg": "d", "time": 1.0, "workspace": 0}],
+            }
+            for n, phase, reads, writes in names
+        ]
+        return ms.Graph(tensors, ops, batch=batch)
+
+    document = ms.GraphFamily(made, batch).to_json(stored)
+    graphs = [graph for graph in document["graphs"] if graph["batch"] in stored]
+    return ms.GraphFamily.from_json({**document, "graphs": graphs})
+
+
+@pytest.mark.parametrize(
+    ("batches", "least", "rounds"),
+    [
+        ((7, 2, 4, 7), 140, ((7, 1),)),  # no rounds of 2 and 4 make 7
+        ((5, 2, 3, 5), 60, ((3, 1), (2, 1))),
+        ((10, 4, 5, 10), 100, ((5, 2),)),
+        ((4, 2, 4), 40, ((2, 2),)),
+    ],
+)
+@pytest.mark.parametrize("search", ["fewest", "search"])
+def test_a_family_with_some_batches_names_the_least_memory_of_its_rounds(
+    batches: tuple[int, ...], least: int, rounds: tuple[tuple[int, int], ...], search: Any
+) -> None:
+    """That of its smallest batch was named, though no rounds may have it; then `modnn` blamed the times."""
+    family = with_batches(*batches)
+    assert ms.min_memory(family) <= ms.min_memory(family, "modnn") == least
+    assert ms.modnn(family, least, 10.0, rounds=search).schedule.rounds == rounds
+    with pytest.raises(ms.InfeasibleError, match=f"it needs M >= {least}"):
+        ms.modnn(family, least - 1, 10.0, rounds=search)
+
+
+def test_rounds_of_several_sizes_may_need_less_than_equal_ones() -> None:
+    assert ms.min_memory(with_batches(7, 3, 4, 7)) == 80
+    assert ms.min_memory(with_batches(7, 2, 3, 7)) == 60
+    assert ms.min_memory(with_batches(7, 2, 4, 7)) == 140
+
+
+def test_a_batch_has_one_graph() -> None:
+    document = with_batches(4, 2, 4).to_json([2])
+    with pytest.raises(ms.InvalidInputError, match=r"graphs\[2\] of the family has the batch 2, as another has"):
+        ms.GraphFamily.from_json({**document, "graphs": [*document["graphs"], document["graphs"][-1]]})

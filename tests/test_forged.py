@@ -175,6 +175,29 @@ def test_a_bound_up_to_the_makespan_is_refused(result: ms.Result) -> None:
         ms.Result.from_json({**document, "optimal": True})
 
 
+def test_a_bound_within_rounding_of_a_forged_one_proves_nothing() -> None:
+    """A makespan 1e-10 above the bound was read as optimal."""
+    tensors = [{"name": n, "size": 1, "role": "activation"} for n in "xy"]
+    choice = [{"alg": "d", "time": 1.0, "workspace": 0}]
+    ops = [
+        {"name": "F", "phase": "fwd", "reads": [], "writes": ["x"], "choices": choice},
+        {"name": "B", "phase": "bwd", "reads": ["x"], "writes": ["y"], "choices": choice},
+    ]
+    graph, device = ms.Graph(tensors, ops), ms.Device(9, 1e10)
+    steps = [{"run": "F"}, {"offload": "x"}, {"free": "x"}, {"prefetch": "x", "after": [1]}, {"run": "B", "after": [3]}]
+    schedule = ms.Schedule(steps, budget=9)
+    timeline = ms.simulate(graph, schedule, device)
+    facts: dict[str, Any] = {"planner": "hand", "problem": graph, "device": device, "schedule": schedule}
+    result = ms.Result(**facts, timeline=timeline, lower_bound=2.0, runtime=0.0, bound_on="all")
+    assert 2 < result.makespan < 2 + 1e-9
+    assert not result.optimal
+    forged = {**result.to_json(), "lower_bound": result.makespan}
+    with pytest.raises(ms.ScheduleError, match="optimal"):
+        ms.Result.from_json({**forged, "optimal": True})
+    assert ms.Result.from_json({**forged, "optimal": False}).lower_bound == 2.0
+    assert not ms.validate(replace(result, lower_bound=result.makespan)).optimal
+
+
 @pytest.mark.parametrize("result", few(), ids=name)
 def test_results_of_the_first_version_are_read(result: ms.Result) -> None:
     document = {key: value for key, value in result.to_json().items() if key != "bound_on"}

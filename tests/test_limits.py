@@ -515,6 +515,56 @@ def test_recomputation_that_repeats_almost_without_end_keeps_its_limit(count: in
     takes(0.32 + least_work, work, graph)
 
 
+def rerun_with_reads(reads: int, count: int) -> ms.Graph:
+    """The first op reads many weights, and runs again for each op of the backward where memory is scarce."""
+    tensors = [{"name": "x", "size": 1, "role": "input"}, {"name": "y", "size": 1000, "role": "activation"}]
+    tensors += [{"name": f"w{k}", "size": 1, "role": "weight"} for k in range(reads)]
+    tensors += [{"name": f"{n}{k}", "size": 1, "role": "gradient"} for k in range(count) for n in "gh"]
+    ops = [op("F", "fwd", ["x", *(f"w{k}" for k in range(reads))], ["y"], 0)]
+    for k in range(count):
+        ops.append(op(f"B{k}", "bwd", ["y", *([f"h{k - 1}"] if k else [])], [f"g{k}"], k + 1))
+        ops.append(op(f"C{k}", "bwd", [f"g{k}"], [f"h{k}"], k + 1, workspace=1000))
+    return ms.Graph(tensors, ops)
+
+
+def op(name: str, phase: str, reads: list[str], writes: list[str], layer: int, workspace: int = 0) -> dict[str, Any]:
+    choice = {"alg": "d", "time": 1.0, "workspace": workspace}
+    return {"name": name, "phase": phase, "reads": reads, "writes": writes, "layer": layer, "choices": [choice]}
+
+
+@pytest.mark.parametrize(
+    ("planner", "reads", "count"),
+    [("superneurons", 40_000, 3_000), ("pooch", 40_000, 3_000), ("modnn", 160_000, 1_500)],
+)
+def test_an_op_that_reads_thousands_of_tensors_keeps_the_limit(planner: str, reads: int, count: int) -> None:
+    """Where it ran again and again, and where a window of memory holds many of them: 3 to 7 seconds for 0.1."""
+    graph = rerun_with_reads(reads, count)
+
+    def work(graph: ms.Graph) -> None:
+        with contextlib.suppress(ms.LimitError, ms.InfeasibleError):
+            getattr(ms, planner)(graph, ms.min_memory(graph) + 5, 1000.0, time_limit=0.1)
+
+    takes(0.32 + reads * 5e-6, work, graph)
+
+
+def test_fetches_find_their_place_where_all_ops_are_one_layer() -> None:
+    """Each looked back to the turn: 6 seconds for a limit of 0.1."""
+    maps, ops = [f"m{k}" for k in range(600)], []
+    tensors = [{"name": f"{m}_{i}", "size": 10, "role": "activation"} for m in maps for i in range(200)]
+    names = [f"g{k}" for k in range(20_000)] + [f"h{m}" for m in maps]
+    tensors += [{"name": n, "size": 1, "role": "gradient"} for n in names]
+    for k, m in enumerate(maps):
+        ops.append(op(f"F{m}", "fwd", [f"{maps[k - 1]}_0"] if k else [], [f"{m}_{i}" for i in range(200)], 0))
+    for k in range(20_000):
+        ops.append(op(f"G{k}", "bwd", [f"g{k - 1}" if k else f"{maps[-1]}_0"], [f"g{k}"], 0))
+    for k, m in reversed(list(enumerate(maps))):
+        before = f"h{maps[k + 1]}" if k + 1 < len(maps) else "g19999"
+        ops.append(op(f"B{m}", "bwd", [before, *(f"{m}_{i}" for i in range(200))], [f"h{m}"], 0))
+    graph = ms.Graph(tensors, ops)
+    memory = (6 * ms.min_memory(graph) + 4 * ms.peak_memory(graph)) // 10
+    takes(1.0, lambda graph: ms.swap_all(graph, memory, 100.0), graph)
+
+
 def test_vdnn_plus_looks_at_few_splits_of_a_batch_for_what_would_do() -> None:
     """It bisected bytes, and made a hundred graphs."""
     family = ms.profiles.analytic("resnet50", 4096)

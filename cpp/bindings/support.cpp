@@ -52,8 +52,8 @@ bool is_text(py::handle value) { // or bytes, or numpy's raw bytes
 
 // Python would drop the imaginary part of numpy's complex numbers, and the unit of its durations.
 bool loses_meaning(py::handle value) {
-    return PyComplex_Check(value.ptr()) != 0 ||
-           (py::hasattr(value, "dtype") && py::str("cmM").contains(value.attr("dtype").attr("kind")));
+    const py::object kind = py::getattr(py::getattr(value, "dtype", py::none()), "kind", py::none());
+    return PyComplex_Check(value.ptr()) != 0 || (!kind.is_none() && py::str("cmM").contains(kind));
 }
 
 } // namespace
@@ -133,7 +133,7 @@ bool to_flag(py::handle value, const std::string& field) {
 
 py::iterator items(py::handle values, const std::string& field) {
     const char* wanted = "a list";
-    if (is_text(values) || py::isinstance<py::dict>(values)) {
+    if (is_text(values) || py::isinstance<py::dict>(values) || PyAnySet_Check(values.ptr()) != 0) {
         refuse(field, values, wanted);
     }
     auto iterator = py::reinterpret_steal<py::iterator>(PyObject_GetIter(values.ptr()));

@@ -216,7 +216,7 @@ def _bounded(read: Document, old: bool) -> Document:
     for on in classes:
         known[on] = bound_of(read["problem"], read["schedule"], read["device"], on)
         if said <= known[on] * (1 + _ROUNDING):
-            return {**read, "bound_on": on}
+            return {**read, "bound_on": on, "lower_bound": min(said, known[on])}
     on = max(known, key=lambda one: known[one])
     if old:
         return {**read, "bound_on": on, "lower_bound": known[on]}

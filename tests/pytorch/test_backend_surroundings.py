@@ -141,7 +141,6 @@ def test_a_mode_that_changes_functions_counts() -> None:
     compared(scenario, lambda: layers(4))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("batchnorm", [False, True])
 def test_a_backward_within_autocast(batchnorm: bool) -> None:
     """It casts what the backward itself computes; what ran again was cast, too, though its forward had not been."""
@@ -163,6 +162,7 @@ def test_a_backward_within_autocast(batchnorm: bool) -> None:
     assert all(map(torch.equal, wanted, found))
 
 
+@pytest.mark.slow
 def test_autocast_and_other_states_that_come_and_go() -> None:
     def scenario(model: nn.Module, run: Any) -> list[Any]:
         found = []

@@ -8,7 +8,7 @@
 namespace memsched {
 namespace {
 
-constexpr std::size_t between_questions = 4096; // repeated runs between two calls of hopeless_
+constexpr std::size_t between_questions = 4096; // tensors that repeated runs bring between two calls of hopeless_
 
 } // namespace
 
@@ -62,7 +62,7 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     scarce_ = false;
     yielding_.clear();
     passing_.clear();
-    repeated_ = 0;
+    repeated_ = brought_ = 0;
     depth_ = 0;
 }
 
@@ -185,8 +185,11 @@ bool ClassBuilder::run(OpId id) {
     if ((ran_[at(id)] && op.once) || repeated_ > most || depth_ >= deepest_run) {
         return false;
     }
-    if (ran_[at(id)] && repeated_ % between_questions == 0 && hopeless_ && hopeless_()) {
-        return false;
+    if (ran_[at(id)] && (brought_ += 1 + op.reads.size()) >= between_questions) {
+        brought_ = 0;
+        if (hopeless_ && hopeless_()) {
+            return false;
+        }
     }
     ++depth_;
     const bool done = run_op(id, op);

@@ -98,7 +98,8 @@ class ClassBuilder {
     Bytes capacity_ = 0, live_ = 0, most_of_forward_ = 0, most_ = 0;
     OpId now_ = 0; // the current backward op
     bool repeats_ = false;
-    std::size_t repeated_ = 0; // repeated runs of ops
+    std::size_t repeated_ = 0; // repeated runs of ops,
+    std::size_t brought_ = 0;  // and what they bring, since hopeless_ was last called
     int depth_ = 0;            // of nested runs
     std::vector<State> state_;
     std::vector<std::uint8_t> ran_;

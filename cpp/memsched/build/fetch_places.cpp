@@ -70,6 +70,10 @@ void FetchPlaces::find_layers(const Outline& outline) {
         first_run_.resize(layers.size());
     }
     std::ranges::fill(first_run_, -1);
+    earlier_.assign(first_run_.size() + 1, -1);
+    later_.assign(first_run_.size() + 1, -1);
+    earlier_.back() = later_.back() = static_cast<std::int32_t>(first_run_.size());
+    passed_ = std::min(turn_, static_cast<std::int32_t>(outline.runs.size()));
     for (std::size_t q = outline.runs.size(); q-- > 0;) {
         if (outline.runs[q] >= turn_) {
             first_run_[at(layer_[at(outline.runs[q])])] = static_cast<std::int32_t>(q);
@@ -77,21 +81,34 @@ void FetchPlaces::find_layers(const Outline& outline) {
     }
 }
 
-// The position right after the first run of the layer `rule.ahead` layers before the one that needs the fetch.
-std::int32_t FetchPlaces::layers_before(const Outline& outline, std::int32_t need, const FetchRule& rule) const {
-    const std::int32_t own = layer_[at(outline.runs[at(need)])];
-    std::vector<std::int32_t> passed;
-    for (std::int32_t q = need - 1; q >= turn_ && static_cast<int>(passed.size()) < rule.ahead; --q) {
-        const OpId op = outline.runs[at(q)];
-        const std::int32_t layer = layer_[at(op)];
-        if (op < turn_ || layer == own || (rule.kind == Kind::convolutions && graph_.op(op).kind != "conv")) {
-            continue;
-        }
-        if (std::ranges::find(passed, layer) == passed.end()) {
-            passed.push_back(layer);
+// The position right after the first run of the layer `rule.ahead` layers before the one that needs the fetch. Needs
+// come in order.
+std::int32_t FetchPlaces::layers_before(const Outline& outline, std::int32_t need, const FetchRule& rule) {
+    const auto ring = static_cast<std::int32_t>(first_run_.size());
+    for (; passed_ < need; ++passed_) {
+        const OpId op = outline.runs[at(passed_)];
+        if (op >= turn_ && (rule.kind != Kind::convolutions || graph_.op(op).kind == "conv")) {
+            const std::int32_t layer = layer_[at(op)];
+            if (later_[at(layer)] >= 0) {
+                later_[at(earlier_[at(layer)])] = later_[at(layer)];
+                earlier_[at(later_[at(layer)])] = earlier_[at(layer)];
+            }
+            earlier_[at(layer)] = earlier_[at(ring)];
+            later_[at(layer)] = ring;
+            later_[at(earlier_[at(ring)])] = layer;
+            earlier_[at(ring)] = layer;
         }
     }
-    return passed.empty() ? need : first_run_[at(passed.back())] + 1;
+    const std::int32_t own = layer_[at(outline.runs[at(need)])];
+    std::int32_t found = need;
+    int left = rule.ahead;
+    for (std::int32_t layer = earlier_[at(ring)]; left > 0 && layer != ring; layer = earlier_[at(layer)]) {
+        if (layer != own) {
+            found = first_run_[at(layer)] + 1;
+            --left;
+        }
+    }
+    return found;
 }
 
 // The runs that a fetch may pass form a window whose two ends only move forward: it begins at the place of the previous

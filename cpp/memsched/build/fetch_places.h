@@ -67,7 +67,7 @@ class FetchPlaces {
     };
 
     bool place(Outline& outline, Bytes capacity, const FetchRule& rule);
-    std::int32_t layers_before(const Outline& outline, std::int32_t need, const FetchRule& rule) const;
+    std::int32_t layers_before(const Outline& outline, std::int32_t need, const FetchRule& rule);
     void find_layers(const Outline& outline);
 
     const Graph& graph_;
@@ -77,6 +77,9 @@ class FetchPlaces {
     std::vector<std::int32_t> waiting_;   // by tensor: when its fetch was requested; 0: not at all
     std::vector<std::int32_t> layer_;     // by op: dense layer numbers from 0; filled when a rule counts layers
     std::vector<std::int32_t> first_run_; // by layer: its first run in the backward, -1: none
+    std::vector<std::int32_t> earlier_;   // by layer of the backward before `passed_`: the one met last before it,
+    std::vector<std::int32_t> later_;     // and after it; -1: not met; the last entry begins and ends this ring
+    std::int32_t passed_ = 0;
 };
 
 } // namespace memsched

@@ -145,7 +145,7 @@ def order(
 
 def kept(graph: Graph, keep: Iterable[str]) -> list[int]:
     """1 for the tensors that stay until the end, else 0; InvalidInputError if a name is not a tensor."""
-    if not checks.is_list(keep):
+    if not checks.is_list(keep) and not isinstance(keep, set | frozenset):
         raise InvalidInputError(f"keep is {shown(keep)}; it must be a list of names of tensors")
     number = {name: k for k, name in enumerate(_core.tensor_names(graph))}
     flags = [0] * len(number)

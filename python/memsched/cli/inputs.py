@@ -217,8 +217,14 @@ def _bounded(result: Result) -> Result:
 def check_writable(path: str) -> str:
     """Refuse a file that cannot be written, before the work rather than after it; the write itself checks again."""
     target = Path(path)
-    if target.is_dir():
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:  # a name of too many letters
+        raise InvalidInputError(f"'{path}' cannot be written: {error.strerror}") from error
+    if is_folder:
         raise InvalidInputError(f"'{path}' cannot be written: it is a directory")
+    if path.endswith(("/", os.sep)):
+        raise InvalidInputError(f"'{path}' cannot be written: '{target}' is not a directory")
     if target.exists() and not target.is_file():
         raise InvalidInputError(f"'{path}' cannot be written: it is not a regular file")
     if not target.parent.is_dir():

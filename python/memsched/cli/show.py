@@ -43,7 +43,8 @@ def shown(text: str, **more: Any) -> Text:
 
 def print_rich(*things: Table | Text | str) -> None:
     """Print to stdout: in colour on a terminal, plain and unfolded anywhere else."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _UNFOLDED
+    columns = os.environ.get("COLUMNS")  # 0 where a terminal does not know
+    width = _UNFOLDED if columns == "0" or (columns is None and not sys.stdout.isatty()) else None
     console = Console(file=sys.stdout, width=width, highlight=False)
     with console.capture() as captured:
         console.print(*(shown(one) if isinstance(one, str) else one for one in things), sep="\n")

@@ -42,34 +42,39 @@ def fitting_batch(family: GraphFamily, memory: int) -> int:
     return max(1, by_bisection(lambda batch: not _fits(family, batch, memory), 1, family.batch) - 1)
 
 
-def _equal(family: GraphFamily) -> list[int]:
-    """Of a family that knows some batches only, those that divide its own."""
-    assert family.batches is not None
-    return [batch for batch in family.batches if family.batch % batch == 0]
+def _splits(family: GraphFamily) -> list[Rounds]:
+    """Of a family that knows some batches only, the fewest balanced rounds up to each of them, where they exist."""
+    known = set(family.batches or ())
+    found = [balanced(family.batch, -(-family.batch // most)) for most in sorted(known)]
+    return [rounds for rounds in found if known.issuperset(size for size, _ in rounds)]
+
+
+def smallest(family: GraphFamily) -> Graph:
+    """The graph at the smallest batch that the largest of some rounds may have."""
+    return family.at(1 if family.batches is None else _splits(family)[0][0][0])
 
 
 def rounds_of(family: GraphFamily, memory: int) -> Rounds:
     """The fewest balanced rounds that the fitting batch allows, by eq. (3).
 
-    For a family with some batches only: equal rounds of one of them.
+    For a family with some batches only, as far as it has their graphs.
     """
     if family.batches is not None:
-        equal = _equal(family)
-        fitting = [batch for batch in equal if _fits(family, batch, memory)] or equal[:1]
-        return [(fitting[-1], family.batch // fitting[-1])]
+        splits = _splits(family)
+        return ([rounds for rounds in splits if _fits(family, rounds[0][0], memory)] or splits[:1])[-1]
     return balanced(family.batch, -(-family.batch // fitting_batch(family, memory)))
 
 
 def choices(family: GraphFamily) -> int:
     """How many splits `rounds_of` may choose from, counted from the smallest batch."""
-    return family.batch if family.batches is None else len(_equal(family))
+    return family.batch if family.batches is None else len(_splits(family))
 
 
 def choice(family: GraphFamily, number: int) -> tuple[Rounds, int]:
     """One of these splits, and the memory from which on `rounds_of` takes it."""
     if family.batches is not None:
-        batch = _equal(family)[number]
-        return [(batch, family.batch // batch)], 0 if number == 0 else _need(family.at(batch))
+        rounds = _splits(family)[number]
+        return rounds, 0 if number == 0 else _need(family.at(rounds[0][0]))
     rounds = balanced(family.batch, family.batch - number)
     return rounds, 0 if number == 0 else _need(family.at(rounds[0][0]))
 
@@ -77,5 +82,5 @@ def choice(family: GraphFamily, number: int) -> tuple[Rounds, int]:
 def number_of(family: GraphFamily, rounds: Rounds) -> int:
     """The number of a split."""
     if family.batches is not None:
-        return _equal(family).index(rounds[0][0])
+        return _splits(family).index(rounds)
     return family.batch - count_rounds(rounds)

@@ -11,6 +11,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, read_document, read_graph
 
+_MOST_SUMS = 10**7  # above, the smallest batch stands for all: it needs no more
 _FORMAT = "memsched-family/1"
 
 
@@ -82,8 +83,19 @@ class GraphFamily:
 
     @property
     def smallest(self) -> Graph:
-        """The graph at the smallest batch that exists."""
-        return self.at(1 if self._batches is None else self._batches[0])
+        """The graph at the smallest batch up to which rounds make up the full batch."""
+        first = 1 if self._batches is None else self._batches[0]
+        if self._batches is None or self.batch % first == 0 or self.batch > _MOST_SUMS:
+            return self.at(first)
+        sums = 1  # bit n: rounds of these batches make up n
+        for batch in self._batches:
+            step = batch
+            while not sums >> self.batch & 1 and step <= self.batch:
+                sums |= sums << step & (2 << self.batch) - 1
+                step *= 2
+            if sums >> self.batch & 1:
+                return self.at(batch)
+        return self.graph
 
     def at(self, batch: int) -> Graph:
         """The graph at a batch size, from 1 to the full batch."""
@@ -155,7 +167,13 @@ class GraphFamily:
         for k, one in enumerate(document["graphs"]):
             if not isinstance(one, dict):  # a string would be the path of another file
                 raise InvalidInputError(f"graphs[{k}] of the family is {shown(one)}; it must be an object")
-        graphs = {graph.batch: graph for graph in map(read_graph, document["graphs"])}
+        graphs: dict[int, Graph] = {}
+        for k, graph in enumerate(map(read_graph, document["graphs"])):
+            if graph.batch in graphs:
+                raise InvalidInputError(
+                    f"graphs[{k}] of the family has the batch {graph.batch}, as another has; drop one"
+                )
+            graphs[graph.batch] = graph
 
         def stored(batch: int) -> Graph:
             if batch not in graphs:

@@ -13,6 +13,7 @@ from memsched.problems.family import GraphFamily
 from memsched.support import checks
 from memsched.support.documents import Document, fields, read_chain, read_graph
 from memsched.support.memo import once_per_object
+from memsched.support.units import parse_bandwidth
 
 Problem: TypeAlias = Chain | Graph | GraphFamily
 ChunkLike: TypeAlias = int | str | None
@@ -63,6 +64,12 @@ def largest_graph(problem: Problem, schedule: Schedule) -> Graph:
     if isinstance(problem, GraphFamily):
         return problem.at(max(batch for batch, _ in schedule.rounds))
     return graph_of(problem, schedule.chunk)
+
+
+def profile_link(problem: Problem) -> float | None:
+    """Bytes per second of the link that the profile of a chain was made for; None if it names none."""
+    found = (problem.provenance or {}).get("link_bandwidth") if isinstance(problem, Chain) else None
+    return None if found is None else parse_bandwidth(found, "provenance.link_bandwidth of the problem")
 
 
 @once_per_object

@@ -133,9 +133,9 @@ def plan(
     Raises
     ------
     InfeasibleError
-        No planner found a plan; `.min_memory` is the least that any planner needs. For graphs of up to 64 ops and
-        tensors, chains included, all plans are also searched, up to a number of steps, and the message says if that
-        proves that there is no plan. For larger problems a plan may still exist.
+        No planner found a plan; `.min_memory` is the least that any of them names, and less may do. For graphs of up to
+        64 ops and tensors, chains included, all plans are also searched, up to a number of steps, and the message says
+        if that proves that there is no plan. For larger problems a plan may still exist.
 
     Notes
     -----

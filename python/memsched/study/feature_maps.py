@@ -42,8 +42,11 @@ def feature_map_classes(result: Result) -> dict[str, str]:
     graph = result.graph
     steps = result.schedule.steps
     fetched = {step["prefetch"] for step in steps if "prefetch" in step}
-    runs = Counter(step["run"] for step in steps if "run" in step)
-    again = {name for op in graph.ops if runs[op["name"]] > 1 for name in op["writes"]}
+    writes = {op["name"]: op["writes"] for op in graph.ops}
+    written = Counter(
+        name for step in steps if "run" in step for name in writes[step["run"]] if name not in step.get("skip", ())
+    )
+    again = {name for name, times in written.items() if times > 1}
     tensors = graph.tensors
     names = [tensors[tensor]["name"] for tensor in _core.feature_maps(graph)]
     return {name: "swap" if name in fetched else "recompute" if name in again else "keep" for name in names}

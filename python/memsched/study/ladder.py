@@ -11,7 +11,7 @@ from memsched._core import Chain, Device, Graph
 from memsched.planners.registry import min_memory
 from memsched.problems.bounds import recompute_bound
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory
+from memsched.problems.problem import ChunkLike, Problem, altered, graph_of, peak_memory, profile_link
 from memsched.support.memo import once_per_object
 
 FINE = 18  # memories from the least to the peak, and octaves between links, if planning takes little time
@@ -82,8 +82,8 @@ def _least_of_rotor(problem: Problem) -> int:
 @once_per_object
 def _links(problem: Problem) -> list[float]:
     """In decreasing order: octaves of the profile's link, or of one byte per second, then no link."""
-    known = (problem.provenance or {}).get("link_bandwidth") if isinstance(problem, Chain) else None
-    unit = float(known) if isinstance(known, int | float) and 0 < known < math.inf else 1.0
+    known = profile_link(problem)
+    unit = known if known is not None and 0 < known < math.inf else 1.0
     graph = graph_of(problem)
     moved = _bytes(graph)
     peak = max(1, peak_memory(problem))

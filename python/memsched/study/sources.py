@@ -7,9 +7,8 @@ from pathlib import Path
 
 from memsched import profiles
 from memsched.errors import InvalidInputError, shown
-from memsched.problems.problem import Problem, problem_from
+from memsched.problems.problem import Problem, problem_from, profile_link
 from memsched.support.documents import read_document
-from memsched.support.units import parse_bandwidth
 
 PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
 
@@ -48,11 +47,10 @@ def find_problem(source: str) -> Problem:
 
 def link_bandwidth(problem: Problem, remedy: str) -> float:
     """Bytes per second of the link of the problem's profile; if it has none, the error says what to give: `remedy`."""
-    provenance = getattr(problem, "provenance", None)
-    found = provenance.get("link_bandwidth") if isinstance(provenance, dict) else None
+    found = profile_link(problem)
     if found is None:
         raise InvalidInputError(
             f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
             f"{remedy}, such as 12GB/s (inf: a free link, 0: no link)"
         )
-    return parse_bandwidth(found, "provenance.link_bandwidth of the problem")
+    return found

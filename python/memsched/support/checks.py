@@ -65,8 +65,9 @@ def some(name: str, value: object, kind: type[Kind]) -> list[Kind]:
 
 
 def is_list(value: object) -> bool:
-    """Whether a value has elements to go through: no text, no document, and no array without dimensions."""
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) and getattr(value, "ndim", 1) != 0
+    """Whether a value has elements in order: no text, document or set, and no array without dimensions."""
+    other = isinstance(value, str | bytes | dict | set | frozenset)
+    return isinstance(value, Iterable) and not other and getattr(value, "ndim", 1) != 0
 
 
 def count(name: str, value: object, least: int, most: int) -> int:

@@ -55,10 +55,22 @@ def read_document(source: Source, *formats: str) -> Document:
     return document
 
 
+def _without_doubles(pairs: list[tuple[str, Any]]) -> Document:
+    """The object of these pairs; JSON leaves open which of two values of a key counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        doubled = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidInputError(f"has the key {shown(doubled)} twice in one object; drop one")
+    return found
+
+
 def _parse(text: str, where: str) -> Any:
     """Parse a JSON text; refuses NaN, lone surrogates and nesting too deep for Python."""
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
+        document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where} {error}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where} is not valid JSON ({error}); is it truncated?") from error
     except MemoryError as error:

@@ -60,9 +60,11 @@ def read_text(path: Name, *, encoding: str = "utf-8", most: int = MOST_BYTES) ->
         raise InvalidInputError(f"'{name}' cannot be read: {error or 'out of memory'}") from error
 
 
-def read_stream(stream: IO[str], what: str, most: int = MOST_BYTES) -> str:
-    """Read all text from a stream, at most `most` characters."""
+def read_stream(stream: IO[str] | None, what: str, most: int = MOST_BYTES) -> str:
+    """Read all text from a stream, at most `most` characters; None is one that is closed."""
     try:
+        if stream is None:
+            raise OSError("it is closed")
         text = stream.read(most + 1)
     except (OSError, ValueError, MemoryError) as error:
         raise InvalidInputError(f"{what} cannot be read: {error or 'out of memory'}") from error

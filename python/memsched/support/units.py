@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from numbers import Rational, Real
+from numbers import Rational
 
 from memsched._core import Device
 from memsched.errors import InvalidInputError, shown
@@ -53,7 +53,7 @@ def _scale(unit: str) -> int | None:
     return scale
 
 
-def _as_float(amount: Real | Fraction, what: str, value: object, forms: str) -> float:
+def _as_float(amount: float | Fraction, what: str, value: object, forms: str) -> float:
     """A number >= 0 as a float."""
     if amount < 0:
         raise _refuse(what, value, "which is negative", forms)
@@ -138,7 +138,7 @@ def parse_bandwidth(value: str | float, what: str = "the bandwidth") -> float:
     (12000000000.0, 12200000000.0, inf, 0.0)
     """
     if not isinstance(value, str):
-        if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
+        if not is_number(value) or not value >= 0:
             raise _refuse(what, value, "which is not a number >= 0", _BANDWIDTH_FORMS)
         return _as_float(value, what, value, _BANDWIDTH_FORMS)
     if value.strip().lower() in ("inf", "infinity"):

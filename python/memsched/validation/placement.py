@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import numbers
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from memsched.errors import InvalidInputError, ScheduleError, shown
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and operator.index(value) is not None
+    except TypeError:
+        return False
 
 
 def _name(buffers: Sequence[Any], k: int) -> str:
@@ -54,12 +61,12 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
     for k, one in enumerate(buffers):
         if not hasattr(one, "alignment"):
             raise InvalidInputError(f"buffers[{k}] is {shown(one)}; it must be a Buffer")
-    if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, numbers.Integral)):
+    if capacity is not None and not _is_whole(capacity):
         raise InvalidInputError(f"capacity is {shown(capacity)}; it must be a whole number of bytes")
     if len(offsets) != len(buffers):
         raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one per buffer: {len(buffers)}")
     for k, one in enumerate(offsets):
-        if isinstance(one, bool) or not isinstance(one, numbers.Integral):
+        if not _is_whole(one):
             raise InvalidInputError(f"offsets[{k}] is {shown(one)}; it must be a whole number of bytes")
     offsets = [int(one) for one in offsets]  # sums of numpy's numbers may overflow
     height = 0

@@ -23,28 +23,6 @@ template <class Choose> Bytes largest_need(const Graph& graph, const Choose& cho
 
 } // namespace
 
-std::vector<Window> ModnnLayout::windows(Bytes bytes, const Flags& protects) const {
-    const std::vector<Segment>& segments = memory.segments();
-    std::vector<Window> found;
-    for (auto first = segments.begin(); first != segments.end(); ++first) {
-        Window window{first->low, first->low, 0, {}};
-        for (auto last = first; last != segments.end() && window.high - window.low < bytes; ++last) {
-            if (const TensorId t = last->owner; t != Segment::free) {
-                if (t < 0 || protects[at(t)] || !used[at(t)]) {
-                    break;
-                }
-                window.tensors.push_back(t);
-                window.held += last->bytes();
-            }
-            window.high = last->high;
-        }
-        if (window.high - window.low >= bytes) {
-            found.push_back(std::move(window));
-        }
-    }
-    return found;
-}
-
 ModnnFacts::ModnnFacts(const Graph& g) : graph(g), uses(readers_of(g)), over(g.ops().size()) {
     for (const Op& op : g.ops()) {
         base.push_back(baseline(op));

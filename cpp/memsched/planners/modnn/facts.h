@@ -6,6 +6,7 @@
 #include "memsched/support/id_lists.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -26,9 +27,28 @@ struct ModnnLayout {
     Flags here; // by tensor: on the device
     Flags used; // by tensor: used since it was made or last fetched
 
-    // The shortest window with enough bytes from each start, if there is one, in the order of the starts. Tensors that
-    // are flagged in `protects` or not yet used stay.
-    std::vector<Window> windows(Bytes bytes, const Flags& protects) const;
+    // Visits the shortest window with enough bytes from each start, if there is one, in the order of the starts.
+    // Tensors that are flagged in `protects` or not yet used stay.
+    template <class Visit> void each_window(Bytes bytes, const Flags& protects, const Visit& visit) const {
+        const std::vector<Segment>& segments = memory.segments();
+        for (auto first = segments.begin(); first != segments.end(); ++first) {
+            Window window{first->low, first->low, 0, {}};
+            for (auto last = first; last != segments.end() && window.high - window.low < bytes; ++last) {
+                if (const TensorId t = last->owner; t != Segment::free) {
+                    if (t < 0 || protects[at(t)] || !used[at(t)]) {
+                        break;
+                    }
+                    window.tensors.push_back(t);
+                    window.held += last->bytes();
+                }
+                window.high = last->high;
+            }
+            if (window.high - window.low >= bytes) {
+                visit(std::move(window));
+            }
+        }
+    }
+
     void arrive(TensorId t) {
         here[at(t)] = 1;
         used[at(t)] = 0;

@@ -52,9 +52,13 @@ class Foresight {
         const bool top = facts_.goes_to_top(owner);
         auto low = layout.memory.first_fit(bytes, top);
         if (!low) {
-            const std::vector<Window> windows = layout.windows(bytes, protects);
-            const auto best = std::ranges::min_element(windows, {}, &Window::held);
-            if (best == windows.end()) {
+            std::optional<Window> best;
+            layout.each_window(bytes, protects, [&](Window&& window) {
+                if (!best || window.held < best->held) {
+                    best = std::move(window);
+                }
+            });
+            if (!best) {
                 return false;
             }
             for (const TensorId t : best->tensors) {
@@ -90,14 +94,15 @@ class Foresight {
 // The decisions of Algorithm 1, op by op.
 class Algorithm1 {
   public:
-    Algorithm1(const Graph& graph, const Device& device, Bytes capacity, const ModnnOptions& options)
-        : facts_(graph), foresight_(facts_), options_(options), state_(facts_, device, capacity),
+    Algorithm1(const Graph& graph, const Device& device, Bytes capacity, const ModnnOptions& options,
+               const Progress& progress)
+        : facts_(graph), foresight_(facts_), options_(options), progress_(progress), state_(facts_, device, capacity),
           ops_(static_cast<OpId>(graph.ops().size())) {}
 
-    ModnnSolution plan(const Progress& progress) {
+    ModnnSolution plan() {
         for (OpId i = 0; i < ops_; ++i) {
-            tick(i, progress);
-            run(i, progress);
+            tick(i);
+            run(i);
         }
         return {state_.steps(), state_.makespan()};
     }
@@ -109,10 +114,16 @@ class Algorithm1 {
         Tensors victims;
     };
 
-    void tick(OpId i, const Progress& progress) const {
-        if (progress.tick(static_cast<double>(i) / ops_)) {
+    // Often, as an op may read and write 100,000 tensors.
+    void tick(OpId i) const {
+        if (progress_.tick(static_cast<double>(i) / ops_)) {
             throw Stopped{};
         }
+    }
+
+    std::optional<Scheme> scheme(OpId i, TensorId owner, Bytes bytes, const Flags& protects, Seconds now,
+                                 OpId behind) const {
+        return state_.scheme(owner, bytes, protects, now, behind, [&] { tick(i); });
     }
 
     std::optional<Bytes> first_fit(TensorId owner, Bytes bytes) const {
@@ -120,13 +131,13 @@ class Algorithm1 {
     }
 
     // Lines 3 to 8: room for the op's inputs, outputs and least workspace.
-    void make_room(OpId i, const Progress& progress) {
+    void make_room(OpId i) {
         const Flags protects = facts_.touched(i, i);
         const auto find = [&](TensorId owner, Bytes bytes) {
-            tick(i, progress); // an op may write 100,000 tensors
+            tick(i);
             auto low = first_fit(owner, bytes);
             if (!low) {
-                if (const auto found = state_.scheme(owner, bytes, protects, state_.clock(), i)) {
+                if (const auto found = scheme(i, owner, bytes, protects, state_.clock(), i)) {
                     state_.evict(found->victims);
                     low = found->low;
                 }
@@ -233,7 +244,7 @@ class Algorithm1 {
         if (const auto fit = is_base ? std::optional(base_low_) : first_fit(Segment::workspace, choice.workspace)) {
             return Scheme{std::max(0.0, state_.release_of(*fit, choice.workspace) - start), *fit, {}};
         }
-        return state_.scheme(Segment::workspace, choice.workspace, facts_.touched(i, i), start, i);
+        return scheme(i, Segment::workspace, choice.workspace, facts_.touched(i, i), start, i);
     }
 
     // The delay that the workspace causes to the fetches for op s.
@@ -260,7 +271,7 @@ class Algorithm1 {
     }
 
     // Lines 15 to 27: prefetches that would be late if postponed, as far as there is room.
-    void look_ahead(OpId i, Seconds start, Seconds time, const Progress& progress) {
+    void look_ahead(OpId i, Seconds start, Seconds time) {
         for (OpId s = i + 1; s < ops_; ++s) {
             const Tensors miss = state_.missing_inputs(s);
             if (miss.empty()) {
@@ -271,10 +282,10 @@ class Algorithm1 {
             }
             const Flags protects = facts_.touched(i, s);
             for (const TensorId t : miss) {
-                tick(i, progress); // an op may read 10,000 tensors
+                tick(i);
                 const auto low = first_fit(t, facts_.bytes(t));
                 const auto place =
-                    low ? std::optional(Scheme{0, *low, {}}) : state_.scheme(t, facts_.bytes(t), protects, start, s);
+                    low ? std::optional(Scheme{0, *low, {}}) : scheme(i, t, facts_.bytes(t), protects, start, s);
                 if (!place || (options_.foresee && !foresees(i, s, t, *place))) {
                     return;
                 }
@@ -294,9 +305,9 @@ class Algorithm1 {
         return foresight_.fits(i, s, std::move(layout));
     }
 
-    void run(OpId i, const Progress& progress) {
+    void run(OpId i) {
         const Op& op = facts_.graph.op(i);
-        make_room(i, progress);
+        make_room(i);
         Seconds start = state_.clock();
         for (const TensorId t : op.reads) {
             start = std::max(start, state_.ready(t));
@@ -311,13 +322,14 @@ class Algorithm1 {
             state_.reserve(Segment::workspace, algorithm.low, choice.workspace);
             start = std::max(start, state_.release_of(algorithm.low, choice.workspace));
         }
-        look_ahead(i, start, choice.time, progress);
+        look_ahead(i, start, choice.time);
         state_.run(i, algorithm.choice, algorithm.low, start);
     }
 
     ModnnFacts facts_;
     Foresight foresight_;
     ModnnOptions options_;
+    const Progress& progress_;
     ModnnState state_;
     OpId ops_;
     Bytes base_low_ = 0; // address of the least workspace of the current op
@@ -333,7 +345,7 @@ ModnnSolution modnn(const Graph& graph, const Device& device, Bytes budget, cons
                                   " bytes; it needs M >= " + std::to_string(least),
                               least);
     }
-    return Algorithm1(graph, device, most - graph.resident(), options).plan(progress);
+    return Algorithm1(graph, device, most - graph.resident(), options, progress).plan();
 }
 
 } // namespace memsched

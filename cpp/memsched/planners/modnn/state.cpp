@@ -62,11 +62,12 @@ void ModnnState::sort_by_age(Tensors& tensors) const {
 }
 
 std::optional<ModnnState::Scheme> ModnnState::scheme(TensorId owner, Bytes bytes, const Flags& protects, Seconds now,
-                                                     OpId behind) const {
+                                                     OpId behind, const std::function<void()>& between) const {
     const bool top = facts_.goes_to_top(owner);
     std::optional<Scheme> best;
     std::tuple<Seconds, Bytes, OpId, Bytes> least;
-    for (Window& window : layout_.windows(bytes, protects)) {
+    layout_.each_window(bytes, protects, [&](Window&& window) {
+        between();
         Scheme one{0, top ? window.high - bytes : window.low, std::move(window.tensors)};
         sort_by_age(one.victims);
         Bytes moved = window.held; // to evict, and to offload
@@ -87,7 +88,7 @@ std::optional<ModnnState::Scheme> ModnnState::scheme(TensorId owner, Bytes bytes
             least = key;
             best = std::move(one);
         }
-    }
+    });
     return best;
 }
 

@@ -6,6 +6,7 @@
 #include "memsched/model/schedule.h"
 #include "memsched/planners/modnn/facts.h"
 
+#include <functional>
 #include <optional>
 
 namespace memsched {
@@ -33,8 +34,9 @@ class ModnnState {
     // The time from which a range is actually free.
     Seconds release_of(Bytes low, Bytes bytes) const;
     // The scheme of least delay, counted from `now`; the evicted tensors are needed again after op `behind`. Tensors
-    // flagged in `protects`, and those not read since they arrived, may not be evicted.
-    std::optional<Scheme> scheme(TensorId owner, Bytes bytes, const Flags& protects, Seconds now, OpId behind) const;
+    // flagged in `protects`, and those not read since they arrived, may not be evicted. `between` runs between any two.
+    std::optional<Scheme> scheme(TensorId owner, Bytes bytes, const Flags& protects, Seconds now, OpId behind,
+                                 const std::function<void()>& between) const;
 
     void reserve(TensorId owner, Bytes low, Bytes bytes); // for an output or the workspace of the next run
     void withdraw(TensorId owner);

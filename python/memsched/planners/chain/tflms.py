@@ -18,7 +18,7 @@ from memsched.planners.classes import WORKSPACE_LIMIT, ClassCall, begin_classes,
 from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
 from memsched.planners.sets import begin_chain
-from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
+from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device, profile_link
 from memsched.result import Result
 from memsched.support import checks
 from memsched.support.types import Flags
@@ -61,8 +61,8 @@ def _needs(problem: Problem) -> int:
     """The least M on the profile's link, or on a free one if there is none."""
     if not isinstance(problem, Chain):
         return graph_min_memory(graph_of(problem), WORKSPACE_LIMIT)
-    bandwidth = (problem.provenance or {}).get("link_bandwidth", math.inf)
-    return min_memory(problem, Device(1, bandwidth))
+    link = profile_link(problem)
+    return min_memory(problem, Device(1, math.inf if link is None else link))
 
 
 @Planner("the first n, fixed lookahead, no waiting", needs=_needs, needs_on=min_memory, problems=("chain", "graph"))

@@ -13,7 +13,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, LimitError, Sche
 from memsched.planners.call import begin, over_at, seconds_left, without_link
 from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
-from memsched.planners.rounds import Rounds, balanced, rounds_of
+from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, altered, graph_of, largest_graph, make_device, simulate
 from memsched.result import Result
@@ -23,8 +23,8 @@ from memsched.support.types import Progress
 
 
 def least_memory(problem: Problem) -> int:
-    """Eq. (2), for a family at batch 1; at least the bytes of inputs and weights."""
-    return _core.modnn_min_memory(problem.smallest if isinstance(problem, GraphFamily) else graph_of(problem))
+    """Eq. (2), for a family at the smallest batch of its rounds; at least the bytes of inputs and weights."""
+    return _core.modnn_min_memory(smallest(problem) if isinstance(problem, GraphFamily) else graph_of(problem))
 
 
 @Planner("sub-batches, offloading and algorithms, with addresses", needs=least_memory, problems=("graph",))
@@ -184,7 +184,7 @@ class _Rounds:
         What fits at the larger batch fits at the smaller, with one exception: inputs are packed from address 0, so at
         the smaller batch one may lie where another had been and is gone.
         """
-        for tried in (rounds, self._equal(rounds))[: len(rounds)]:
+        for tried in filter(self._exists, (rounds, self._equal(rounds))[: len(rounds)]):
             try:
                 schedule = self._plan(tried, device, foresee)
                 if self._can_run(schedule):
@@ -205,8 +205,11 @@ class _Rounds:
         n = count_rounds(rounds_of(self.problem, memory))
         counts = [n, n + 1, n + 2, n + 3, 2 * n, 3 * n] if self.search else [n]
         found = [balanced(batch, count) for count in dict.fromkeys(counts) if count <= batch]
-        known = self.problem.batches
-        return [rounds for rounds in found if known is None or all(size in known for size, _ in rounds)]
+        return list(filter(self._exists, found))
+
+    def _exists(self, rounds: Rounds) -> bool:
+        known = self.problem.batches if isinstance(self.problem, GraphFamily) else None
+        return known is None or all(size in known for size, _ in rounds)
 
     def _plan(self, rounds: Rounds, device: Device, foresee: bool) -> Schedule:
         """The plan at the larger batch: what fits there fits at the smaller."""

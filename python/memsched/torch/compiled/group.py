@@ -19,6 +19,7 @@ from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.held import Identities, context_bytes, gradient_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
+from memsched.torch.compiled.private import saving_is_hooked
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.optimizer_state import optimizer_bytes
@@ -54,6 +55,7 @@ class _Call:
     version: int = 0
     due: bool = True  # its backward may still run
     recorded: bool = False
+    hooked: bool = False  # what it saves goes through hooks, as under `torch.utils.checkpoint`
     given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
     gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
     results: dict[int, int] = field(default_factory=dict)  # bytes by storage
@@ -94,6 +96,7 @@ class Group:
         self._sought: dict[Path, None] = {}  # steps whose calls are looked at until they come again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and sizes
+        self._hooked: dict[Any, int] = {}  # where saving is hooked, the version: a second run must save the same
         self._identities = Identities()
         self._serials = itertools.count()
         _ALIVE.add(self)
@@ -126,7 +129,9 @@ class Group:
             self._record(call, unit, args)
         if path not in self._planned:
             self._planned[path] = self._alone(unit, call, key)
-        call.version = self._planned[path]
+        call.version, call.hooked = self._planned[path], saving_is_hooked()
+        if call.hooked:
+            call.version = self._hooked.setdefault(key[:3], call.version)
         self._path = path  # only now: where planning raises, the step is as before
         self._calls.append(call)
         self._more += more
@@ -225,7 +230,8 @@ class Group:
         calls, path, order = self._calls, self._path, self._order()
         self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
-        spans = self.options.mode == "eager"  # compiled graphs are planned one by one
+        # Compiled graphs are planned one by one, and so are those of which hooks keep what they save.
+        spans = self.options.mode == "eager" and not any(call.hooked for call in calls)
         if spans and len(calls) > 1 and len(units) == len(calls) and self._met_order(path, order):
             if not all(call.recorded for call in calls):
                 self._look_again(path)

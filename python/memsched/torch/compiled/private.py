@@ -123,11 +123,17 @@ def compile_joint(
 
 
 def _let_save(most: int) -> None:
-    """Let forwards save up to so many tensors: from 2.14 on, PyTorch has a note for each that the example saves."""
+    """Let forwards save up to so many tensors: from 2.14 on, PyTorch has a note for each that the example saves.
+
+    And let backwards run twice: none of these tensors is given away.
+    """
     context = TracingContext.try_get()
-    noted = getattr(context.fw_metadata if context is not None else None, "saved_tensor_is_graph_input", None)
+    facts = context.fw_metadata if context is not None else None
+    noted = getattr(facts, "saved_tensor_is_graph_input", None)
     if isinstance(noted, list):
         noted.extend([False] * most)
+    if facts is not None:
+        facts.bw_donated_idxs = []
 
 
 def boxed(function: Boxed) -> Boxed:
