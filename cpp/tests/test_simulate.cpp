@@ -324,6 +324,39 @@ TEST_CASE("a long chain of which everything travels") {
     CHECK(t.bytes_in == stages);
 }
 
+TEST_CASE("addresses are free when a plain list of all that left them says") {
+    std::mt19937 random(3);
+    const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
+    struct Left {
+        Bytes low, high;
+        Seconds done;
+    };
+    for (int round = 0; round < 300; ++round) {
+        AddressRanges ranges;
+        std::vector<Left> plain, held; // `done` of what is held: when it began
+        for (int step = 0; step < 80; ++step) {
+            if (!held.empty() && below(2) == 0) {
+                const auto gone = held.begin() + below(static_cast<int>(held.size()));
+                plain.push_back({gone->low, gone->high, gone->done + below(9)});
+                ranges.leave(gone->low, plain.back().done);
+                held.erase(gone);
+            }
+            const Bytes low = below(30), high = low + 1 + below(12);
+            const auto meets = [&](const Left& one) { return one.low < high && low < one.high; };
+            REQUIRE(ranges.taken(low, high).has_value() == std::ranges::any_of(held, meets));
+            if (std::ranges::none_of(held, meets)) {
+                Seconds start = step / 8, expected = start;
+                ranges.take(low, high, start);
+                for (const Left& one : plain) {
+                    expected = meets(one) ? std::max(expected, one.done) : expected;
+                }
+                REQUIRE(start == expected);
+                held.push_back({low, high, start});
+            }
+        }
+    }
+}
+
 TEST_CASE("time to wait for memory does not grow with what else is awaited") {
     AwaitedBytes awaited;
     constexpr int count = 400'000; // it took a minute

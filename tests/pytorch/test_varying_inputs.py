@@ -231,3 +231,20 @@ def test_after_a_step_that_was_cut_another_way_to_begin_is_looked_at() -> None:
                 second.zero_grad()
                 call(given).square().mean().backward()
     sum(call(batches[8:16]).square().mean() for call in reversed(calls)).backward()
+
+
+@pytest.mark.parametrize("batches", [(64,), (64, 32, 48)])
+def test_a_backward_twice_where_sizes_vary(batches: tuple[int, ...]) -> None:
+    """PyTorch took what is saved for given away, and refused."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh())
+    run = torch.compile(model, backend="memsched", options={"budget": "100%"}, dynamic=True)
+    for batch in batches:
+        x, found = torch.randn(batch, 32), []
+        for call in (run, model):
+            model.zero_grad()
+            loss = call(x).sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+            found.append([one.grad.clone() for one in model.parameters()])
+        assert all(map(torch.equal, *found))

@@ -4,10 +4,10 @@
 #include "memsched/support/units.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
-#include <vector>
 
 namespace memsched {
 
@@ -34,33 +34,47 @@ class AddressRanges {
 
     // Holds a free range. Moves start to when its previous holders have actually released it (E7).
     void take(Bytes low, Bytes high, Seconds& start) {
-        for (const Leaving& old : leaving_) {
-            if (old.low < high && low < old.high) {
-                start = std::max(start, old.done);
-            }
+        for (auto old = first_behind(low); old != leaving_.end() && old->first < high; ++old) {
+            start = std::max(start, old->second.done);
         }
         held_.emplace(low, high);
     }
 
-    // Frees the range that begins here, in list order; in time its bytes are released at `done`.
+    // Frees the range that begins here, in list order; in time its bytes are released at `done`, after all that its
+    // addresses were released before.
     void leave(Bytes low, Seconds done) {
         const auto range = held_.find(low);
-        leaving_.push_back({low, range->second, done});
+        const Bytes high = range->second;
         held_.erase(range);
-    }
-
-    // No later step starts before this moment.
-    void forget_before(Seconds issue) {
-        std::erase_if(leaving_, [issue](const Leaving& old) { return old.done <= issue; });
+        auto old = first_behind(low);
+        if (old != leaving_.end() && old->first < low) {
+            const Leaving whole = old->second;
+            old->second.high = low;
+            old = leaving_.emplace_hint(std::next(old), low, whole);
+        }
+        while (old != leaving_.end() && old->first < high) {
+            if (old->second.high > high) {
+                leaving_.emplace_hint(std::next(old), high, old->second);
+            }
+            old = leaving_.erase(old);
+        }
+        leaving_.emplace_hint(old, low, Leaving{high, done});
     }
 
   private:
     struct Leaving {
-        Bytes low, high;
+        Bytes high;
         Seconds done;
     };
-    std::map<Bytes, Bytes> held_; // by list order, low -> high
-    std::vector<Leaving> leaving_;
+
+    // The first range of those left that ends behind an address.
+    std::map<Bytes, Leaving>::iterator first_behind(Bytes address) {
+        const auto next = leaving_.upper_bound(address);
+        return next != leaving_.begin() && std::prev(next)->second.high > address ? std::prev(next) : next;
+    }
+
+    std::map<Bytes, Bytes> held_;      // by list order, low -> high
+    std::map<Bytes, Leaving> leaving_; // by low, without overlaps: the last to leave
 };
 
 } // namespace memsched

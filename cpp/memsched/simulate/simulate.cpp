@@ -190,11 +190,8 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     issue_ = start;
     awaited_.forget_until(issue_);
     run_bytes_ = 0; // the run before has ended
-    if (list_->contiguous()) {
-        ranges_.forget_before(issue_);
-        if (scratch > 0) { // in list order it is freed right after the run (E6)
-            ranges_.leave(list_->at[at(current_)].back(), end);
-        }
+    if (list_->contiguous() && scratch > 0) { // in list order it is freed right after the run (E6)
+        ranges_.leave(list_->at[at(current_)].back(), end);
     }
     give_back(end, scratch);
     observer.memory(start, current_, outputs + scratch);
