@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import memsched as ms
 from memsched.torch.compiled import unit
-from memsched.torch.compiled.group import group_of
+from memsched.torch.compiled.group import Group, group_of
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan
 from memsched.torch.compiled.private import compile_joint, python_code
@@ -147,15 +147,13 @@ class Planned:
 
     def at(self, name: str, peak: int) -> Method | None:
         """The plan for a peak over what was there before the step; None where there is none."""
-        options = dataclasses.replace(self.group._options, budget=peak + self.spare)
-        planned: dict[Any, int] = {}
-        alone: dict[Any, list[int]] = {}
-        known: set[Any] = set()
+        group = self.group
+        fresh = vars(Group(dataclasses.replace(group.options, budget=peak + self.spare)))
+        own = {name: fresh[name] for name in ("options", "_planned", "_alone_of", "_known", "_met")}
 
         def use() -> None:
-            group = self.group
             group._end_step()  # with what it knew until now
-            group._options, group._planned, group._alone_of, group._known = options, planned, alone, known
+            vars(group).update(own)
 
         method = Method(f"ours at {name}", self.model, self.forward, at=name, prepare=use)
         method.clear()
@@ -163,7 +161,7 @@ class Planned:
             method.step(self.inputs)
         except ms.InfeasibleError:
             return None
-        (version,) = planned.values()
+        (version,) = own["_planned"].values()
         method.plan = self.unit.versions[version].plan
         return method
 
