@@ -107,7 +107,7 @@ def plan_and_document(
     fit, too.
     """
     problem = _Problem(visits, [returns, *others], held, options)
-    memory, device, untimed = problem.memory(options.budget), visits[0].joint.device, problem.untimed()
+    memory, device, untimed = problem.memory(options.budget), visits[0].joint.device, problem.untimed[0]
     general, key = key_of_step(untimed, options, device), key_of_step(untimed, options, device, memory)
     document = (known or {}).get(general) or cache.find(key)
     plan = problem.usable(document, memory) if document is not None else None
@@ -191,16 +191,15 @@ class _Problem:
         self, visits: Sequence[Visit], orders: Sequence[Sequence[int]], held: Resident, options: Options
     ) -> None:
         self._visits, self._orders, self._held, self._options = visits, orders, held, options
-
-    def untimed(self, order: int = 0) -> Graph:
-        return self._graph([[0.0] * len(visit.joint.operations) for visit in self._visits], order)
+        seconds = [[0.0] * len(visit.joint.operations) for visit in visits]
+        self.untimed = [self._graph(seconds, k) for k in range(len(orders))]  # by order
 
     def _graph(self, seconds: Sequence[Sequence[float]], order: int = 0) -> Graph:
         return step_graph(self._visits, self._orders[order], seconds, resident=self._held.total)
 
     def memory(self, budget: str | int) -> int:
         """A budget in bytes; if it is a percentage, that of the order that needs most."""
-        return max(parse_memory(budget, self.untimed(k), "the budget") for k in range(len(self._orders)))
+        return max(parse_memory(budget, graph, "the budget") for graph in self.untimed)
 
     def solved(self, memory: int, *, quick: bool = False) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it.
@@ -229,7 +228,7 @@ class _Problem:
 
     def _tries(self, memory: int) -> Iterator[tuple[int, int]]:
         """Orders to plan for, and the memory that their plans may use."""
-        least = min_memory(self.untimed())
+        least = min_memory(self.untimed[0])
         tries = 1 if len(self._orders) == 1 else _TRIES
         for k in range(tries):
             yield from ((order, memory - (memory - least) * k // tries) for order in range(len(self._orders)))
@@ -244,7 +243,7 @@ class _Problem:
             plan, percent = self.careful(memory)
             needed = plan.result.device.memory
             reason = f'selective finds no plan; it has one for {needed} bytes, "{percent}%"'
-            raise _too_small(self.untimed(), memory, reason, needed) from None
+            raise _too_small(self.untimed[0], memory, reason, needed) from None
 
     def careful(self, memory: int) -> tuple[CompiledPlan, int]:
         """A plan for about the least memory above the given one for which there is one, in whole percents."""
