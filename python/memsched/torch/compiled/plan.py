@@ -224,7 +224,7 @@ class _Problem:
                 return plan, document
         if said:
             raise InfeasibleError(*said[0])
-        raise _too_small(found.graph, memory, "no plan fits in all orders of its backwards that were seen", memory)
+        raise _too_small(found.graph, memory, "no plan fits in each order of its backwards", memory)
 
     def _tries(self, memory: int) -> Iterator[tuple[int, int]]:
         """Orders to plan for, and the memory that their plans may use."""
@@ -238,11 +238,12 @@ class _Problem:
         try:
             return self.solved(memory)
         except InfeasibleError:
-            if self._options.planner != "selective" or len(self._orders) > 1:
+            if self._options.planner != "selective":
                 raise
             plan, percent = self.careful(memory)
             needed = plan.result.device.memory
-            reason = f'selective finds no plan; it has one for {needed} bytes, "{percent}%"'
+            orders = " that fits in each order of its backwards" if len(self._orders) > 1 else ""
+            reason = f'selective finds no plan{orders}; it has one for {needed} bytes, "{percent}%"'
             raise _too_small(self.untimed[0], memory, reason, needed) from None
 
     def careful(self, memory: int) -> tuple[CompiledPlan, int]:
