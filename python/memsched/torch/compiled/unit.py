@@ -130,11 +130,13 @@ class Unit:
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = next(k for k, one in enumerate(args) if isinstance(one, torch.Tensor))
-        batched = any(map(is_batched, args))
         number, serial = args.pop(sizes).tolist()
+        arriving = args[len(args) - len(self.joint.tangents) :]
+        batched = any(map(is_batched, arriving))
         self._group.returned(serial)
         for meter in _METERS[-1:]:
-            meter.count(one for one in args[-len(self.joint.tangents) :] if isinstance(one, torch.Tensor))
+            meter.count(one for one in arriving if isinstance(one, torch.Tensor))
+        del arriving
         try:
             with _counting(), torch._C.DisableTorchFunction():
                 return self.versions[number].backward(args)
