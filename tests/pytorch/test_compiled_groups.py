@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.unit import counted
-from memsched.torch.compiled.unplanned import UnplannedWarning
 from pytorch.test_compiled_models import made_since
 
 Calls = Sequence[Callable[[torch.Tensor], torch.Tensor]]
@@ -349,74 +347,3 @@ def test_sizes_of_what_is_computed_have_plans_of_their_own() -> None:
     run = torch.compile(lambda x: model(x).tanh().mean(), backend="memsched", dynamic=True, options={"budget": 60_000})
     for length in (60, 50, 52, 54, 56, 40, 42, 44, 36, 35):
         run(torch.randn(3, 8, length)).backward()
-
-
-@pytest.mark.parametrize("kinds", ["1 2", "1 2 2", "1 1 1 2", "1 s1", "1 1 s1", "1 2 s1"])
-def test_kinds_of_steps_that_take_turns(kinds: str) -> None:
-    """The calls of the second kind were never seen together: those that it shares with the first were known.
-
-    "s": the backward is left out, and the loss is still alive in the forward that follows.
-    """
-    torch.manual_seed(0)
-    nets = [nn.Sequential(*(nn.Sequential(nn.Linear(48, 48), nn.Tanh()) for _ in range(n))) for n in (5, 4)]
-    given = torch.randn(256, 48)
-    options = {"budget": 510_000, "bandwidth": 0}
-    calls = [torch.compile(net, backend="memsched", options=options) for net in nets]
-    peaks = []
-    for kind in kinds.split() * 4:
-        for net in nets:
-            net.zero_grad()
-        with counted(given.device) as meter:
-            alive = calls[0](given).sum() if "s" in kind else None
-            loss = calls[0](given).sum()
-            if kind == "2":
-                loss = loss + calls[1](given).sum()
-            loss.backward()
-            del loss, alive
-        held = sum(one.nbytes for net in nets[: 1 + (kind == "2")] for one in net.parameters())
-        peaks.append(given.nbytes + held + meter.peak)
-    assert max(peaks[len(peaks) // 2 :]) <= options["budget"] < max(peaks)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "budget", "orders"),
-    [((5, 4), 540_000, [(0, 1), (1, 0)]), ((3, 2, 4), 535_000, [(2, 1, 0), (0, 1, 2), (1, 0, 2), (2, 0, 1)])],
-)
-def test_a_plan_fits_in_each_order_of_the_backwards(
-    lengths: Sequence[int], budget: int, orders: Sequence[Sequence[int]]
-) -> None:
-    """The plan was for the order of the first step, and others needed more than the budget in silence."""
-    torch.manual_seed(0)
-    nets = [nn.Sequential(*(nn.Sequential(nn.Linear(48, 48), nn.Tanh()) for _ in range(n))) for n in lengths]
-    given = torch.randn(256, 48)
-    held = given.nbytes + sum(one.nbytes for net in nets for one in net.parameters())
-    calls = [torch.compile(net, backend="memsched", options={"budget": budget, "bandwidth": 0}) for net in nets]
-
-    def peak(order: Sequence[int]) -> int:
-        for net in nets:
-            net.zero_grad()
-        with counted(given.device) as meter:
-            losses = [call(given).sum() for call in calls]
-            for k in order:
-                losses[k].backward()
-        return held + meter.peak
-
-    met = [[peak(order) for _ in range(3)] for order in orders]
-    assert met[0][0] > budget  # before the first plan
-    assert len(nets) > 2 or met[1][0] > budget
-    assert all(found[2] <= budget for found in met)
-    assert all(peak(order) <= budget for order in [*orders, *orders])
-
-
-def test_steps_whose_backwards_come_in_ever_new_orders_are_warned_of() -> None:
-    net = nn.Linear(4, 4)
-    call = torch.compile(net, backend="memsched", options={"budget": "100%"})
-
-    def in_all_orders() -> None:
-        for order in itertools.permutations(range(4)):
-            losses = [call(torch.randn(2, 4)).sum() for _ in order]
-            for k in order:
-                losses[k].backward()
-
-    with pytest.warns(UnplannedWarning, match="a step of 4 graphs run in more than 8 orders"):
-        in_all_orders()

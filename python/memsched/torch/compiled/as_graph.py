@@ -280,6 +280,31 @@ def in_order(steps: Iterable[Step], returns: Sequence[int]) -> list[Step]:
     return [*forward, *(step for part in backward.values() for step in part)]
 
 
+def joined(
+    graph: Graph, parts: Sequence[tuple[Sequence[Step], Sequence[Step]]], returns: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The steps of a schedule for a graph of several visits, from those of each visit's forward and backward."""
+    sizes = {one["name"]: one["size"] for one in graph.tensors}
+    writes = {op["name"]: op["writes"] for op in graph.ops}
+    found: list[dict[str, Any]] = []
+    here: list[set[str]] = [set() for _ in parts]
+
+    def take(visit: int, steps: Iterable[Step]) -> None:
+        for step in steps:
+            ((verb, name),) = step.items()
+            name = prefix(visit, len(parts)) + name
+            found.append({verb: name})
+            here[visit].update(writes[name] if verb == "run" else [name] if verb == "prefetch" else ())
+            here[visit] -= {name} if verb == "free" else set()
+
+    for k, (forward, _) in enumerate(parts):
+        take(k, forward)
+    for k in returns:
+        take(k, [{"run": RETURN}, *parts[k][1], {"run": END}])
+        found += [{"free": name} for name in sorted(here[k]) if sizes[name] > 0]
+    return found
+
+
 class _Part:
     def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str) -> None:
         self._visit, self._seconds, self._prefix = visit, seconds, prefix

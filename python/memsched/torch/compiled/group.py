@@ -7,22 +7,22 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
-from memsched.support.units import parse_bytes
-from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
-from memsched.torch.compiled.held import Identities, context_bytes, gradient_of
+from memsched.support.units import format_bytes
+from memsched.torch.compiled.as_graph import Visit
+from memsched.torch.compiled.held import Call, Identities, gradient_of, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
-from memsched.torch.compiled.private import saving_is_hooked
+from memsched.torch.compiled.private import in_backward, saving_is_hooked
+from memsched.torch.compiled.spans import Spanned
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
-from memsched.torch.optimizer_state import optimizer_bytes
 
 
 class Key(NamedTuple):
@@ -33,6 +33,7 @@ class Key(NamedTuple):
     whole: tuple[int, ...]  # bytes of the memory of inputs that it copies with all that lies there
     gradients: int  # bytes of gradients beside which it is planned
     given: int  # bytes of the memory of its inputs that no call before was given
+    owner: int  # whose parameters it has: the same number for calls of a step that have the same
 
 
 Path = tuple[Key, ...]
@@ -43,22 +44,7 @@ _MOST_ALONE = 4
 _MOST_CALLS = 256
 _MOST_ORDERS = 8
 _MOST_SOUGHT = 32
-
-
-@dataclass(slots=True)
-class _Call:
-    """A forward of the present step, and what it was seen to be given and to return."""
-
-    unit: weakref.ref[Unit]
-    key: Key
-    serial: int
-    version: int = 0
-    due: bool = True  # its backward may still run
-    recorded: bool = False
-    hooked: bool = False  # what it saves goes through hooks, as under `torch.utils.checkpoint`
-    given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
-    gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
-    results: dict[int, int] = field(default_factory=dict)  # bytes by storage
+_SHARES = (0.75, 0.5, 0.25, 0.0)  # of the way from the least memory of a plan to the budget
 
 
 class Group:
@@ -81,22 +67,24 @@ class Group:
         self.options = options
         self._loss, self._plans = loss, known or {}
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
-        self._calls: list[_Call]
+        self._calls: list[Call]
         self._returns: list[int]
         self._path: Path
+        self._owners: dict[Any, int]  # numbers of the parameters of the present step's calls
         self._lent: dict[int, int]  # bytes by storage, of what the calls of the present step were given
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._begin_step()
         self._due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
         self._orders: dict[Path, list[list[int]]] = {}  # in which the backwards of steps of several graphs have run
-        self._spanned: dict[Path, int] = {}  # in how many of these orders the plan of such a step fits
+        self._spanned: dict[Path, Spanned] = {}
         self._refused: dict[Path, tuple[str, int]] = {}  # steps that no plan spans, and why
         self._known: set[Path] = set()  # calls that need not be looked at again
         self._sought: dict[Path, None] = {}  # steps whose calls are looked at until they come again
         self._alone_of: dict[Key, list[int]] = {}  # the versions of a graph by itself
         self._met: dict[Any, list[Key]] = {}  # those of known calls, by the path before them, unit and sizes
-        self._hooked: dict[Any, int] = {}  # where saving is hooked, the version: a second run must save the same
+        self._first: dict[Any, int] = {}  # under checkpoint, the version of the last first run,
+        self._again: dict[Any, int] = {}  # and that of the plan of a step of second runs
         self._identities = Identities()
         self._serials = itertools.count()
         _ALIVE.add(self)
@@ -120,18 +108,19 @@ class Group:
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
         fresh = self._fresh(unit, args)
-        key, more = self._key(unit, args, fresh)
-        call = _Call(weakref.ref(unit), key, next(self._serials))
+        asked = self._asked(unit, args, fresh)
+        key, more = self._key(unit, asked)
+        call = Call(weakref.ref(unit), key, next(self._serials))
         path = (*self._path, key)
         if path in self._refused:
             raise InfeasibleError(*self._refused[path])
         if path not in self._known:
-            self._record(call, unit, args)
+            call.record(args, unit, self._identities)
         if path not in self._planned:
             self._planned[path] = self._alone(unit, call, key)
-        call.version, call.hooked = self._planned[path], saving_is_hooked()
-        if call.hooked:
-            call.version = self._hooked.setdefault(key[:3], call.version)
+        call.version = self._planned[path]
+        if saving_is_hooked():
+            call.version = self._saves_alike(call, asked[:4], call.version)
         self._path = path  # only now: where planning raises, the step is as before
         self._calls.append(call)
         self._more += more
@@ -145,20 +134,32 @@ class Group:
     def _marker(self, version: int, serial: int) -> torch.Tensor:
         return torch.tensor([version, serial], device="cpu")
 
-    def _key(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> tuple[Key, int]:
+    def _asked(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
+        leaves = itertools.chain(unit.static, unit.inputs)
+        found = [gradient for k in leaves if (gradient := gradient_of(args[k])) is not None]
+        gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
+        owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.ends), len(self._owners))
+        return Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()), owner)
+
+    def _key(self, unit: Unit, asked: Key) -> tuple[Key, int]:
         """Where a call is planned, and the bytes beside it that this plan is not for but has room for.
 
         Without any gradients, which is most steps, there is a plan of its own.
         """
-        leaves = itertools.chain(unit.static, unit.inputs)
-        found = [gradient for k in leaves if (gradient := gradient_of(args[k])) is not None]
-        gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
-        key = Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()))
-        for other in self._met.get((self._path, key[:3]), ()):
-            more = max(0, key.given - other.given) + max(0, gradients - other.gradients)
-            if bool(other.gradients) == bool(gradients) and (more == 0 or self._more + more <= self._room(unit, other)):
+        for other in self._met.get((self._path, asked[:3], asked.owner), ()):
+            more = max(0, asked.given - other.given) + max(0, asked.gradients - other.gradients)
+            alike = bool(other.gradients) == bool(asked.gradients)
+            if alike and (more == 0 or self._more + more <= self._room(unit, other)):
                 return other, more
-        return key, 0
+        return asked, 0
+
+    def _saves_alike(self, call: Call, asked: tuple[Any, ...], version: int) -> int:
+        """The version where hooks keep what is saved: a second run, in a backward, must save what the first did."""
+        if in_backward():
+            call.again = asked
+            return self._first.get(asked, self._first.get(asked[:3], version))
+        self._first[asked] = self._first[asked[:3]] = self._again.get(asked, version)
+        return self._first[asked]
 
     def _room(self, unit: Unit, key: Key) -> int:
         """What the plan of a call leaves of its budget."""
@@ -178,7 +179,7 @@ class Group:
         for k, key in enumerate(path):
             if path[: k + 1] in self._planned and path[: k + 1] not in known:
                 self._known.add(path[: k + 1])
-                bisect.insort(self._met.setdefault((path[:k], key[:3]), []), key)
+                bisect.insort(self._met.setdefault((path[:k], key[:3], key.owner), []), key)
 
     def _look_again(self, path: Path) -> None:
         self._sought[path] = None
@@ -187,7 +188,7 @@ class Group:
         for k, key in enumerate(path):
             if path[: k + 1] in self._known:
                 self._known.remove(path[: k + 1])
-                self._met[path[:k], key[:3]].remove(key)
+                self._met[path[:k], key[:3], key.owner].remove(key)
 
     def left(self, unit: Unit, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
@@ -206,32 +207,21 @@ class Group:
         self._returns.append(serial)
 
     @staticmethod
-    def _dropped(group: weakref.ref[Group], call: _Call) -> None:
+    def _dropped(group: weakref.ref[Group], call: Call) -> None:
         call.due = False
         alive = group()
         if alive is not None:
             alive._due -= 1
 
-    def _record(self, call: _Call, unit: Unit, args: Sequence[Any]) -> None:
-        call.recorded = True
-        for k, one in enumerate(args):
-            if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
-                storage, gradient = one.untyped_storage(), gradient_of(one)
-                call.given[self._identities.of(storage)] = storage.nbytes(), k in unit.static
-                if gradient is not None:
-                    storage = gradient.untyped_storage()
-                    call.gradients[self._identities.of(storage)] = storage.nbytes()
-
     def _begin_step(self) -> None:
-        self._calls, self._path, self._returns, self._lent, self._more = [], (), [], {}, 0
+        self._calls, self._path, self._returns, self._lent, self._owners, self._more = [], (), [], {}, {}, 0
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
         calls, path, order = self._calls, self._path, self._order()
         self._begin_step()
         units = [unit for call in calls if (unit := call.unit()) is not None]
-        # Compiled graphs are planned one by one, and so are those of which hooks keep what they save.
-        spans = self.options.mode == "eager" and not any(call.hooked for call in calls)
+        spans = self.options.mode == "eager"  # compiled graphs are planned one by one
         if spans and len(calls) > 1 and len(units) == len(calls) and self._met_order(path, order):
             if not all(call.recorded for call in calls):
                 self._look_again(path)
@@ -242,7 +232,6 @@ class Group:
             except InfeasibleError as error:  # each graph by itself would run, but not all together
                 self._refused[path] = str(error), error.min_memory
                 raise
-            self._spanned[path] = len(self._orders[path])
         if path not in self._known:
             self._know(path)
 
@@ -258,7 +247,7 @@ class Group:
             )
         elif order not in orders:
             orders.append(order)
-        return self._spanned.get(path, 0) < len(orders)
+        return path not in self._spanned or len(self._spanned[path].orders) < len(orders)
 
     def _order(self) -> list[int]:
         """The calls of the present step in the order of their backwards; those that none was seen of come last."""
@@ -270,20 +259,40 @@ class Group:
         """End a step that has become too long to be planned as one."""
         self._calls = [call for call in self._calls if call.due][-_MOST_CALLS // 2 :]
         self._path = tuple(call.key for call in self._calls)
-        self._returns, self._lent, self._more = [], {}, 0
+        self._returns, self._lent, self._owners, self._more = [], {}, {}, 0
 
-    def _span(self, units: Sequence[Unit], calls: Sequence[_Call], path: Path) -> None:
-        """One plan for all graphs of a step."""
-        visits = self._visits(units, calls)
-        order, *others = reversed(self._orders[path])
-        plan, _ = plan_and_document(visits, order, self._held(calls, visits), self.options, self._plans, others)
-        alike = {one[: k + 1] for one in self._spanned if one != path for k in range(len(one))}  # steps that begin so
-        for k, (unit, visit) in enumerate(zip(units, visits, strict=True)):
-            here, made = path[: k + 1], unit.add(plan, k, len(calls), visit.sizes)
-            if here not in alike or unit.versions[made].kept < unit.versions[self._planned[here]].kept:
-                self._planned[here] = made  # of several, the one that leaves the most room to what comes next
+    def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path) -> None:
+        """One plan for all graphs of a step. The steps that begin alike must fit beside it."""
+        visits, orders = self._visits(units, calls), self._orders[path][::-1]
+        held = held_in_step(calls, visits, self.options)
+        plan, document = plan_and_document(visits, orders[0], held, self.options, self._plans, orders[1:])
+        step = Spanned([call.unit for call in calls], visits, held, orders, plan, document["seconds"])
+        self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}
+        alike = {one: known for one, known in self._spanned.items() if one[0] == path[0]}
+        self._spanned[path] = step
+        for tried in (plan, *(step.with_less(self.options, share) for share in _SHARES if alike)):
+            if tried is None:
+                continue
+            visited = enumerate(zip(units, visits, strict=True))
+            made = {path[: k + 1]: unit.add(tried, k, len(calls), visit.sizes) for k, (unit, visit) in visited}
+            keeps = {here: unit.versions[made[here]].kept for here, unit in zip(made, units, strict=True)}
+            old = {here: self._planned[here] for here in made if any(one[: len(here)] == here for one in alike)}
+            small = {here: one for here, one in old.items() if units[len(here) - 1].versions[one].kept <= keeps[here]}
+            for chosen in (made | small, made, made | old):
+                planned = self._planned | chosen
+                if all(known.fits(known.versions(one, planned)) for one, known in {**alike, path: step}.items()):
+                    self._planned = planned
+                    again = zip(calls, made, strict=True)
+                    self._again |= {call.again: planned[here] for call, here in again if call.again}
+                    return
+        del self._spanned[path]
+        raise InfeasibleError(
+            f"the budget of {format_bytes(plan.result.device.memory)} is too small for steps that begin alike: no plan "
+            "of one leaves room for the others",
+            max(one.enough for one in (step, *alike.values())),
+        )
 
-    def _visits(self, units: Sequence[Unit], calls: Sequence[_Call]) -> list[Visit]:
+    def _visits(self, units: Sequence[Unit], calls: Sequence[Call]) -> list[Visit]:
         """Of these calls; the caller's loss runs after the last of them."""
         found = [
             Visit(
@@ -296,7 +305,7 @@ class Group:
         ]
         return [*found[:-1], replace(found[-1], loss=self._loss)]
 
-    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+    def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
         eager = self.options.mode == "eager"
         if eager and not self._calls and (larger := self._larger(unit, key)) is not None:
@@ -305,7 +314,7 @@ class Group:
         if len(found) == _MOST_ALONE:  # it keeps being called while others hold more and more
             return found[-1]
         (visit,) = self._visits([unit], [call])
-        held = self._held([*self._calls, call], [visit])
+        held = held_in_step([*self._calls, call], [visit], self.options)
         if unit.joint.device.type != "cuda":  # whose allocator knows
             held = replace(held, others=held.others + self._kept())
         if not eager:
@@ -354,37 +363,6 @@ class Group:
     def _kept(self) -> int:
         """Bytes that the plans of the step's forwards so far keep for their backwards."""
         return sum(unit.versions[call.version].kept for call in self._calls if (unit := call.unit()) is not None)
-
-    def _held(self, calls: Sequence[_Call], visits: Sequence[Visit]) -> Resident:
-        """What is resident in a step of these calls, of which the last ones are these visits."""
-        given: dict[int, tuple[int, bool]] = {}
-        results: dict[int, int] = {}
-        gradients: dict[int, int] = {}
-        for call in calls:
-            given |= call.given
-            results |= call.results
-            gradients |= call.gradients
-        own = [held_by_caller(visit.joint, visit.sizes) for visit in visits]
-        if calls[-1].results:
-            results[-1] = sum(visit.loss_gradients for visit in visits)
-        else:  # they are not there yet
-            results[-1] = own[-1].results
-        device = visits[0].joint.device
-        others = 0
-        if device.type == "cuda":
-            known = sum(size for size, _ in given.values()) + sum(gradients.values())
-            others = max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)
-        return Resident(
-            parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
-            inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
-            results=sum(size for key, size in results.items() if key not in given or not given[key][1]),
-            updates=sum(one.updates for one in own),
-            random=sum(one.random for one in own),
-            gradients=sum(gradients.values()),
-            others=others,
-            optimizer=optimizer_bytes(self.options.optimizer, device),
-            reserve=parse_bytes(self.options.reserve, "reserve"),
-        )
 
 
 _ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()

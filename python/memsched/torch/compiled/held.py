@@ -1,12 +1,79 @@
-"""What the caller of planned graphs holds: storages told apart, gradients, and memory of others on the device."""
+"""The calls of planned graphs, and what their caller holds: storages told apart, gradients, and memory of others."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from memsched.support.units import parse_bytes
+from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.unit import Unit
+from memsched.torch.optimizer_state import optimizer_bytes
+
+
+@dataclass(slots=True)
+class Call:
+    """A forward of the present step, and what it was seen to be given and to return."""
+
+    unit: weakref.ref[Unit]
+    key: Any
+    serial: int
+    version: int = 0
+    due: bool = True  # its backward may still run
+    again: tuple[Any, ...] = ()  # what tells it, if it runs again in a backward, as under `torch.utils.checkpoint`
+    recorded: bool = False
+    given: dict[int, tuple[int, bool]] = field(default_factory=dict)  # by storage: bytes, and whether it lasts
+    gradients: dict[int, int] = field(default_factory=dict)  # bytes by storage, of those that parameters had before
+    results: dict[int, int] = field(default_factory=dict)  # bytes by storage
+
+    def record(self, args: Sequence[Any], unit: Unit, identities: Identities) -> None:
+        """Note what it is given."""
+        self.recorded = True
+        for k, one in enumerate(args):
+            if isinstance(one, torch.Tensor) and one.device == unit.joint.device:
+                storage, gradient = one.untyped_storage(), gradient_of(one)
+                self.given[identities.of(storage)] = storage.nbytes(), k in unit.static
+                if gradient is not None:
+                    storage = gradient.untyped_storage()
+                    self.gradients[identities.of(storage)] = storage.nbytes()
+
+
+def held_in_step(calls: Sequence[Call], visits: Sequence[Visit], options: Options) -> Resident:
+    """What is resident in a step of these calls, of which the last ones are these visits."""
+    given: dict[int, tuple[int, bool]] = {}
+    results: dict[int, int] = {}
+    gradients: dict[int, int] = {}
+    for call in calls:
+        given |= call.given
+        results |= call.results
+        gradients |= call.gradients
+    own = [held_by_caller(visit.joint, visit.sizes) for visit in visits]
+    if calls[-1].results:
+        results[-1] = sum(visit.loss_gradients for visit in visits)
+    else:  # they are not there yet
+        results[-1] = own[-1].results
+    device = visits[0].joint.device
+    others = 0
+    if device.type == "cuda":
+        known = sum(size for size, _ in given.values()) + sum(gradients.values())
+        others = max(0, torch.cuda.memory_allocated(device) - known) + context_bytes(device)
+    return Resident(
+        parameters=sum(size for size, lasts in given.values() if lasts) + sum(one.parameters for one in own),
+        inputs=sum(size for key, (size, lasts) in given.items() if not lasts and key not in results),
+        results=sum(size for key, size in results.items() if key not in given or not given[key][1]),
+        updates=sum(one.updates for one in own),
+        random=sum(one.random for one in own),
+        gradients=sum(gradients.values()),
+        others=others,
+        optimizer=optimizer_bytes(options.optimizer, device),
+        reserve=parse_bytes(options.reserve, "reserve"),
+    )
 
 
 def gradient_of(value: Any) -> torch.Tensor | None:

@@ -242,8 +242,11 @@ class _Problem:
                 raise
             plan, percent = self.careful(memory)
             needed = plan.result.device.memory
-            orders = " that fits in each order of its backwards" if len(self._orders) > 1 else ""
-            reason = f'selective finds no plan{orders}; it has one for {needed} bytes, "{percent}%"'
+            reason = f'selective finds no plan; it has one for {needed} bytes, "{percent}%"'
+            if len(self._orders) > 1:
+                reason = (
+                    f"selective finds no plan that fits in each order of its backwards; it has one for {needed} bytes"
+                )
             raise _too_small(self.untimed[0], memory, reason, needed) from None
 
     def careful(self, memory: int) -> tuple[CompiledPlan, int]:

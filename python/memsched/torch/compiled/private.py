@@ -200,6 +200,11 @@ def saving_is_hooked() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
+def in_backward() -> bool:
+    """Whether autograd is at work."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def wrapper_among(values: Iterable[Any]) -> str | None:
     """The class of a tensor that consists of others; None if there is none."""
     return next((type(one).__name__ for one in values if is_traceable_wrapper_subclass(one)), None)

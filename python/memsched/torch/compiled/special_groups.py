@@ -11,7 +11,8 @@ import torch
 from memsched._core import Graph
 from memsched.support.documents import Document
 from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
-from memsched.torch.compiled.group import Group, Key, Path, _Call
+from memsched.torch.compiled.group import Group, Key, Path
+from memsched.torch.compiled.held import Call, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
 from memsched.torch.compiled.unit import Unit
@@ -39,9 +40,9 @@ class Unplanned(Group):
         if not units:
             raise CaptureError("PyTorch captures nothing of the step")
         visits = self._visits(units, self._calls)
-        return visits, self._order(), self._held(self._calls, visits)
+        return visits, self._order(), held_in_step(self._calls, visits, self.options)
 
-    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+    def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         return unit.as_traced()
 
     def _end_step(self) -> None:
@@ -65,11 +66,11 @@ class Expecting(Group):
         self._expected = plan
         self._followed: set[Path] = {()}
 
-    def _alone(self, unit: Unit, call: _Call, key: Key) -> int:
+    def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         k, visits = len(self._calls), self._expected.visits
         if k < visits > 1 and not key.gradients and self._path in self._followed:
-            (visit,) = self._visits([unit], [call])
-            within = self._held([*self._calls, call], [visit]).total <= self._expected.resident.total
+            (visit,), expected = self._visits([unit], [call]), self._expected
+            within = held_in_step([*self._calls, call], [visit], self.options).total <= expected.resident.total
             if within and _tensors_of(visit) == _tensors_in(self._expected.result.graph, prefix(k, visits)):
                 self._followed.add((*self._path, key))
                 return unit.add(self._expected, k, visits, visit.sizes)

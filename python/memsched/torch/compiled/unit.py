@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from memsched.errors import MemschedError
-from memsched.torch.compiled.as_graph import LEAVE, Sizes, prefix, steps_of
+from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.kernel_bytes import COPY_OF_STORAGE
@@ -36,6 +36,8 @@ class Version:
     serial: int  # later versions have larger ones
     forward: Boxed
     backward: Boxed
+    forward_steps: Sequence[Step] = ()
+    backward_steps: Sequence[Step] = ()
 
 
 class Unit:
@@ -48,6 +50,7 @@ class Unit:
         self.joint: Joint = read_joint(module, results)
         tokens = self.joint.tokens
         self.static = frozenset(k + tokens for k in static if k + tokens < len(self.joint.primals))
+        self.ends = sorted(self.static)[:: max(1, len(self.static) - 1)]  # the first and the last parameter
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._group = group
@@ -167,11 +170,13 @@ class Unit:
         if key not in self._code:
             made = rewrite(self.joint, forward, backward, sizes)
             self._code[key] = python_code(made.forward), backward_code(made.backward)
-        return self.add_code(plan, *self._code[key], own=prefix(visit, visits))
+        kept = bytes_left(plan.result, prefix(visit, visits))
+        self.versions.append(Version(plan, kept, next(_SERIAL), *self._code[key], forward, backward))
+        return len(self.versions) - 1
 
-    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed, own: str = "") -> int:
-        """Add code for a visit of a plan, whose names begin with `own`; its number among the versions."""
-        self.versions.append(Version(plan, bytes_left(plan.result, own), next(_SERIAL), forward, backward))
+    def add_code(self, plan: CompiledPlan, forward: Boxed, backward: Boxed) -> int:
+        """Add code for a plan of this graph alone; its number among the versions."""
+        self.versions.append(Version(plan, bytes_left(plan.result, ""), next(_SERIAL), forward, backward))
         return len(self.versions) - 1
 
 

@@ -1,0 +1,67 @@
+"""Steps of several graphs, of which one plan spans all: whether code of several plans fits in them, too."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memsched._core import Schedule
+from memsched.errors import InfeasibleError, MemschedError
+from memsched.planners.registry import min_memory
+from memsched.problems.problem import peak_memory, simulate
+from memsched.torch.compiled.as_graph import Resident, Visit, joined, step_graph
+from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
+from memsched.torch.compiled.unit import Unit, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Spanned:
+    """A step, and the orders of its backwards that its plan is for."""
+
+    units: Sequence[weakref.ref[Unit]]
+    visits: Sequence[Visit]
+    held: Resident
+    orders: Sequence[Sequence[int]]
+    plan: CompiledPlan
+    seconds: Sequence[Sequence[float]]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all its graphs may still run."""
+        return all(unit() is not None for unit in self.units)
+
+    @property
+    def enough(self) -> int:
+        """Memory for the step as in plain PyTorch, in any of the orders."""
+        graphs = [step_graph(self.visits, order, self.seconds, resident=self.held.total) for order in self.orders]
+        return max(map(peak_memory, graphs))
+
+    def versions(self, path: Sequence[Any], planned: Mapping[Any, int]) -> list[Version]:
+        """Those that its graphs follow, by the calls up to each of them."""
+        units = [unit() for unit in self.units]
+        return [unit.versions[planned[path[: k + 1]]] for k, unit in enumerate(units) if unit is not None]
+
+    def with_less(self, options: Options, share: float) -> CompiledPlan | None:
+        """A plan that leaves more room, if there is one: for a share of the way from the least memory to the budget."""
+        least = min_memory(step_graph(self.visits, self.orders[0], self.seconds, resident=self.held.total))
+        memory = self.plan.result.device.memory
+        less = replace(options, budget=int(least + share * (memory - least)))
+        try:
+            return plan_and_document(self.visits, self.orders[0], self.held, less, others=self.orders[1:])[0]
+        except InfeasibleError:
+            return None
+
+    def fits(self, versions: Sequence[Version]) -> bool:
+        """Whether the step fits its budget if its graphs follow these versions, which may be of several plans."""
+        device = self.plan.result.device
+        for order in self.orders:
+            graph = step_graph(self.visits, order, self.seconds, resident=self.held.total)
+            steps = joined(graph, [(one.forward_steps, one.backward_steps) for one in versions], order)
+            try:
+                simulate(graph, Schedule(steps, budget=device.memory, graph=graph.name), device)
+            except MemschedError:
+                return False
+        return True
