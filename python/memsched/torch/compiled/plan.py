@@ -208,10 +208,10 @@ class _Problem:
         """
         found = timed(self._visits, self._orders[0], self._held, self._options)
         said: list[tuple[str, int]] = []  # no errors, which would keep the frames of the step alive
-        for order, less in self._tries(memory):
+        for order, less, briefly in self._tries(memory, quick):
             graph = self._graph(found.facts["seconds"], order)
             try:
-                result = _solve(graph, device_for(less, found.link, self._options), self._options, quick=quick)
+                result = _solve(graph, device_for(less, found.link, self._options), self._options, quick=briefly)
             except InfeasibleError as error:
                 said += [(str(error), error.min_memory)] if less == memory else []
                 continue
@@ -226,12 +226,15 @@ class _Problem:
             raise InfeasibleError(*said[0])
         raise _too_small(found.graph, memory, "no plan fits in each order of its backwards", memory)
 
-    def _tries(self, memory: int) -> Iterator[tuple[int, int]]:
-        """Orders to plan for, and the memory that their plans may use."""
-        least = min_memory(self.untimed[0])
-        tries = 1 if len(self._orders) == 1 else _TRIES
-        for k in range(tries):
-            yield from ((order, memory - (memory - least) * k // tries) for order in range(len(self._orders)))
+    def _tries(self, memory: int, quick: bool) -> Iterator[tuple[int, int, bool]]:
+        """Orders to plan for, the memory that their plans may use, and whether to plan briefly, as `careful` does."""
+        if len(self._orders) == 1:
+            yield 0, memory, quick
+            return
+        least, orders = min_memory(self.untimed[0]), range(len(self._orders))
+        for briefly in (quick, True)[: 1 if quick else 2]:
+            for k in range(_TRIES):
+                yield from ((order, memory - (memory - least) * k // _TRIES, briefly) for order in orders)
 
     def solved_or_told(self, memory: int) -> tuple[CompiledPlan, Document]:
         """A plan, and how the cache keeps it; without one, the error names a budget that has one."""
