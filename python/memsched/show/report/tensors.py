@@ -15,8 +15,8 @@ FATES = ("kept", "fetched", "recomputed", "offloaded", "freed early", "never wri
 class Stay:
     """A span of time, in seconds, that a tensor spends in one place.
 
-    On the device since it was first written (or since the start), since it was fetched, or since its op ran again; or
-    only on the host.
+    On the device since it was first written (or since the start), was fetched, or was written again; or only on the
+    host.
     """
 
     place: str  # "device", "fetched", "recomputed" or "host"
@@ -31,7 +31,7 @@ class TensorUse:
     name: str  # this and the role: as in the graph
     role: str
     bytes: int
-    # One of FATES. "fetched": it came back from the host. "recomputed": its op ran again instead. "offloaded": it
+    # One of FATES. "fetched": it came back from the host. "recomputed": it was written again instead. "offloaded": it
     # went to the host and never came back. "freed early": it is gone before the backward begins. "kept": it stays
     # from its first write to its last use.
     fate: str
@@ -61,6 +61,7 @@ class _Scan:
         self.freed: dict[str, float] = {}
         self.since = {one["name"]: ("device", 0.0) for one in self.tensors if one["name"] not in self.writer}
         self.stays: dict[str, list[Stay]] = {one["name"]: [] for one in self.tensors}
+        self.again: set[str] = set()  # tensors that are written more than once
         self.early: set[str] = set()  # tensors that are off the device when the backward begins
         self.backward = False
         starts, ends = result.timeline.start.tolist(), result.timeline.end.tolist()
@@ -84,7 +85,8 @@ class _Scan:
             skipped = op.get("tape", ()) if step.get("skip") else ()
             for name in op["writes"]:
                 if name not in skipped:
-                    self.since[name] = ("device" if self.runs[op["name"]] == 1 else "recomputed", start)
+                    self.since[name] = ("recomputed" if name in self.written else "device", start)
+                    self.again |= {name} & self.written.keys()
                     self.written.setdefault(name, end)
         elif "offload" in step:
             self.offloaded.setdefault(step["offload"], end)
@@ -119,7 +121,7 @@ class _Scan:
             return "fetched"
         if name not in self.written and name in self.writer:
             return "never written"
-        if self.runs.get(self.writer.get(name, ""), 0) > 1:
+        if name in self.again:
             return "recomputed"
         if name in self.offloaded:
             return "offloaded"

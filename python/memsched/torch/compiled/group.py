@@ -269,7 +269,6 @@ class Group:
         step = Spanned([call.unit for call in calls], visits, held, orders, plan, document["seconds"])
         self._spanned = {one: known for one, known in self._spanned.items() if known.alive and one != path}
         alike = {one: known for one, known in self._spanned.items() if one[0] == path[0]}
-        self._spanned[path] = step
         for tried in (plan, *(step.with_less(self.options, share) for share in _SHARES if alike)):
             if tried is None:
                 continue
@@ -280,12 +279,13 @@ class Group:
             small = {here: one for here, one in old.items() if units[len(here) - 1].versions[one].kept <= keeps[here]}
             for chosen in (made | small, made, made | old):
                 planned = self._planned | chosen
-                if all(known.fits(known.versions(one, planned)) for one, known in {**alike, path: step}.items()):
-                    self._planned = planned
+                if step.fits(step.versions(path, planned), tried) and all(
+                    known.fits(known.versions(one, planned), known.plan) for one, known in alike.items()
+                ):
+                    self._planned, self._spanned[path] = planned, step
                     again = zip(calls, made, strict=True)
                     self._again |= {call.again: planned[here] for call, here in again if call.again}
                     return
-        del self._spanned[path]
         raise InfeasibleError(
             f"the budget of {format_bytes(plan.result.device.memory)} is too small for steps that begin alike: no plan "
             "of one leaves room for the others",
@@ -320,9 +320,8 @@ class Group:
         if not eager:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
-            fitted = fit(
-                unit.joint, visit.sizes, sorted(k - unit.joint.tokens for k in unit.static), held, self.options
-            )
+            static = sorted(k - unit.joint.tokens for k in unit.static)
+            fitted = fit(unit.joint, visit.sizes, static, held, self.options)
             found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
             return found[-1]
         try:
