@@ -81,7 +81,7 @@ def randomly(seed: int) -> Any:
     """In place of planning: a random schedule, as a plan of the cache."""
 
     def solved(problem: Any, memory: int, **rest: Any) -> tuple[CompiledPlan, dict[str, Any]]:
-        graph = problem.graph(problem.untimed)
+        graph = problem.untimed[0]
         document = {
             "format": "memsched-compiled/1",
             "seconds": problem.untimed,
