@@ -16,6 +16,12 @@ from memsched.torch import plans
 from memsched.torch.compiled.unit import counted
 
 
+@pytest.fixture(autouse=True)
+def _no_plans_of_before() -> None:
+    """What is gone, but not yet collected, has plans that would end while they are counted."""
+    gc.collect()
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
