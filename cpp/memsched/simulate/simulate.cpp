@@ -189,7 +189,7 @@ template <class Observer> bool Simulator::play_run(const Step& step, Observer& o
     stream_free_[0] = end;
     issue_ = start;
     awaited_.forget_until(issue_);
-    run_bytes_ = 0; // the run before has ended
+    run_bytes_ = 0;                           // the run before has ended
     if (list_->contiguous() && scratch > 0) { // in list order it is freed right after the run (E6)
         ranges_.leave(list_->at[at(current_)].back(), end);
     }
