@@ -243,6 +243,7 @@ def with_batches(batch: int, *stored: int) -> ms.GraphFamily:
         ((5, 2, 3, 5), 60, ((3, 1), (2, 1))),
         ((10, 4, 5, 10), 100, ((5, 2),)),
         ((4, 2, 4), 40, ((2, 2),)),
+        ((7, 3, 4, 5, 7), 80, ((4, 1), (3, 1))),  # also the fewest up to 5
     ],
 )
 @pytest.mark.parametrize("search", ["fewest", "search"])

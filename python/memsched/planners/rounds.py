@@ -45,7 +45,8 @@ def fitting_batch(family: GraphFamily, memory: int) -> int:
 def _splits(family: GraphFamily) -> list[Rounds]:
     """Of a family that knows some batches only, the fewest balanced rounds up to each of them, where they exist."""
     known = set(family.batches or ())
-    found = [balanced(family.batch, -(-family.batch // most)) for most in sorted(known)]
+    counts = sorted({-(-family.batch // most) for most in known}, reverse=True)
+    found = [balanced(family.batch, count) for count in counts]
     return [rounds for rounds in found if known.issuperset(size for size, _ in rounds)]
 
 
