@@ -15,16 +15,17 @@
 namespace memsched {
 namespace {
 
-// The earliest start of each op in one direction of time; infinity: never. supply(j): bytes that may be offloaded from
-// before op j on.
-template <class Supply>
-std::vector<Seconds> earliest_starts(const Workload& work, const Supply& supply, Bandwidth bandwidth) {
+// The earliest start of each op in one direction of time; infinity: never. op(k): the k-th op in that direction.
+// supply(k): bytes that may be offloaded from before it on.
+template <class Op, class Supply>
+std::vector<Seconds> earliest_starts(const Workload& work, const Op& op, const Supply& supply, Bandwidth bandwidth) {
     const std::size_t n = work.time.size();
     std::vector<Seconds> earliest(n);
     Seconds now = 0;
     double copied = 0, available = 0;
-    for (std::size_t j = 0; j < n; ++j) {
-        available += supply(j);
+    for (std::size_t k = 0; k < n; ++k) {
+        const std::size_t j = op(k);
+        available += supply(k);
         const double excess = work.excess[j];
         if (excess > copied) {
             if (excess > work.away_most[j] || excess > available || bandwidth == 0) {
@@ -33,18 +34,11 @@ std::vector<Seconds> earliest_starts(const Workload& work, const Supply& supply,
             now += (excess - copied) / bandwidth;
             copied = excess;
         }
-        earliest[j] = now;
+        earliest[k] = now;
         copied += work.time[j] > 0 ? std::min(available - copied, work.time[j] * bandwidth) : 0;
         now += work.time[j];
     }
     return earliest;
-}
-
-Workload reversed(Workload work) {
-    std::ranges::reverse(work.time);
-    std::ranges::reverse(work.excess);
-    std::ranges::reverse(work.away_most);
-    return work;
 }
 
 // needed: bytes that each op needs if everything is kept, instead of the excess.
@@ -98,9 +92,10 @@ Seconds fractional_bound(const Workload& work, Bandwidth d2h, Bandwidth h2d) {
     if (largest_excess(work) == 0) {
         return compute;
     }
-    const std::vector<Seconds> out = earliest_starts(work, [&](std::size_t j) { return work.written[j]; }, d2h);
-    const auto from_the_end = [&](std::size_t j) { return j == 0 ? 0.0 : work.wanted[n - j]; };
-    const std::vector<Seconds> in = earliest_starts(reversed(work), from_the_end, h2d);
+    const auto written = [&](std::size_t k) { return work.written[k]; };
+    const auto wanted = [&](std::size_t k) { return k == 0 ? 0.0 : work.wanted[n - k]; };
+    const std::vector<Seconds> out = earliest_starts(work, [](std::size_t k) { return k; }, written, d2h);
+    const std::vector<Seconds> in = earliest_starts(work, [&](std::size_t k) { return n - 1 - k; }, wanted, h2d);
     Seconds bound = compute;
     for (std::size_t j = 0; j < n; ++j) {
         bound = std::max(bound, out[j] + work.time[j] + in[n - 1 - j]);

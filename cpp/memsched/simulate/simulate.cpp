@@ -19,8 +19,14 @@ struct Silent {
 } // namespace
 
 Simulator::Simulator(const Graph& graph, const Device& device, Bytes budget)
-    : graph_(graph), device_(device), capacity_(std::min(budget, device.memory) - graph.resident()),
-      sources_(source_bytes(graph)) {}
+    : graph_(graph), sources_(source_bytes(graph)) {
+    aim(device, budget);
+}
+
+void Simulator::aim(const Device& device, Bytes budget) {
+    device_ = device;
+    capacity_ = std::min(budget, device.memory) - graph_.resident();
+}
 
 template <class Message> bool Simulator::fail(const Message& message) {
     if (explain_) {
@@ -316,27 +322,31 @@ Seconds Simulator::makespan(const StepList& list) {
     return last;
 }
 
-Timeline Simulator::times(const StepList& list) {
+template <class Writer> void Simulator::write(const StepList& list, Writer& writer) {
     explain_ = true;
-    TimelineWriter writer;
-    writer.events.reserve(2 * list.steps.size());
-    writer.timeline.start.resize(list.steps.size());
-    writer.timeline.end.resize(list.steps.size());
     if (!play(list, writer)) {
         const std::string where = current_ < 0 ? "" : "step " + std::to_string(current_) + ": ";
         throw ScheduleError(where + fault_, current_);
     }
     writer.finish(graph_.resident() + sources_);
-    if (!std::isfinite(writer.timeline.makespan)) {
+    if (!std::isfinite(writer.totals.makespan)) {
         throw ScheduleError("the makespan is not finite; is the bandwidth too small or the latency too large?");
     }
-    return std::move(writer.timeline);
+}
+
+Totals Simulator::totals(const StepList& list) {
+    sums_.totals = {};
+    sums_.events.clear();
+    sums_.busy = 0;
+    write(list, sums_);
+    return sums_.totals;
 }
 
 Timeline Simulator::timeline(const StepList& list) {
-    Timeline timeline = times(list);
-    timeline.blocks = residency(graph_, list);
-    return timeline;
+    TimelineWriter writer(list.steps.size());
+    write(list, writer);
+    writer.timeline.blocks = residency(graph_, list);
+    return std::move(writer.timeline);
 }
 
 Timeline simulate(const Graph& graph, const StepList& list, const Device& device, Bytes budget) {

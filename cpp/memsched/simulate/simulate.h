@@ -23,6 +23,9 @@ class Simulator {
     // budget: bytes, resident included; the smaller of it and device.memory is enforced. Keeps a reference to graph.
     Simulator(const Graph& graph, const Device& device, Bytes budget);
 
+    // Turns to another device and budget.
+    void aim(const Device& device, Bytes budget);
+
     // Sets the capacity to enforce: bytes, without resident.
     void set_capacity(Bytes capacity) { capacity_ = capacity; }
 
@@ -35,11 +38,12 @@ class Simulator {
     // The full timeline. Throws ScheduleError, naming the step, if the list cannot run.
     Timeline timeline(const StepList& list);
 
-    // The same without the buffers.
-    Timeline times(const StepList& list);
+    // Its sums alone. Throws as timeline() does.
+    Totals totals(const StepList& list);
 
   private:
     template <class Observer> bool play(const StepList& list, Observer& observer);
+    template <class Writer> void write(const StepList& list, Writer& writer); // or throws
     template <class Observer> bool play_run(const Step& step, Observer& observer);
     template <class Observer> bool play_transfer(const Step& step, Observer& observer);
     template <class Observer> bool play_free(const Step& step, Observer& observer);
@@ -79,6 +83,7 @@ class Simulator {
     Seconds issue_ = 0;                  // E1: the start of the nearest run so far
     Seconds earliest_ = 0;               // of the current step: E1 and its `after`
     StepId current_ = 0;
+    TotalsWriter sums_;
     bool explain_ = false; // messages cost time, and searches do not read them
     std::string fault_;
 };

@@ -44,8 +44,8 @@ void check_timeline(const Timeline& t) {
     }
 }
 
-void TimelineWriter::moved(Verb verb, Bytes bytes) {
-    Bytes& sum = verb == Verb::offload ? timeline.bytes_out : timeline.bytes_in;
+void TotalsWriter::moved(Verb verb, Bytes bytes) {
+    Bytes& sum = verb == Verb::offload ? totals.bytes_out : totals.bytes_in;
     if (__builtin_add_overflow(sum, bytes, &sum)) {
         throw ScheduleError("the plan moves more than 2^63 - 1 bytes in one direction; split it");
     }
@@ -73,22 +73,30 @@ void sort_events(std::vector<MemoryEvent>& events) {
 
 } // namespace
 
-void TimelineWriter::finish(Bytes at_start) {
+void TotalsWriter::finish(Bytes at_start) {
     sort_events(events);
     Bytes held = at_start;
-    timeline.peak_memory = held;
-    timeline.memory_times = {0};
-    timeline.memory_bytes = {held};
+    totals.peak_memory = held;
     for (const MemoryEvent& event : events) {
         held += event.change;
-        timeline.peak_memory = std::max(timeline.peak_memory, held);
+        totals.peak_memory = std::max(totals.peak_memory, held);
+    }
+    totals.idle = std::max(0.0, totals.makespan - busy);
+}
+
+void TimelineWriter::finish(Bytes at_start) {
+    TotalsWriter::finish(at_start);
+    static_cast<Totals&>(timeline) = totals;
+    Bytes held = at_start;
+    timeline.memory_times = {0};
+    timeline.memory_bytes = {held};
+    timeline.memory_times.reserve(events.size() + 1);
+    timeline.memory_bytes.reserve(events.size() + 1);
+    for (const MemoryEvent& event : events) {
+        held += event.change;
         timeline.memory_times.push_back(event.time);
         timeline.memory_bytes.push_back(held);
     }
-    for (const Seconds end : timeline.end) {
-        timeline.makespan = std::max(timeline.makespan, end);
-    }
-    timeline.idle = std::max(0.0, timeline.makespan - busy);
 }
 
 } // namespace memsched

@@ -214,8 +214,16 @@ def read_device(source: Source) -> Device:
 
 def write_device(device: Device) -> Document:
     """The form `memsched-device/1`."""
-    document = {"format": "memsched-device/1", **fields(device, "memory", *_DEVICE_OPTIONAL)}
-    return document | {"d2h": bandwidth_to_json(device.d2h), "h2d": bandwidth_to_json(device.h2d)}
+    return {
+        "format": "memsched-device/1",
+        "memory": device.memory,
+        "d2h": bandwidth_to_json(device.d2h),
+        "h2d": bandwidth_to_json(device.h2d),
+        "duplex": device.duplex,
+        "latency": device.latency,
+        "host_memory": device.host_memory,
+        "name": device.name,
+    }
 
 
 def read_plan(source: Source) -> Schedule:

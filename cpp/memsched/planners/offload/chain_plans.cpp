@@ -10,10 +10,14 @@
 namespace memsched {
 
 struct ChainPlans::Work {
-    explicit Work(const Graph& graph) : builder(graph) {}
+    explicit Work(const Graph& graph) : builder(graph), simulator(graph, {}, 0) {}
 
     SetBuilder builder;
-    StepList list;
+    StepList list; // of the last set and capacity, which points that differ in the link share
+    TensorFlags tensors;
+    Bytes capacity = -1;
+    bool runs = false;
+    Simulator simulator;
 };
 
 // Workspace borrowed by a thread and returned to the chain afterwards.
@@ -38,7 +42,19 @@ class ChainPlans::Lease {
 
     // The steps of a set, or none if some run has no room.
     const StepList* build(const TensorFlags& tensors, Bytes capacity) {
-        return work_->builder.build(tensors, capacity, {}, work_->list) ? &work_->list : nullptr;
+        Work& work = *work_;
+        if (capacity != work.capacity || tensors != work.tensors) {
+            work.capacity = -1; // until the list is whole
+            work.runs = work.builder.build(tensors, capacity, {}, work.list);
+            work.tensors = tensors;
+            work.capacity = capacity;
+        }
+        return work.runs ? &work.list : nullptr;
+    }
+
+    Simulator& simulator(const Device& device) {
+        work_->simulator.aim(device, device.memory);
+        return work_->simulator;
     }
 
   private:
@@ -126,18 +142,16 @@ ChainChoice ChainPlans::choose(const ChainPlanner& planner, const Device& device
 Seconds ChainPlans::makespan(const TensorFlags& tensors, const Device& device) const {
     Lease work(*this);
     const StepList* list = work.build(tensors, device.memory - graph_.resident());
-    return list == nullptr ? Simulator::illegal : Simulator(graph_, device, device.memory).makespan(*list);
+    return list == nullptr ? Simulator::illegal : work.simulator(device).makespan(*list);
 }
 
-ChainPlan ChainPlans::plan(const TensorFlags& tensors, const Device& device, bool blocks) const {
+ChainPlan ChainPlans::plan(const TensorFlags& tensors, const Device& device) const {
     Lease work(*this);
     const StepList* list = work.build(tensors, device.memory - graph_.resident());
     if (list == nullptr) {
         refuse_set(graph_, device.memory);
     }
-    Simulator simulator(graph_, device, device.memory);
-    return {blocks ? *list : StepList{}, blocks ? simulator.timeline(*list) : simulator.times(*list),
-            bounds_.on(device, device.memory).fractional};
+    return {*list, work.simulator(device).timeline(*list), bounds_.on(device, device.memory).fractional};
 }
 
 // Checks before planning.
@@ -168,16 +182,18 @@ std::optional<PlanFigures> ChainPlans::figures(const ChainPlanner& planner, cons
         if (device.host_memory && sent > *device.host_memory) {
             return {};
         }
-        const ChainPlan found = plan(choice.tensors, device, false);
-        const Timeline& times = found.timeline;
-        PlanFigures figures{times.makespan,    std::min(found.lower_bound, times.makespan),
-                            times.idle,        {},
-                            times.peak_memory, times.bytes_out,
-                            times.bytes_in,    count};
+        Lease work(*this);
+        const StepList* list = work.build(choice.tensors, device.memory - graph_.resident());
+        if (list == nullptr) {
+            return {};
+        }
+        PlanFigures figures{work.simulator(device).totals(*list), 0, {}, count};
+        const Seconds bound = bounds_.on(device, device.memory).fractional;
+        figures.lower_bound = std::min(bound, figures.makespan);
         if (choice.model) {
             figures.estimate = choice.model->makespan;
         }
-        if (found.lower_bound <= times.makespan * (1 + bound_rounding) && std::isfinite(figures.estimate.value_or(0))) {
+        if (bound <= figures.makespan * (1 + bound_rounding) && std::isfinite(figures.estimate.value_or(0))) {
             return figures;
         }
     } catch (const InfeasibleError&) {

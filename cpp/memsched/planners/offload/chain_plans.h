@@ -35,10 +35,9 @@ struct ChainPlan {
 };
 
 // A point of a sweep.
-struct PlanFigures {
-    Seconds makespan = 0, lower_bound = 0, idle = 0;
+struct PlanFigures : Totals {
+    Seconds lower_bound = 0;
     std::optional<Seconds> estimate;
-    Bytes peak_memory = 0, bytes_out = 0, bytes_in = 0;
     std::int64_t offloaded = 0; // tensors
 };
 
@@ -58,9 +57,8 @@ class ChainPlans {
 
     ChainChoice choose(const ChainPlanner& planner, const Device& device, const Progress& progress) const;
 
-    // The no-wait schedule of one set. Throws InfeasibleError or ScheduleError if it does not run. blocks: with the
-    // list and the buffers.
-    ChainPlan plan(const TensorFlags& tensors, const Device& device, bool blocks = true) const;
+    // The no-wait schedule of one set. Throws InfeasibleError or ScheduleError if it does not run.
+    ChainPlan plan(const TensorFlags& tensors, const Device& device) const;
 
     // Choice and plan in one. None if there is no plan, or a message about it: then plan this point on its own.
     std::optional<PlanFigures> figures(const ChainPlanner& planner, const Device& device,

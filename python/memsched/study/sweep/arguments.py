@@ -15,7 +15,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import Problem, altered
+from memsched.problems.problem import Problem, fields_of
 from memsched.study.sources import find_problem, link_bandwidth
 from memsched.study.sweep.points import (
     MOST_POINTS,
@@ -72,8 +72,8 @@ def read_devices(
     else:
         speed = link_bandwidth(problem, "give beta")
         links = [(speed, speed)]
-    base = base or Device(1)
-    return [altered(base, memory=one, d2h=d2h, h2d=h2d) for one in memories for d2h, h2d in links]
+    shared = fields_of(base or Device(1))
+    return [Device(**(shared | {"memory": one, "d2h": d2h, "h2d": h2d})) for one in memories for d2h, h2d in links]
 
 
 def _speed(given: float | str, problem: Problem) -> float:
