@@ -102,6 +102,13 @@ def test_no_time_at_all_leaves_a_legal_pile() -> None:
     validate_placement(buffers, place(buffers, time_limit=0).offsets)
 
 
+def test_a_placement_is_checked_and_read_back_in_little_time() -> None:
+    count = 20_000
+    placement = place([Buffer(k, 2 * count - k, 1) for k in range(count)])  # all are alive at once
+    document = placement.to_json()
+    takes(2, lambda: ms.Placement.from_json(document))
+
+
 def wide_graph(count: int) -> ms.Graph:
     """Ops of which most may run in any order."""
     chance = random.Random(4)

@@ -88,6 +88,21 @@ def test_search_is_never_worse_than_greedy(buffers: list[Buffer]) -> None:
     assert place(buffers).height <= place(buffers, method="greedy").height
 
 
+@given(buffer_lists(), st.lists(st.integers(0, 12), min_size=6, max_size=6))
+def test_the_check_of_a_placement_looks_at_every_pair(buffers: list[Buffer], offsets: list[int]) -> None:
+    del offsets[len(buffers) :]
+    alive = [(one, at) for one, at in zip(buffers, offsets, strict=True) if one.size and one.start < one.end]
+    apart = clear([one for one, _ in alive], [at for _, at in alive])
+    lies = all(at % one.alignment == 0 and one.offset in (None, at) for one, at in zip(buffers, offsets, strict=True))
+    try:
+        validate_placement(buffers, offsets)
+    except ms.ScheduleError:
+        assert not (apart and lies)
+    else:
+        assert apart
+        assert lies
+
+
 @given(buffer_lists(most=12, moments=12))
 def test_same_buffers_same_placement(buffers: list[Buffer]) -> None:
     for method in ("search", "greedy"):

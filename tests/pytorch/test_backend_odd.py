@@ -147,6 +147,22 @@ def test_what_is_not_planned_is_said(name: str, reason: str) -> None:
         planned(CASES[name], "100%")
 
 
+@pytest.mark.filterwarnings("ignore::memsched.torch.compiled.unplanned.UnplannedWarning")
+@pytest.mark.parametrize("bandwidth", ["0", "12GB/s"])
+def test_what_runs_without_a_plan_sees_what_is_changed_before_the_backward(bandwidth: str) -> None:
+    """With a link, hooks pack what is saved, and PyTorch does not look at the versions of what hooks pack."""
+    embed, layer = torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 3)
+    options = {"budget": "100%", "bandwidth": bandwidth}
+    run = torch.compile(lambda ids: layer(embed(ids)).sin().sum(), backend="memsched", options=options)
+    ids = torch.tensor([1, 2, 2])
+    run(ids).backward()
+    loss = run(ids)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    with pytest.raises(RuntimeError, match=r"inplace operation|changed in place"):
+        loss.backward()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(TWICE_DERIVED))
 def test_derivatives_of_derivatives_are_an_error_of_pytorch(name: str) -> None:

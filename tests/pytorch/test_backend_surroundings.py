@@ -89,6 +89,14 @@ def test_hooks_of_the_caller_for_saved_tensors(around: str) -> None:
     assert bool(kept) == (around == "keep")
 
 
+def test_hooks_that_change_the_type_of_whole_numbers_are_refused_by_name() -> None:
+    run = torch.compile(layers(2), backend="memsched", options={"budget": "100%"})
+    with saved_tensors_hooks(lambda value: value.double(), lambda value: value.float()):
+        loss = run(x()).sum()
+    with pytest.raises(MemschedError, match=r"saved_tensors_hooks, made torch\.float32 of a saved torch\.int64"):
+        loss.backward()
+
+
 def test_hooks_that_keep_copies_of_saved_tensors_are_refused_where_tensors_travel() -> None:
     torch.manual_seed(0)
     plain, given = layers(6), x(256)

@@ -1,9 +1,11 @@
-"""Check placements independently of how they were made, in naive, plain Python."""
+"""Check placements independently of how they were made, in plain Python."""
 
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from memsched.errors import InvalidInputError, ScheduleError, shown
@@ -70,7 +72,8 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
             raise InvalidInputError(f"offsets[{k}] is {shown(one)}; it must be a whole number of bytes")
     offsets = [int(one) for one in offsets]  # sums of numpy's numbers may overflow
     height = 0
-    alive: list[int] = []  # ordered by start: buffers that may not have ended yet
+    alive: list[tuple[int, int]] = []  # offset and number of the buffers that are alive; they share no bytes
+    ends: list[tuple[int, int]] = []  # a heap: end and number of the same
     for k in sorted(range(len(buffers)), key=lambda one: buffers[one].start):
         buffer, offset = buffers[k], offsets[k]
         if offset < 0 or offset % buffer.alignment:
@@ -87,8 +90,11 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
             )
         if buffer.size == 0 or buffer.start == buffer.end:
             continue
-        alive = [other for other in alive if buffers[other].end > buffer.start]
-        for other in alive:
+        while ends and ends[0][0] <= buffer.start:
+            ended = heappop(ends)[1]
+            del alive[bisect_left(alive, (offsets[ended], ended))]
+        place = bisect_left(alive, (offset, k))
+        for _, other in alive[max(0, place - 1) : place + 1]:  # the nearest below and above
             if offset < offsets[other] + buffers[other].size and offsets[other] < end:
                 first, second = sorted((k, other))
                 where = max(offset, offsets[other])
@@ -96,5 +102,6 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
                     f"{_name(buffers, first)} and {_name(buffers, second)} share bytes at {shown(where)} while both "
                     f"are alive, from {shown(buffer.start)}."
                 )
-        alive.append(k)
+        alive.insert(place, (offset, k))
+        heappush(ends, (buffer.end, k))
     return int(height)

@@ -133,7 +133,13 @@ class Unit:
     def backward(self, args: list[Any]) -> Sequence[Any]:
         """Run the backward of the plan that the forward followed."""
         sizes = next(k for k, one in enumerate(args) if isinstance(one, torch.Tensor))
-        number, serial = args.pop(sizes).tolist()
+        marker = args.pop(sizes)
+        if marker.dtype is not torch.int64:
+            raise MemschedError(
+                f"hooks around the call, such as saved_tensors_hooks, made {marker.dtype} of a saved torch.int64; let "
+                "them leave tensors of whole numbers as they are, or compile the model with another backend"
+            )
+        number, serial = marker.tolist()
         arriving = args[len(args) - len(self.joint.tangents) :]
         batched = any(map(is_batched, arriving))
         self._group.returned(serial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,26 +35,34 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
 
 
 def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
-    """Run a graph such that its saved tensors wait on the host, but for those that it is given."""
+    """Run a graph such that its saved tensors wait on the host, but for those that it is given.
+
+    Of what hooks pack, PyTorch does not see whether it is changed before the backward: it is looked at here.
+    """
 
     def run(*args: Any) -> Any:
-        given = {memory_of(one) for one in args if isinstance(one, torch.Tensor)}
+        given = {memory_of(one): one for one in args if isinstance(one, torch.Tensor)}
 
-        def pack(value: torch.Tensor) -> Any:
-            if value.layout is not torch.strided or memory_of(value) in given:
-                return value
-            return value.device, value.to("cpu", copy=True)
+        def pack(value: torch.Tensor) -> Callable[[], torch.Tensor]:
+            if value.layout is torch.strided and memory_of(value) not in given:
+                copy, device = value.to("cpu", copy=True), value.device
+                return lambda: copy.to(device)
+            owner = given.get(memory_of(value), value)
+            return partial(_unchanged, value, owner, owner._version)
 
-        def unpack(packed: Any) -> torch.Tensor:
-            if isinstance(packed, torch.Tensor):
-                return packed
-            device, value = packed
-            return value.to(device)
-
-        with saved_tensors_hooks(pack, unpack):
+        with saved_tensors_hooks(pack, lambda saved: saved()):
             return module.forward(*args)
 
     return run
+
+
+def _unchanged(value: torch.Tensor, owner: torch.Tensor, version: int) -> torch.Tensor:
+    if owner._version != version:
+        raise RuntimeError(
+            f"a tensor of shape {list(value.shape)} that the backward needs was changed in place after it was saved; "
+            "change it after the backward, or change a copy"
+        )
+    return value
 
 
 def view_or_copy(value: torch.Tensor, shape: list[int]) -> torch.Tensor:
