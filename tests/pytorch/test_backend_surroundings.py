@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -87,6 +89,81 @@ def test_hooks_of_the_caller_for_saved_tensors(around: str) -> None:
 
     compared(scenario, Residual)
     assert bool(kept) == (around == "keep")
+
+
+def test_what_runs_again_draws_the_same_numbers_beside_a_thread_that_draws() -> None:
+    scale = nn.Parameter(torch.rand(64, dtype=torch.float64) + 0.5)
+
+    def sixfold(one: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            one = one * (scale * (torch.rand(2048, 64, dtype=torch.float64) + 0.5))
+        return one
+
+    run, one = torch.compile(sixfold, backend="memsched", options={"budget": "30%"}), torch.ones(2048, 64).double()
+    run(one).mean().backward()
+    (plan,) = plans()
+    assert plan.result.recomputed
+    stop = threading.Event()
+    other = threading.Thread(target=lambda: [torch.rand(100) for _ in iter(stop.is_set, True)])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    other.start()
+    try:
+        for _ in range(20):
+            scale.grad = None
+            loss = run(one).mean()
+            loss.backward()
+            # The loss is homogeneous of degree six in `scale`, whatever was drawn.
+            torch.testing.assert_close(scale @ scale.grad, 6 * loss, rtol=1e-12, atol=0)
+    finally:
+        stop.set()
+        other.join()
+        sys.setswitchinterval(interval)
+
+
+def test_what_runs_again_has_the_type_that_was_the_default_in_the_forward() -> None:
+    scale = nn.Parameter(torch.rand(64, dtype=torch.float64))
+
+    def drawn(one: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            one = torch.tanh(one * scale) * torch.rand(256, 64) * 2
+        return one
+
+    found = []
+    for backend, options in (("aot_eager", None), ("memsched", {"budget": "60%"})):
+        torch._dynamo.reset()
+        run = torch.compile(drawn, backend=backend, options=options)
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float64)
+        try:
+            loss = run(torch.randn(256, 64)).square().mean()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        scale.grad = None
+        loss.backward()
+        assert torch.get_default_dtype() is torch.float32
+        found.append(scale.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.filterwarnings("ignore::memsched.torch.compiled.unplanned.UnplannedWarning")
+@pytest.mark.parametrize("inside", [True, False], ids=["torch.func", "disabled"])
+def test_what_runs_without_a_plan_needs_no_hooks(inside: bool) -> None:
+    layer, embed = nn.Linear(3, 3), nn.Embedding(5, 3, sparse=True)
+
+    def step(given: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        more = torch.func.grad(lambda one: layer(one).sin().sum())(given).sum() if inside else 0.0
+        return layer(given).sum() + more + embed(ids).sum()
+
+    args, found = (torch.randn(2, 3), torch.tensor([1, 2])), []
+    for run in (step, torch.compile(step, backend="memsched", options={"budget": "100%", "bandwidth": "12GB/s"})):
+        off = torch.autograd.graph.disable_saved_tensors_hooks("no hooks")
+        with contextlib.nullcontext() if inside else off:
+            loss = run(*args)
+        layer.zero_grad()
+        loss.backward()
+        found.append([loss.detach(), layer.weight.grad])
+    assert all(map(torch.equal, *found))
 
 
 def test_hooks_that_change_the_type_of_whole_numbers_are_refused_by_name() -> None:

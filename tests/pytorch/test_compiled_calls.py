@@ -69,7 +69,7 @@ def test_a_binding_runs_the_same_operation(operation: Any) -> None:
     torch.testing.assert_close(value, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("layout", [(0, 1, 2), (2, 0, 1)])
 def test_dropout_has_the_bits_and_the_layout_of_the_operation(
@@ -84,9 +84,13 @@ def test_dropout_has_the_bits_and_the_layout_of_the_operation(
     torch.manual_seed(0)
     found, found_mask = dropout(x, p, True)
     assert torch.equal(after, torch.get_rng_state())
+    own = torch.Generator().manual_seed(0)
+    again, again_mask = dropout(x, p, True, generator=own)
+    assert torch.equal(after, own.get_state())
     wanted = aten.native_dropout_backward.default(gradient, mask, 1.0 / 0.9)
     back = dropout_backward(gradient, found_mask, 1.0 / 0.9)
-    for one, other in ((found, expected), (found_mask, mask), (back, wanted)):
+    pairs = ((found, expected), (again, expected), (found_mask, mask), (again_mask, mask), (back, wanted))
+    for one, other in pairs:
         assert one.stride() == other.stride()
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 

@@ -139,7 +139,14 @@ def test_verify_names_what_a_wrong_plan_changes(
     assert plan.result.recomputed
     from memsched.torch.compiled import randomness
 
-    monkeypatch.setattr(randomness, "_set", lambda device, state: None)  # masks are drawn anew
+    right, ran = randomness._generator, set()
+
+    def wrong_when_again(state: torch.Tensor, device: torch.device) -> torch.Generator:
+        key = bytes(state.tolist())
+        ran.symmetric_difference_update({key})
+        return right(state, device) if key in ran else torch.Generator(device)
+
+    monkeypatch.setattr(randomness, "_generator", wrong_when_again)  # draws other masks
     with pytest.raises(MemschedError, match=r"planned step changes the gradient of"):
         plan.verify(model, (x,))
 

@@ -44,12 +44,17 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 _EXACT = (torch.float32, torch.float64)  # in which a number is rounded alike by all ways to multiply by it
 
 
-def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `native_dropout` computes on the CPU, from the same random numbers."""
-    if not train or not 0.0 < p < 1.0 or x.dtype not in _EXACT or not x.is_contiguous():
+def dropout(
+    x: torch.Tensor, p: float, train: bool | None, *, generator: torch.Generator | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `native_dropout`, which takes no generator, computes on the CPU from the same random numbers."""
+    if train is False or x.numel() == 0:
         return _aten.native_dropout.default(x, p, train)
-    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1.0 - p)
-    return mask.to(x.dtype).mul_(x).mul_(1.0 / (1.0 - p)), mask
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1.0 - p, generator=generator)
+    scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
+    if x.dtype not in _EXACT or not x.is_contiguous():
+        return x.mul(mask).mul_(torch.tensor(scale, dtype=x.dtype)), mask
+    return mask.to(x.dtype).mul_(x).mul_(scale), mask
 
 
 def dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:

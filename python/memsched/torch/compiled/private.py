@@ -200,6 +200,14 @@ def saving_is_hooked() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
+def takes_no_hooks(module: fx.GraphModule | None = None) -> bool:
+    """Whether hooks for saved tensors are an error, now or within a captured graph, as under `torch.func.grad`."""
+    if module is None:
+        return not torch._C._autograd._saved_tensors_hooks_is_enabled()
+    graphs = [one.graph for one in module.modules() if isinstance(one, fx.GraphModule)]
+    return any(node.target is torch._C._autograd._saved_tensors_hooks_disable for one in graphs for node in one.nodes)
+
+
 def in_backward() -> bool:
     """Whether autograd is at work."""
     return torch._C._current_graph_task_id() != -1

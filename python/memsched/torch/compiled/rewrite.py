@@ -155,13 +155,8 @@ class _Half:
         self._await(op.reads)
         args, kwargs = fx.map_arg((node.args, node.kwargs), self.value)
         target = node.target
-        again = op.random and self.writer.runs[node.name] > 1
-        if again and node.name not in self.writer.states:
-            device = self._device_of(node)
-            self.writer.states[node.name] = state = self._call(randomness.state, (device,), None)
-            self.values[state] = state
-        elif again:
-            args, kwargs, target = (self._state(node), self._device_of(node), target, *args), kwargs, randomness.replay
+        if op.random and self.writer.runs[node.name] > 1:
+            target, args = self._drawing(node, args)
         for number in op.writes:
             self._forget(number)
         new = self.graph.call_function(target, args, kwargs)
@@ -267,6 +262,14 @@ class _Half:
         if like is not None:
             new.meta = {"val": like.meta.get("val")}
         return new
+
+    def _drawing(self, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """What is called for a random operation that runs more than once, and with what."""
+        device, first = self._device_of(node), node.name not in self.writer.states
+        if first:
+            self.writer.states[node.name] = state = self._call(randomness.state, (device,), None)
+            self.values[state] = state
+        return randomness.first if first else randomness.again, (self._state(node), device, node.target, *args)
 
     def _device_of(self, node: fx.Node) -> torch.device:
         return next((one.device for one in tensors_of(node.meta["val"])), torch.device("cpu"))

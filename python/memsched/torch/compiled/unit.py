@@ -69,6 +69,7 @@ class Unit:
             and one.device == self.joint.device
         ]
         self._first: tuple[int, ...] = ()
+        self._type = torch.get_default_dtype()
         copied = (op.node.args[0] for op in self.joint.operations if op.node.target in COPY_OF_STORAGE)
         whole = self.joint.storages_in(copied)
         self._whole = {k: n for k in self.inputs for n in self.joint.storages_of(self.joint.primals[k]) if n in whole}
@@ -147,7 +148,7 @@ class Unit:
             meter.count(one for one in arriving if isinstance(one, torch.Tensor))
         del arriving
         try:
-            with _counting(), torch._C.DisableTorchFunction():
+            with _counting(), torch._C.DisableTorchFunction(), _default_type(self._type):
                 return self.versions[number].backward(args)
         except RuntimeError as error:  # from what writes in place, or travels
             if not batched:
@@ -184,6 +185,20 @@ class Unit:
         """Add code for a plan of this graph alone; its number among the versions."""
         self.versions.append(Version(plan, bytes_left(plan.result, ""), next(_SERIAL), forward, backward))
         return len(self.versions) - 1
+
+
+@contextlib.contextmanager
+def _default_type(wanted: torch.dtype) -> Iterator[None]:
+    """What the forward was traced with holds for what runs again, too."""
+    now = torch.get_default_dtype()
+    if now is wanted:
+        yield
+        return
+    torch.set_default_dtype(wanted)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(now)
 
 
 _METERS: list[Meter] = []

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 
+from memsched.torch.compiled.private import takes_no_hooks
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
 
@@ -24,6 +25,7 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
 
     With `offload`, what it saves for its backward waits on the host.
     """
+    offload = offload and not takes_no_hooks(module)
     said = str(reason).strip().split("\n")[0]
     waits = "; what it saves for its backward waits on the host" if offload else ""
     warnings.warn(
@@ -41,6 +43,8 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
     """
 
     def run(*args: Any) -> Any:
+        if takes_no_hooks():
+            return module.forward(*args)
         given = {memory_of(one): one for one in args if isinstance(one, torch.Tensor)}
 
         def pack(value: torch.Tensor) -> Callable[[], torch.Tensor]:
