@@ -138,6 +138,23 @@ def test_the_integer_program_of_an_order_keeps_its_limit() -> None:
     kept(1.0, lambda graph: ms.order(graph, method="ilp", time_limit=1.0), graph)
 
 
+@pytest.mark.parametrize("planner", ["order", "olla"])
+def test_the_integer_program_of_thousands_of_ops_in_a_row_keeps_its_limit(planner: str) -> None:
+    graph = ms.to_graph(ms.Chain([1] * 1500, [1] * 1500, [4 + k % 7 for k in range(1501)], [4] * 1501))
+    if planner == "order":
+        kept(0.2, lambda: ms.order(graph, method="ilp", time_limit=0.2))
+    else:
+        kept(0.2, lambda: ms.olla(graph, ms.peak_memory(graph), method="ilp", time_limit=0.2))
+
+
+@pytest.mark.parametrize("longest", [0, 5000])
+def test_the_integer_program_of_addresses_keeps_its_limit(longest: int) -> None:
+    draw = random.Random(5)
+    starts = [draw.randint(0, longest) for _ in range(20_000)]
+    buffers = [Buffer(start, start + 1 + draw.randint(0, longest), draw.randint(1, 1000)) for start in starts]
+    kept(0.1, lambda: place(buffers, method="ilp", time_limit=0.1))
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive  # judged by the clock: every night, and not beside other work
 def test_checkmate_keeps_its_limit() -> None:

@@ -35,7 +35,8 @@ class Columns(NamedTuple):
     offset: list[int]
 
 
-def _columns(buffers: Sequence[Buffer]) -> Columns:
+def columns_of(buffers: Sequence[Buffer]) -> Columns:
+    """Buffers as the core takes them."""
     start, end = _ticks(buffers)
     return Columns(
         start,
@@ -274,7 +275,7 @@ def place_buffers(
     if method == "ilp":
         placed = _within(partial(_by_program, found), most, limit, search=False)
     else:
-        placed = place_columns(_columns(found), most, time_limit=limit, method=method, progress=progress)
+        placed = place_columns(columns_of(found), most, time_limit=limit, method=method, progress=progress)
     offsets, top, bound = placed
     return Placement(
         buffers=found,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-from memsched.arena.buffers import Buffer, height
+from memsched.arena.buffers import Buffer
 from memsched.errors import InvalidInputError
 
 
@@ -14,24 +15,28 @@ def is_live(one: Buffer) -> bool:
     return one.size > 0 and one.end > one.start
 
 
-def meet(one: Buffer, other: Buffer) -> bool:
-    """Whether both are in use at some time."""
-    return is_live(one) and is_live(other) and one.start < other.end and other.start < one.end
+def meeting(buffers: Sequence[Buffer]) -> Iterator[tuple[int, int]]:
+    """The pairs (i, j), i < j, of buffers that are both in use at some time."""
+    alive: list[int] = []
+    for k in sorted((k for k, one in enumerate(buffers) if is_live(one)), key=lambda k: buffers[k].start):
+        alive = [other for other in alive if buffers[other].end > buffers[k].start]
+        yield from ((min(k, other), max(k, other)) for other in alive)
+        alive.append(k)
 
 
 def load(buffers: Sequence[Buffer]) -> int:
     """A lower bound on the height: the most bytes in use at once, or the highest end of a fixed buffer."""
     live = [one for one in buffers if is_live(one)]
     fixed = [one.offset + one.size for one in live if one.offset is not None]
-    return max([0, *fixed, *(sum(two.size for two in live if two.start <= one.start < two.end) for one in live)])
+    changes = sorted(change for one in live for change in ((one.start, one.size), (one.end, -one.size)))
+    return max([0, *fixed, *accumulate(size for _, size in changes)])
 
 
 def overlap(buffers: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
     """Two buffers that are in use at the same time and address, or None."""
-    for i, one in enumerate(buffers):
-        for j, other in enumerate(buffers[:i]):
-            if meet(one, other) and offsets[i] < offsets[j] + other.size and offsets[j] < offsets[i] + one.size:
-                return j, i
+    for i, j in meeting(buffers):
+        if offsets[i] < offsets[j] + buffers[j].size and offsets[j] < offsets[i] + buffers[i].size:
+            return i, j
     return None
 
 
@@ -52,46 +57,16 @@ def check_fixed(buffers: Sequence[Buffer]) -> None:
         )
 
 
-def lowest_fit(buffers: Sequence[Buffer], order: Sequence[int]) -> list[int]:
-    """Place the fixed buffers, then the others in this order, each at the lowest free address."""
-    offsets = [one.offset or 0 for one in buffers]
-    placed = [k for k, one in enumerate(buffers) if one.offset is not None and is_live(one)]
-    for k in order:
-        one = buffers[k]
-        if one.offset is not None or not is_live(one):
-            continue
-        address = 0
-        for other in sorted((j for j in placed if meet(one, buffers[j])), key=lambda j: offsets[j]):
-            if address + one.size <= offsets[other]:
-                break
-            address = max(address, aligned(offsets[other] + buffers[other].size, one.alignment))
-        offsets[k] = address
-        placed.append(k)
-    return offsets
-
-
-def greedy(buffers: Sequence[Buffer]) -> list[int]:
-    """The lowest placement by `lowest_fit` over a few orders: by size, area, duration and start."""
-    keys: list[Callable[[Buffer], tuple[float, float]]] = [
-        lambda one: (-one.size, -(one.end - one.start)),
-        lambda one: (-one.size * (one.end - one.start), -one.size),
-        lambda one: (-(one.end - one.start), -one.size),
-        lambda one: (one.start, -one.size),
-        lambda one: (-one.end, -one.size),
-    ]
-    found = [lowest_fit(buffers, sorted(range(len(buffers)), key=lambda k: (*key(buffers[k]), k))) for key in keys]
-    return min(found, key=lambda offsets: height(buffers, offsets))
-
-
 def settle(buffers: Sequence[Buffer], addresses: Sequence[float]) -> list[int] | None:
     """Whole addresses: each buffer as low as those with lower `addresses` allow. None if they overlap."""
     offsets = [0] * len(buffers)
-    done: list[int] = []
+    beside: list[list[int]] = [[] for _ in buffers]
+    for i, j in meeting(buffers):
+        first, second = (i, j) if (addresses[i], i) < (addresses[j], j) else (j, i)
+        beside[second].append(first)
     for k in sorted(range(len(buffers)), key=lambda k: (addresses[k], k)):
-        one = buffers[k]
-        ends = [offsets[j] + buffers[j].size for j in done if meet(one, buffers[j])]
-        offsets[k] = aligned(max(ends, default=0), one.alignment) if one.offset is None else one.offset
-        done.append(k)
+        one, low = buffers[k], max((offsets[j] + buffers[j].size for j in beside[k]), default=0)
+        offsets[k] = -(-low // one.alignment) * one.alignment if one.offset is None else one.offset
     return offsets if overlap(buffers, offsets) is None else None
 
 
@@ -102,8 +77,3 @@ def unit_of(buffers: Sequence[Buffer]) -> tuple[int, bool]:
     if all(unit % one.alignment == 0 for one in live):
         return max(unit, 1), True
     return math.gcd(unit, *(one.alignment for one in live)), False
-
-
-def aligned(address: int, alignment: int) -> int:
-    """The first multiple of the alignment from an address on."""
-    return -(-address // alignment) * alignment

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsched._core import Graph
 from memsched.arena.buffers import Buffer, height
 from memsched.arena.ilp.buffers import settle, unit_of
-from memsched.arena.ilp.model import Model, Scale, left, load, until_after
+from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, load, until_after
 from memsched.arena.ilp.net import INPUT, Item, Net, Reach, is_topological, least_runs, lifetimes, net_of
 from memsched.arena.ilp.order import exact_order, gap
 from memsched.arena.ilp.place import address_of, apart, place_ilp
@@ -63,7 +64,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     """
     load()
     until = until_after(time_limit)
-    task, packed = _task(graph, keep)
+    task, packed = _task(graph, keep, until)
     first = exact_order(task.net, until)
     buffers = task.buffers(first.order)
     offsets, _, _ = place_ilp(buffers, time_limit=left(until))
@@ -74,7 +75,8 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     bound = max([0, first.lower_bound - task.resident, *ends])
     order = first.order
     if top > bound:
-        order, offsets, bound = _together(task, (order, offsets, top), bound, until)
+        with contextlib.suppress(TimeUpError):
+            order, offsets, bound = _together(task, (order, offsets, top), bound, until)
         top = height(task.buffers(order), offsets)
     count = len(task.items) - len(task.owners)
     sources = max((low + int(graph.tensors[k]["size"]) for k, low in packed.items()), default=0)
@@ -88,7 +90,7 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
     )
 
 
-def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
+def _task(graph: Graph, keep: frozenset[int], until: float) -> tuple[_Task, dict[int, int]]:
     packed: dict[int, int] = {}
     base = 0
     for k, tensor in enumerate(graph.tensors):
@@ -101,7 +103,7 @@ def _task(graph: Graph, keep: frozenset[int]) -> tuple[_Task, dict[int, int]]:
     scratch = [Item(tensors=(), source=k, readers=frozenset(), kept=False, size=sizes[k]) for k in owners]
     fixed = [packed.get(item.tensors[0]) for item in items]
     task = _Task(
-        net=net_of(graph, keep),
+        net=net_of(graph, keep, until),
         items=items + scratch,
         owners=owners,
         fixed=fixed + [None] * len(scratch),
@@ -121,7 +123,7 @@ def _together(
     if reach is None:
         return order, offsets, top
     scale = Scale.of([unit], top)
-    model = Model()
+    model = Model(until)
     always = task.net.always - task.resident
     peak = model.variable(scale.down(bound - always), scale.down(limit - always), cost=1.0, integer=scale.whole)
     plan = Plan(model, task.net, reach, alone=True)
@@ -149,6 +151,7 @@ def _separate(task: _Task, plan: Plan, scale: Scale, addresses: list[int], limit
     live = [_alive(plan, item) for item in task.items]
     for i, one in enumerate(task.items):
         for j, other in enumerate(task.items[:i]):
+            model.check_time()
             fixed = task.fixed[i] is not None and task.fixed[j] is not None
             if fixed or _precedes(plan.reach, one, other) or _precedes(plan.reach, other, one):
                 continue

@@ -63,7 +63,7 @@ class Outcome:
 
 
 class TimeUpError(Exception):
-    """Time ran out while the integer program was being written."""
+    """Time ran out before the integer program was solved, often while it was being written."""
 
 
 class Model:
@@ -78,6 +78,7 @@ class Model:
         self.rows: list[tuple[float, float, Terms]] = []
 
     def variable(self, low: float, high: float, *, cost: float = 0.0, integer: bool = False) -> int:
+        self.check_time()
         self.lower.append(low)
         self.upper.append(high)
         self.cost.append(cost)
@@ -90,8 +91,7 @@ class Model:
         self.rows.append((low, high, terms))
 
     def check_time(self) -> None:
-        if time.monotonic() > self.until:
-            raise TimeUpError
+        check_time(self.until)
 
     def solve(self, *, time_limit: float | None, gap: float, rules_off: int = 0) -> Outcome:
         """Solve on one thread, until the bound is within `gap` of the best solution or time is up.
@@ -157,6 +157,12 @@ class Model:
 def until_after(time_limit: float | None) -> float:
     """The time of time.monotonic() at which a limit is over; infinite without one."""
     return math.inf if time_limit is None else time.monotonic() + time_limit
+
+
+def check_time(until: float) -> None:
+    """Raise TimeUpError after that time."""
+    if time.monotonic() > until:
+        raise TimeUpError
 
 
 def left(until: float) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from memsched._core import Graph
+from memsched.arena.ilp.model import check_time
 from memsched.support.documents import Document
 
 INPUT = -1  # the source of items that exist from the start
@@ -33,9 +36,21 @@ class Reach:
     after: list[int]
 
     @classmethod
-    def of(cls, count: int, edges: Iterable[tuple[int, int]]) -> Reach:
+    def of(cls, count: int, edges: Iterable[tuple[int, int]], until: float = math.inf) -> Reach:
+        """Of any edges without a cycle; after `until` it raises TimeUpError."""
         reach = cls(before=[0] * count, after=[0] * count)
-        for first, second in sorted(edges, key=lambda edge: (edge[1], edge[0])):
+        listed, later = sorted(edges, key=lambda edge: (edge[1], edge[0])), []
+        for first, second in listed:
+            check_time(until)
+            if first < second:
+                reach.before[second] |= reach.before[first] | 1 << first
+            else:
+                later.append((first, second))
+        for first, second in sorted(listed, reverse=True):
+            check_time(until)
+            if first < second:
+                reach.after[first] |= reach.after[second] | 1 << second
+        for first, second in later:
             reach.add(first, second)
         return reach
 
@@ -59,16 +74,33 @@ class Reach:
         return [op for op in bits(mask) if not self.after[op] & mask]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Net:
-    """A graph's ops as numbers. `always` counts the bytes of resident, weights and kept inputs."""
+    """A graph's ops as numbers. `always` counts the bytes of resident, weights and kept inputs.
+
+    What takes more than linear time raises TimeUpError after `until`.
+    """
 
     count: int
     edges: frozenset[tuple[int, int]]
-    reach: Reach
     items: list[Item]  # items that outlive their source, and inputs; alike ones are merged
     scratch: list[int]  # per op: its workspace and outputs that nobody reads, in bytes
     always: int
+    until: float  # of time.monotonic()
+
+    @cached_property
+    def reach(self) -> Reach:
+        """The precedences of the graph."""
+        return Reach.of(self.count, self.edges, self.until)
+
+    @cached_property
+    def made(self) -> list[int]:
+        """Per op, the bytes of the items that it writes."""
+        made = [0] * self.count
+        for item in self.items:
+            if item.source != INPUT:
+                made[item.source] += item.size
+        return made
 
     def peak(self, order: Sequence[int]) -> int:
         """The peak of an order in bytes, `always` included."""
@@ -87,10 +119,12 @@ class Net:
     def needs(self, reach: Reach) -> list[int]:
         """Per op, the bytes that are alive while it runs in every order that keeps the precedences."""
         made, wanted = self.masks(reach)
-        return [
-            self.always + self.scratch[op] + sum(self.items[k].size for k in bits(made[op] & wanted[op]))
-            for op in range(self.count)
-        ]
+        found = []
+        for op in range(self.count):
+            check_time(self.until)
+            alive = sum(self.items[k].size for k in bits(made[op] & wanted[op]))
+            found.append(self.always + self.scratch[op] + alive)
+        return found
 
     def instant(self) -> int:
         """The ops that allocate nothing, as a bit mask."""
@@ -109,11 +143,21 @@ class Net:
                 reads[op] |= 1 << k
         made, wanted = [from_start] * self.count, [to_end] * self.count
         for op in range(self.count):
+            check_time(self.until)
             for other in bits(reach.before[op] | 1 << op):
                 made[op] |= makes[other]
             for other in bits(reach.after[op] | 1 << op):
                 wanted[op] |= reads[other]
         return made, wanted
+
+    def own_bound(self) -> int:
+        """The same in linear time, by what an op reads and writes itself."""
+        start = sum(item.size for item in self.items if item.source == INPUT)
+        own = [made + scratch for made, scratch in zip(self.made, self.scratch, strict=True)]
+        for item in self.items:
+            for op in item.readers:
+                own[op] += item.size
+        return self.always + max([start, *own])
 
     def bound(self, reach: Reach) -> int:
         """A lower bound on the peak of any order: the largest need of an op, and any first op on top of all inputs."""
@@ -187,7 +231,7 @@ def edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
     return frozenset((writer[name], k) for k, op in enumerate(graph.ops) for name in op["reads"] if name in writer)
 
 
-def net_of(graph: Graph, keep: frozenset[int]) -> Net:
+def net_of(graph: Graph, keep: frozenset[int], until: float = math.inf) -> Net:
     """The Net of a graph."""
     edges = edges_of(graph)
     scratch = [workspace for _, workspace in least_runs(graph, keep)]
@@ -211,4 +255,4 @@ def net_of(graph: Graph, keep: frozenset[int]) -> Net:
         for (source, readers, kept), group in alike.items()
     ]
     count = len(scratch)
-    return Net(count=count, edges=edges, reach=Reach.of(count, edges), items=items, scratch=scratch, always=int(always))
+    return Net(count=count, edges=edges, items=items, scratch=scratch, always=int(always), until=until)

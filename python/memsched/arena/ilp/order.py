@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from memsched._core import Graph
@@ -56,12 +55,9 @@ def order_ilp(
     """
     load()
     until = until_after(time_limit)
-    net = net_of(graph, keep)
+    net = net_of(graph, keep, until)
     if compressed or control_edges:
-        reach = net.reach
-        if control_edges:
-            reach = Reach.of(net.count, net.edges | control_edges_of(graph))
-        found = _published(net, reach, compressed, until)
+        found = _published(net, control_edges_of(graph) if control_edges else frozenset(), compressed, until)
     else:
         found = exact_order(net, until)
     given = [int(tensor["size"]) for tensor in graph.tensors if tensor["role"] in ("input", "weight")]
@@ -72,20 +68,20 @@ def order_ilp(
 
 def exact_order(net: Net, until: float) -> OrderSolution:
     """The order with the least peak while ops run; `until` is a time of time.monotonic()."""
-    best = beam_order(net, until)
-    peak, bound = net.peak(best), net.bound(net.reach)
-    if time.monotonic() > until:
-        return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
-    scale = _scale(net, peak)
-    bound = probed_bound(net, bound, peak, scale.unit, until)
-    better = peak - scale.unit
-    reach = None if bound == peak else probe(net, better, until)
-    if reach is None:
-        return OrderSolution(order=best, peak_memory=peak, lower_bound=peak)
-    model = Model(until)
-    low, high = scale.down(bound - net.always), scale.down(better - net.always)
-    top = model.variable(low, high, cost=1.0, integer=scale.whole)
+    best = list(range(net.count))
+    peak, bound = net.peak(best), net.own_bound()
     try:
+        best = beam_order(net, until)
+        peak, bound = net.peak(best), max(bound, net.bound(net.reach))
+        scale = _scale(net, peak)
+        bound = probed_bound(net, bound, peak, scale.unit, until)
+        better = peak - scale.unit
+        reach = None if bound == peak else probe(net, better, until)
+        if reach is None:
+            return OrderSolution(order=best, peak_memory=peak, lower_bound=peak)
+        model = Model(until)
+        low, high = scale.down(bound - net.always), scale.down(better - net.always)
+        top = model.variable(low, high, cost=1.0, integer=scale.whole)
         plan = Plan(model, net, reach, alone=True)
         plan.limit(scale, top)
         outcome = model.solve(time_limit=left(until), gap=gap(scale))
@@ -100,16 +96,20 @@ def exact_order(net: Net, until: float) -> OrderSolution:
     return OrderSolution(order=best, peak_memory=peak, lower_bound=bound)
 
 
-def _published(net: Net, reach: Reach, compressed: bool, until: float) -> OrderSolution:
-    """The order that OLLA's shortcuts find, or the listed order if they find none in time."""
-    bound = net.bound(net.reach)
-    scale = _scale(net, sum(item.size for item in net.items) + sum(net.scratch) + net.always)
-    model = Model()
-    top = model.variable(scale.down(bound - net.always), float("inf"), cost=1.0)
-    plan = Plan(model, net, reach, alone=not compressed)
-    plan.limit(scale, top)
-    outcome = model.solve(time_limit=left(until), gap=gap(scale))
-    order = list(range(net.count))
+def _published(net: Net, more: frozenset[tuple[int, int]], compressed: bool, until: float) -> OrderSolution:
+    """The order that OLLA's shortcuts find, or the listed order if they find none in time. more: control edges."""
+    order, bound = list(range(net.count)), net.own_bound()
+    try:
+        reach = Reach.of(net.count, net.edges | more, until) if more else net.reach
+        bound = net.bound(net.reach)
+        scale = _scale(net, sum(item.size for item in net.items) + sum(net.scratch) + net.always)
+        model = Model(until)
+        top = model.variable(scale.down(bound - net.always), float("inf"), cost=1.0)
+        plan = Plan(model, net, reach, alone=not compressed)
+        plan.limit(scale, top)
+        outcome = model.solve(time_limit=left(until), gap=gap(scale))
+    except TimeUpError:
+        return OrderSolution(order=order, peak_memory=net.peak(order), lower_bound=bound)
     if outcome.values is not None:
         found = plan.order(outcome.values)
         if is_topological(found, net.reach):

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from memsched.arena.buffers import Buffer, height
-from memsched.arena.ilp.buffers import check_fixed, greedy, is_live, load, meet, overlap, settle, unit_of
+from memsched.arena.ilp.buffers import check_fixed, is_live, load, meeting, overlap, settle, unit_of
 from memsched.arena.ilp.model import Model, Scale, TimeUpError, left, until_after
 from memsched.arena.ilp.model import load as load_highs
 from memsched.arena.ilp.order import gap
+from memsched.arena.placement import columns_of, place_columns
 from memsched.errors import InfeasibleError
 
 
@@ -18,7 +19,7 @@ def place_ilp(
 ) -> tuple[list[int], int, bool]:
     """Find addresses for buffers with known lifetimes, so that the highest end is as low as possible.
 
-    Greedy placements come first. If they are higher than the load, the integer program looks for a lower one. Sizes
+    A greedy placement comes first. If it is higher than the load, the integer program looks for a lower one. Sizes
     are scaled as in `order_ilp`.
 
     Parameters
@@ -65,7 +66,7 @@ def place_ilp(
 
 def _lowest(buffers: Sequence[Buffer], until: float) -> tuple[list[int], int]:
     """(offsets, lower bound)"""
-    best = greedy(buffers)
+    best, _, _ = place_columns(columns_of(buffers), None, time_limit=left(until), method="greedy")
     bound = load(buffers)
     if height(buffers, best) == bound:
         return best, bound
@@ -86,7 +87,10 @@ def _by_program(buffers: Sequence[Buffer], best: list[int], bound: int, until: f
     live = [k for k, one in enumerate(buffers) if is_live(one)]
     addresses = {k: address_of(model, scale, buffers[k], limit, plain) for k in live}
     common = 1 if plain else math.gcd(*(buffers[k].alignment for k in live))
-    pairs = [(i, j) for i in live for j in live if i < j and meet(buffers[i], buffers[j])]
+    pairs = []
+    for pair in meeting(buffers):
+        model.check_time()
+        pairs.append(pair)
     mirrored = plain and all(buffers[k].offset is None for k in live)
     for k in live:
         model.row(scale.down(buffers[k].size), float("inf"), [(highest, 1.0), (addresses[k], -1.0)])

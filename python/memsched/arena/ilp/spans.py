@@ -82,6 +82,7 @@ class Plan:
         for op, own in enumerate(self.variables):
             for earlier, later in pairwise(own):
                 model.row(0, 1, [(later, 1.0), (earlier, -1.0)])
+            model.check_time()
             for before in reach.last(bits(reach.before[op])):
                 self._precede(before, op)
         if alone:
@@ -124,6 +125,7 @@ class Plan:
         between = self._between(item) if self.alone else []
         kept = []
         for t in steps:
+            self.model.check_time()
             least = [Sum().add(made[t]).add(self.done(op, t - 1), -1.0) for op in sinks]
             if len(sinks) == 1:
                 alive = least[0]
@@ -154,12 +156,10 @@ class Plan:
 
     def limit(self, scale: Scale, peak: int) -> None:
         """Add equation 13 at every timestep, with a variable for the bytes on top of `always`."""
-        writes = [
-            self.net.scratch[op] + sum(item.size for item in self.net.items if item.source == op)
-            for op in range(self.net.count)
-        ]
+        writes = [made + scratch for made, scratch in zip(self.net.made, self.net.scratch, strict=True)]
         alive = [self.preserved(item) for item in self.net.items]
         for t in range(self.spans.steps):
+            self.model.check_time()
             total = Sum(0.0, [(peak, -1.0)])
             for item, kept in zip(self.net.items, alive, strict=True):
                 total.add(kept[t], scale.down(item.size))
@@ -171,6 +171,7 @@ class Plan:
     def _one_per_timestep(self) -> None:
         """Exactly t + 1 ops, not counting instant ones, are done when timestep t ends."""
         for t in range(self.spans.steps):
+            self.model.check_time()
             total = Sum()
             for op in bits((1 << self.net.count) - 1 & ~self.instant):
                 total.add(self.done(op, t))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from memsched.arena.ilp.net import INPUT, Net, Reach, bits
+from memsched.arena.ilp.model import check_time
+from memsched.arena.ilp.net import INPUT, Item, Net, Reach, bits
 
 WIDTH = 64  # of the beam, up to SMALL ops
 SMALL = 64
@@ -12,27 +13,25 @@ NARROW = 16  # and above
 
 
 def beam_order(net: Net, until: float) -> list[int]:
-    """The better of the listed order and that of a beam search over sets of ops, ranked by peak, then bytes alive.
-
-    If time runs out during the beam search, the listed order.
-    """
+    """The better of the listed order and that of a beam search over sets of ops, ranked by peak, then bytes alive."""
     listed = list(range(net.count))
     width = WIDTH if net.count <= SMALL else NARROW
-    made = [sum(item.size for item in net.items if item.source == op) for op in range(net.count)]
-    read = [[item for item in net.items if op in item.readers and not item.kept] for op in range(net.count)]
+    read: list[list[Item]] = [[] for _ in listed]
+    for item in net.items:
+        for op in () if item.kept else item.readers:
+            read[op].append(item)
     masks = {id(item): sum(1 << op for op in item.readers) for item in net.items}
     start = net.always + sum(item.size for item in net.items if item.source == INPUT)
     beam: list[tuple[int, int, int, tuple[int, ...]]] = [(start, start, 0, ())]  # peak, alive, done, order
     for _ in range(net.count):
         found: dict[int, tuple[int, int, int, tuple[int, ...]]] = {}
         for peak, alive, done, order in beam:
-            if time.monotonic() > until:
-                return listed
+            check_time(until)
             for op in range(net.count):
                 if done >> op & 1 or net.reach.before[op] & ~done:
                     continue
                 grown = done | 1 << op
-                now = alive + made[op]
+                now = alive + net.made[op]
                 left = now - sum(item.size for item in read[op] if not masks[id(item)] & ~grown)
                 state = (max(peak, now + net.scratch[op]), left, grown, (*order, op))
                 if grown not in found or state < found[grown]:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 
-from memsched.torch.compiled.private import takes_no_hooks
+from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
 
@@ -43,7 +43,7 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
     """
 
     def run(*args: Any) -> Any:
-        if takes_no_hooks():
+        if takes_no_hooks() or saving_is_hooked():
             return module.forward(*args)
         given = {memory_of(one): one for one in args if isinstance(one, torch.Tensor)}
 
