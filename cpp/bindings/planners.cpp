@@ -202,6 +202,9 @@ void bind_planners(py::module_& module) {
         "tensor_bytes",
         [](const Graph& graph) { return numbers_of<Bytes>(graph.tensors(), [](const Tensor& t) { return t.bytes; }); },
         "graph"_a, "Sizes of the tensors, by id.");
+    module.def("same_shape", &same_shape, "one"_a, "other"_a, "Whether all is the same but bytes, times, workspaces.");
+    module.def("shrinks", &shrinks, "small"_a, "large"_a,
+               "What needs more bytes in the first of two graphs of the same shape than in the second, or \"\".");
     module.def(
         "stages_of_tensors",
         [](const Graph& graph) {

@@ -71,7 +71,9 @@ __all__: list[str] = [
     "prefix_makespans",
     "recompute_bound",
     "residency",
+    "same_shape",
     "selective",
+    "shrinks",
     "simulate_graph",
     "simulate_rounds",
     "stages_of_tensors",
@@ -797,6 +799,7 @@ def prefix_makespans(
 ) -> list[float]: ...
 def recompute_bound(graph: Graph, device: Device, budget: int) -> float: ...
 def residency(graph: Graph, schedule: Schedule) -> tuple[typing.Any, ...]: ...
+def same_shape(one: Graph, other: Graph) -> bool: ...
 def selective(
     graph: Graph,
     device: Device,
@@ -808,6 +811,7 @@ def selective(
     chunk: _Number | str | None = None,
     progress: typing.Callable[[float], object] | None = None,
 ) -> tuple[Schedule | None, int]: ...
+def shrinks(small: Graph, large: Graph) -> str: ...
 def simulate_graph(graph: Graph, schedule: Schedule, device: Device) -> Timeline: ...
 def simulate_rounds(
     graphs: collections.abc.Mapping[int, Graph], batch: int, schedule: Schedule, device: Device

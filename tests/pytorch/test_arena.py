@@ -254,7 +254,7 @@ def check(name: str, seeds: int) -> None:
             assert first_difference(plain(name), found) is None, (seed, call_by_call)
 
 
-@pytest.mark.parametrize("name", ["residual", "transformer", "dropout_mlp"])
+@pytest.mark.parametrize("name", ["residual"])
 def test_a_step_in_one_block(name: str) -> None:
     check(name, 2)
 

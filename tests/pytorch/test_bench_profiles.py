@@ -48,6 +48,7 @@ def test_the_same_bytes_every_time(name: str, command: Any, tmp_path: Path) -> N
     assert made.n in (shipped.n, shipped.n - 4)  # a dense block begins where the pooling before it ends
 
 
+@pytest.mark.slow
 def test_a_changed_number_is_found(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / f"{SMALL}.json"
     command(in_folder(tmp_path, SMALL))

@@ -52,8 +52,9 @@ NETWORKS = [
     for case in CASES
     if case.name not in NOT_ONE_GRAPH
 ]
-SMALL = [
-    pytest.param(case, id=case.name, marks=() if case.family is None else pytest.mark.slow)
+QUICK = ("dict_output", "in_place_batch_norm", "shared_mask", "unet")
+FEW = [
+    pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
     for case in CASES
     if case.name not in NOT_ONE_GRAPH
 ]
@@ -189,7 +190,7 @@ def resident(chain: ms.Chain) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("case", FEW)
 def test_the_peak_of_the_chain_is_that_of_the_graph(case: Case) -> None:
     """But for what docs/profiles.md says: each bound here is one of its sentences."""
     chain, graph, _ = peaks(*case.make())
@@ -373,7 +374,7 @@ def made_fake(model: Any, args: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: weightless.fake_like(tensor, fake, here), args)
 
 
-@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("case", FEW)
 def test_without_data_the_profile_is_the_same(case: Case) -> None:
     model, args = case.make()
     real = profile(model, args, device="a100")

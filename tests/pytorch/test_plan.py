@@ -218,6 +218,11 @@ def test_saved_and_loaded(model: nn.Sequential, x: torch.Tensor, tmp_path: Path)
     assert ms.torch.plans()[-1].result.schedule.steps == plan.result.schedule.steps
 
 
+@pytest.fixture(scope="module")
+def sound() -> dict[str, Any]:
+    return make(blocks(2), torch.randn(64, 32)).to_json()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -234,8 +239,8 @@ def test_saved_and_loaded(model: nn.Sequential, x: torch.Tensor, tmp_path: Path)
         {"result": "/etc/passwd"},
     ],
 )
-def test_a_damaged_document_is_one_sentence(model: nn.Sequential, x: torch.Tensor, damage: dict[str, Any]) -> None:
-    document = make(model, x).to_json() | damage
+def test_a_damaged_document_is_one_sentence(sound: dict[str, Any], damage: dict[str, Any]) -> None:
+    document = sound | damage
     with pytest.raises(InvalidInputError):
         TorchPlan.load(json.loads(json.dumps(document)))
 

@@ -57,6 +57,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "mlp": mlp,
     "transformer": transformer,
 }
+PLANNERS = ("auto", "pooch", "modnn", "superneurons", "swap_opt", "olla")
 
 
 def made(name: str) -> tuple[nn.Module, torch.Tensor]:
@@ -70,8 +71,13 @@ def planned(name: str, budget: Any, planner: str, **options: Any) -> tuple[StepP
     return mt.plan_step(model, (x,), loss, budget=budget, device=V100, planner=planner, **options), x
 
 
-@pytest.mark.parametrize("name", [*MODELS])
-@pytest.mark.parametrize("planner", ["auto", "pooch", "modnn", "superneurons", "swap_opt", "olla"])
+PLANNED = [(name, planner) for name in MODELS for planner in PLANNERS]
+QUICK = {("mlp", planner) for planner in PLANNERS} | {(name, "auto") for name in MODELS}
+
+
+@pytest.mark.parametrize(
+    ("name", "planner"), [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in PLANNED]
+)
 def test_a_planned_step_is_the_plain_one(name: str, planner: str) -> None:
     budget = "100%" if planner == "olla" else "60%"
     try:
@@ -122,7 +128,11 @@ def parts_of(model: nn.Module, x: torch.Tensor, rounds: Any) -> tuple[torch.Tens
 
 @pytest.mark.parametrize(
     ("name", "planner", "budget"),
-    [("mlp", "modnn", "5%"), ("residual", "modnn", "0%"), ("mlp", "vdnn_plus", "5%")],
+    [
+        ("mlp", "modnn", "5%"),
+        pytest.param("residual", "modnn", "0%", marks=pytest.mark.slow),
+        pytest.param("mlp", "vdnn_plus", "5%", marks=pytest.mark.slow),
+    ],
 )
 def test_rounds_are_accumulation_by_hand(name: str, planner: str, budget: str) -> None:
     try:

@@ -221,6 +221,7 @@ def test_tokens_of_effects_come_before_the_inputs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
+@pytest.mark.slow
 def test_after_a_step_that_was_cut_another_way_to_begin_is_looked_at() -> None:
     """What a step began with after its cut was taken to be known, though nothing was planned for such a beginning."""
     first, second = network(), network()

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <unordered_set>
 
 namespace memsched {
@@ -208,6 +210,41 @@ Bytes bytes_of(const Graph& graph, const std::vector<TensorId>& tensors) {
         sum += graph.tensor(t).bytes;
     }
     return sum;
+}
+
+bool same_shape(const Graph& one, const Graph& other) {
+    const auto tensors = [](const Tensor& a, const Tensor& b) {
+        return std::tie(a.name, a.role) == std::tie(b.name, b.role);
+    };
+    const auto ops = [](const Op& a, const Op& b) {
+        const auto fixed = [](const Op& op) {
+            return std::tie(op.name, op.phase, op.kind, op.layer, op.reads, op.writes, op.once, op.tape);
+        };
+        return fixed(a) == fixed(b) && a.skip_workspace.has_value() == b.skip_workspace.has_value() &&
+               std::ranges::equal(a.choices, b.choices, {}, &Choice::alg, &Choice::alg);
+    };
+    return std::ranges::equal(one.tensors(), other.tensors(), tensors) &&
+           std::ranges::equal(one.ops(), other.ops(), ops);
+}
+
+std::string shrinks(const Graph& small, const Graph& large) {
+    if (small.resident() > large.resident()) {
+        return "resident";
+    }
+    for (std::size_t t = 0; t < small.tensors().size(); ++t) {
+        if (small.tensors()[t].bytes > large.tensors()[t].bytes) {
+            return small.tensors()[t].name;
+        }
+    }
+    const auto more = [](const Choice& a, const Choice& b) { return a.workspace > b.workspace; };
+    for (std::size_t k = 0; k < small.ops().size(); ++k) {
+        const Op &a = small.ops()[k], &b = large.ops()[k];
+        if (a.skip_workspace.value_or(0) > b.skip_workspace.value_or(0) ||
+            !std::ranges::equal(a.choices, b.choices, std::not_fn(more))) {
+            return a.name;
+        }
+    }
+    return {};
 }
 
 Bytes source_bytes(const Graph& graph) {

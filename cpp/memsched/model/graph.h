@@ -111,6 +111,12 @@ Bytes bytes_of(const Graph& graph, const std::vector<TensorId>& tensors);
 // Bytes of all outputs of an op, including its tape.
 inline Bytes written_bytes(const Graph& graph, const Op& op) { return bytes_of(graph, op.writes); }
 
+// Whether all is the same but numbers: bytes, times and workspaces.
+bool same_shape(const Graph& one, const Graph& other);
+
+// What needs more bytes in the first of two graphs of the same shape than in the second; empty: nothing.
+std::string shrinks(const Graph& small, const Graph& large);
+
 // Bytes that are on the device from the start.
 Bytes source_bytes(const Graph& graph);
 

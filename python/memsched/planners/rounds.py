@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from memsched import _core
 from memsched._core import Graph
+from memsched.errors import LimitError
 from memsched.planners.minimum import by_bisection
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.support.memo import once_per_object
@@ -28,8 +35,31 @@ def _need(graph: Graph) -> int:
     return max(graph.resident + _core.need_of_fastest(graph), _core.modnn_min_memory(graph))
 
 
+_UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
+
+
+@contextmanager
+def tried_until(until: float) -> Iterator[None]:
+    """Within this, no batch is tried when time.perf_counter() has reached `until`: LimitError. A graph takes time."""
+    token = _UNTIL.set(until)
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
+
+
+def _check_time(family: GraphFamily) -> None:
+    if time.perf_counter() >= _UNTIL.get():
+        raise LimitError(f"time ran out before '{family.name}' had a batch that fits; raise time_limit")
+
+
+def _need_at(family: GraphFamily, batch: int) -> int:
+    _check_time(family)
+    return _need(family.at(batch))
+
+
 def _fits(family: GraphFamily, batch: int, memory: int) -> bool:
-    return _need(family.at(batch)) <= memory
+    return _need_at(family, batch) <= memory
 
 
 def fitting_batch(family: GraphFamily, memory: int) -> int:
@@ -39,7 +69,9 @@ def fitting_batch(family: GraphFamily, memory: int) -> int:
     """
     if _fits(family, family.batch, memory):
         return family.batch
-    return max(1, by_bisection(lambda batch: not _fits(family, batch, memory), 1, family.batch) - 1)
+    found = by_bisection(lambda batch: not _fits(family, batch, memory), 1, family.batch)
+    _check_time(family)  # else it may be a batch that was not tried
+    return max(1, found - 1)
 
 
 def _splits(family: GraphFamily) -> list[Rounds]:
@@ -77,7 +109,7 @@ def choice(family: GraphFamily, number: int) -> tuple[Rounds, int]:
         rounds = _splits(family)[number]
         return rounds, 0 if number == 0 else _need(family.at(rounds[0][0]))
     rounds = balanced(family.batch, family.batch - number)
-    return rounds, 0 if number == 0 else _need(family.at(rounds[0][0]))
+    return rounds, 0 if number == 0 else _need_at(family, rounds[0][0])
 
 
 def number_of(family: GraphFamily, rounds: Rounds) -> int:

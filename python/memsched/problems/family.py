@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
+from memsched import _core
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
@@ -120,7 +121,7 @@ class GraphFamily:
         if batch == self.batch:
             return
         full = self.graph
-        if _shape(made) != _shape(full):
+        if not _core.same_shape(made, full):
             raise InvalidInputError(
                 f"the graph of batch {batch} has other tensors, ops or algorithms than that of batch {self.batch}; "
                 "only sizes, times and workspaces may change with the batch"
@@ -128,9 +129,13 @@ class GraphFamily:
         # Other threads may add graphs meanwhile; iterate over a copy.
         above = min(known for known in list(self._graphs) if known > batch)
         below = max((known for known in list(self._graphs) if known < batch), default=0)
-        _check_growth(made, self._graphs[above])
-        if below:
-            _check_growth(self._graphs[below], made)
+        for small, large in ((below, batch), (batch, above)):
+            name = _core.shrinks(self._graphs.get(small, made), self._graphs.get(large, made)) if small else ""
+            if name:
+                raise InvalidInputError(
+                    f"{name!r} needs more bytes at batch {small} than at {large}; "
+                    "sizes and workspaces must not shrink as the batch grows"
+                )
 
     def __repr__(self) -> str:
         return f"GraphFamily(name={self.name!r}, batch={self.batch}, ops={len(self.graph.ops)})"
@@ -188,28 +193,3 @@ class GraphFamily:
             family.at(batch)
         family._batches = tuple(sorted(graphs))
         return family
-
-
-def _check_growth(small: Graph, large: Graph) -> None:
-    larger = [a["name"] for a, b in zip(small.tensors, large.tensors, strict=True) if a["size"] > b["size"]]
-    larger += [
-        a["name"]
-        for a, b in zip(small.ops, large.ops, strict=True)
-        for x, y in zip(a["choices"], b["choices"], strict=True)
-        if x["workspace"] > y["workspace"] or a.get("skip_workspace", 0) > b.get("skip_workspace", 0)
-    ]
-    if larger or small.resident > large.resident:
-        raise InvalidInputError(
-            f"{larger[0] if larger else 'resident'!r} needs more bytes at batch {small.batch} than at {large.batch}; "
-            "sizes and workspaces must not shrink as the batch grows"
-        )
-
-
-def _shape(graph: Graph) -> Any:
-    """Everything that must not change with the batch."""
-    tensors = [(tensor["name"], tensor["role"]) for tensor in graph.tensors]
-    ops = [
-        {**op, "choices": [choice["alg"] for choice in op["choices"]], "skip_workspace": "skip_workspace" in op}
-        for op in graph.ops
-    ]
-    return tensors, ops

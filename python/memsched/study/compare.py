@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, MemschedError, s
 from memsched.planners.entry import Planner, takes
 from memsched.planners.registry import PLANNERS, check_planner, planner_named, planners_of
 from memsched.planners.remat.pebbles import pebbles, suits
+from memsched.planners.rounds import tried_until
 from memsched.problems.bounds import bound_of, certified, graph_bound
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import ChunkLike, Problem, fields_of, graph_of, least_memory, make_device
@@ -158,7 +160,9 @@ def plan(
     _check_common(problem, chunk, time_limit)
     if planner == "auto":
         given = {name: value for name, value in options.items() if value is not None}
-        return _bounded(_best_of_ladder(problem, device, given))
+        seconds = checks.time_limit(time_limit)
+        with tried_until(time.perf_counter() + seconds) if seconds else nullcontext():
+            return _bounded(_best_of_ladder(problem, device, given))
     entry = PLANNERS[planner]
     return entry.plan(problem, device=device, **takes(entry.plan, options))
 

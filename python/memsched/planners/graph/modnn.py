@@ -13,7 +13,7 @@ from memsched.errors import InfeasibleError, InvalidInputError, LimitError, Sche
 from memsched.planners.call import begin, over_at, seconds_left, without_link
 from memsched.planners.entry import Planner
 from memsched.planners.minimum import by_bisection
-from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest
+from memsched.planners.rounds import Rounds, balanced, rounds_of, smallest, tried_until
 from memsched.problems.family import GraphFamily, count_rounds
 from memsched.problems.problem import Problem, altered, graph_of, largest_graph, make_device, simulate
 from memsched.result import Result
@@ -113,11 +113,14 @@ def modnn(
         linked=linked,
         free=linked and (host is None or host >= everything),
     )
-    schedule = walk.best(memory)
+    with tried_until(until):
+        schedule = walk.best(memory)
     if schedule is None:
         least, reason = least_memory(problem), "some op does not fit"
         if not walk.free:
-            least, reason = walk.least(), f"{reason}, or too much must stay without a link or with a host this small"
+            with tried_until(until):
+                least = walk.least()
+            reason = f"{reason}, or too much must stay without a link or with a host this small"
         if memory >= least:
             raise LimitError(f"modnn has no plan for '{problem.name}': the times of so many rounds overflow")
         raise call.no_plan(least, reason)

@@ -14,9 +14,11 @@ from memsched.planners.call import over_at
 from memsched.planners.entry import Planner
 from memsched.planners.remat.recompute import (
     MOST_LAYERS,
+    ROTOR_SLOTS,
     SPARE,
     Tables,
     UnrolledRuns,
+    best_rotor_plan,
     pofo_min_memory,
     rotor_min_memory,
     rotor_plan,
@@ -146,6 +148,8 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
     except LimitError:
         if not attempts or tables.left != 0:
             raise
+    if labels == "auto" and all(one.labels != "none" for one in attempts):
+        attempts.extend(_rotor_alone(call, slots, tables))
     if not attempts:
         attempts.append(_just_fits(call, tables, linked=min(call.device.d2h, call.device.h2d) > 0))
     best = min(attempts, key=lambda attempt: attempt.makespan)
@@ -154,6 +158,18 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
     if best.makespan == math.inf:
         raise call.host_error()
     return best
+
+
+def _rotor_alone(call: ChainCall, slots: int | None, tables: Tables) -> Iterator[Attempt]:
+    """What rotor has where rounding leaves none of its plans in the tables of pofo."""
+    if call.device.memory < rotor_min_memory(call.chain) or tables.left == 0:
+        return
+    try:
+        plan, used = best_rotor_plan(call, slots or ROTOR_SLOTS, tables)
+        found = Attempt.of(call, plan, "none" if used else "least memory", used or 0, tables)
+    except LimitError:
+        return
+    yield found if used else replace(found, plan=None)
 
 
 def _just_fits(call: ChainCall, tables: Tables, *, linked: bool) -> Attempt:

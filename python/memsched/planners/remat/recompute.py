@@ -25,6 +25,7 @@ MOST_LAYERS: int = _core.most_table_layers  # stages and the loss; neighbours of
 FIRST_LAYERS = 64  # layers of the first, quick plan if time is limited
 LEAST_RUNS = 8  # runs per op that a plan may have however little time is left
 FAR = 0.01  # from the bound on all plans: a search changes the runs, too
+ROTOR_SLOTS = 500
 SPARE = 16  # a table has one extra slot per this many, for plans of slightly more memory than there is
 
 
@@ -204,6 +205,19 @@ def rotor_plan(call: ChainCall, table: RematTable) -> RematPlan | None:
         if plan is not None and (count == slots or needed <= call.device.memory):
             return plan
     return None
+
+
+def best_rotor_plan(call: ChainCall, slots: int, tables: Tables) -> tuple[RematPlan, int | None]:
+    """rotor's plan from the first table that has one, and its slots; else the plan that just fits, and None."""
+    best: tuple[RematPlan, int] | None = None
+    for layers in tables.layers(call):
+        for table in tables.of(call, slots, layers):
+            found = rotor_plan(call, table)
+            if found is not None:
+                if best is None or found.time <= best[0].time:
+                    best = found, call.capacity // table.width
+                break
+    return best or (_core.least_memory_plan(call.chain, call.capacity, False), None)
 
 
 NO_PLAN: tuple[RematPlan | None, int] = (None, 0)

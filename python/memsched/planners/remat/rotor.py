@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from memsched import _core
 from memsched._core import Chain, Device, RematPlan, RematTable
 from memsched.planners.call import over_at
 from memsched.planners.entry import Planner
-from memsched.planners.remat.recompute import Tables, rotor_min_memory, rotor_plan, unroll
+from memsched.planners.remat.recompute import ROTOR_SLOTS, Tables, best_rotor_plan, rotor_min_memory, unroll
 from memsched.planners.sets import ChainCall, begin_chain
 from memsched.problems.problem import ChunkLike
 from memsched.result import Result
@@ -24,14 +23,9 @@ def _from_tables(call: ChainCall, slots: int, tables: Tables) -> Result:
     if call.excess <= 0:
         value = float(call.chain.forward_time.sum() + call.chain.backward_time.sum())
     else:
-        for layers in tables.layers(call):
-            for table in tables.of(call, slots, layers):
-                found = rotor_plan(call, table)
-                if found is not None:
-                    if plan is None or found.time <= plan.time:
-                        plan, value, params["slots_used"] = found, found.time, call.capacity // table.width
-                    break
-        plan = plan or _core.least_memory_plan(call.chain, call.capacity, False)
+        plan, used = best_rotor_plan(call, slots, tables)
+        if used is not None:
+            value, params["slots_used"] = plan.time, used
     schedule = unroll(call, plan, tables.until).schedule({"name": "rotor", "slots": slots})
     return call.result(params, schedule, estimate=value)
 
@@ -58,7 +52,7 @@ def rotor(
     beta: float | None = None,
     *,
     device: Device | None = None,
-    slots: int = 500,
+    slots: int = ROTOR_SLOTS,
     threads: int = 0,
     chunk: ChunkLike = None,
     time_limit: float | None = None,
