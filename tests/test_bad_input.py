@@ -575,7 +575,10 @@ def test_wrong_problem_of_a_verb() -> None:
         refused(lambda verb=verb: verb(5), "problem")
     refused(lambda: ms.bounds("resnet18", 5, 1.0), "problem")
     refused(lambda: ms.greedy(ms.to_graph(chain()), 50, 1.0), "Graph")
+    refused(lambda: ms.to_graph(ms.to_graph(chain())), "chain", "Chain")
     plan = VALUES["plan"]
+    refused(lambda: ms.validate(ms.Chain, plan, ms.Device(5)), "problem")
+    refused(lambda: ms.validate(chain(), plan, ms.Device), "device")
     refused(lambda: ms.simulate(5, plan, ms.Device(5)), "problem")
 
 

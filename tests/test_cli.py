@@ -124,6 +124,14 @@ class TestProgram:
         assert outcome.returncode == 2
         assert outcome.stderr == "error: the standard input cannot be read: it is closed\n"
 
+    @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+    def test_a_name_that_the_terminal_cannot_show_is_escaped(self, encoding: str) -> None:
+        named = ms.Chain([1, 1], [1, 1], [4, 4, 4], [0, 4, 4], name="\u6a21\u578b")
+        Path("n.json").write_text(json.dumps(named.to_json()))
+        outcome = shell("memsched plan n.json -m 18 -b 8 -p greedy", PYTHONIOENCODING=encoding)
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        assert "u6a21" in outcome.stdout
+
     def test_a_terminal_that_does_not_know_its_width_shows_something(self) -> None:
         assert SMALL in shell(f"memsched profiles {SMALL}", COLUMNS="0").stdout
 

@@ -602,3 +602,34 @@ def test_vdnn_plus_looks_at_few_splits_of_a_batch_for_what_would_do() -> None:
         ms.vdnn_plus(ms.GraphFamily(at, 4096), family.at(1).resident + 2**20, 10e9)
     assert len(set(made)) < 40
     assert ms.vdnn_plus(family, refused.value.min_memory, 10e9).peak_memory <= refused.value.min_memory
+
+
+@pytest.mark.parametrize("call", [ms.modnn, ms.plan])
+def test_batches_are_tried_within_the_limit(call: Callable[..., object]) -> None:
+    """A family's function may take as long as a plan, and there is a batch to try for each bit of the full one."""
+    layers = 2000
+
+    def make(batch: int) -> ms.Graph:
+        tensors = [{"name": f"a{k}", "size": 4 * batch, "role": "activation" if k else "input"} for k in range(layers)]
+        ops = [op(f"F{k}", "fwd", [f"a{k}"], [f"a{k + 1}"], k) for k in range(layers - 1)]
+        return ms.Graph(tensors, ops, batch=batch)
+
+    family = ms.GraphFamily(make, 999_983)
+    began = time.process_time()
+    least = ms.min_memory(family)  # makes two graphs
+    once = time.process_time() - began
+
+    def work() -> None:
+        with contextlib.suppress(ms.MemschedError):
+            call(family, 1000 * least, 1e3, time_limit=0.1)
+
+    takes(0.1 * 1.2 + 0.2 + 2 * once, work)
+
+
+def test_annealing_a_long_chain_keeps_the_limit() -> None:
+    count = 20_000
+    sizes = [min(k, count - k) + 1 for k in range(count + 1)]
+    chain = ms.Chain([0.5] * count, [1.0] * count, sizes, sizes)
+    low, high = ms.min_memory(chain), ms.peak_memory(chain)
+    device = ms.Device(low + (high - low) // 10, 2000.0, duplex=True, host_memory=(high - low) // 4)
+    kept(0.3, lambda: ms.pofo(chain, device=device, anneal=True, time_limit=0.3))

@@ -209,6 +209,12 @@ def test_never_worse_than_rotor() -> None:
             assert with_link.makespan <= ms.rotor(chain, memory, slots=500).makespan * (1 + TINY)
 
 
+@given(chains(max_stages=6, max_bytes=10**6), st.sampled_from((0, 1, 5)), st.sampled_from((0.01, 1.0, 100.0)))
+def test_never_worse_than_rotor_where_that_just_fits(chain: ms.Chain, more: int, beta: float) -> None:
+    memory = max(1, ms.min_memory(chain, "rotor") + more)
+    assert ms.pofo(chain, memory, beta).makespan <= ms.rotor(chain, memory).makespan * (1 + TINY)
+
+
 @pytest.mark.parametrize("labels", ["real", "exact"])
 def test_threads_change_nothing(labels: str) -> None:
     chain = ms.profiles.load("resnet50-224-b32")

@@ -292,24 +292,7 @@ InvalidInputError
         });
     bind_document(graph, "read_graph", "write_graph");
 
-    module.def("to_graph", &to_graph, py::call_guard<py::gil_scoped_release>(), "chain"_a, "chunk"_a = none,
-               R"(The graph on which every plan of a chain is simulated and checked.
-
-Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out where
-that is nothing) and d0 .. dn.
-
-Parameters
-----------
-chain : Chain
-chunk : None, int or "storage"
-    None: tensors travel whole; bytes: in pieces of at most that size, a1/0, a1/1, ..; "storage": by chain.pieces.
-
-Examples
---------
->>> import memsched as ms
->>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
-['F1', 'loss', 'B1']
-)");
+    module.def("to_graph", &to_graph, py::call_guard<py::gil_scoped_release>(), "chain"_a, "chunk"_a = none);
     module.def("has_text_keys", &has_text_keys, "value"_a);
     module.def("graph_min_memory", &min_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());
     module.def("graph_peak_memory", &peak_memory, "graph"_a, py::call_guard<py::gil_scoped_release>());

@@ -12,7 +12,7 @@ except ImportError as error:
     ) from error
 
 from memsched import planners, profiles
-from memsched._core import Chain, Device, Graph, Schedule, Timeline, to_graph
+from memsched._core import Chain, Device, Graph, Schedule, Timeline
 from memsched.arena.buffers import Buffer, read_buffers
 from memsched.arena.order import Order, order
 from memsched.arena.placement import Placement, write_placement
@@ -21,7 +21,7 @@ from memsched.planners import *  # noqa: F403
 from memsched.planners.registry import min_memory, not_asked
 from memsched.problems.bounds import Bounds, bounds
 from memsched.problems.family import GraphFamily
-from memsched.problems.problem import peak_memory, simulate
+from memsched.problems.problem import peak_memory, simulate, to_graph
 from memsched.result import Result
 from memsched.study.addresses import place, with_addresses
 from memsched.study.compare import compare, plan

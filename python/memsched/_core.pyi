@@ -826,25 +826,7 @@ def swap_all(
 def tensor_bytes(graph: Graph) -> numpy.typing.NDArray[numpy.int64]: ...
 def tensor_count(graph: Graph) -> int: ...
 def tensor_names(graph: Graph) -> list[str]: ...
-def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph:
-    """The graph on which every plan of a chain is simulated and checked.
-
-    Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out where
-    that is nothing) and d0 .. dn.
-
-    Parameters
-    ----------
-    chain : Chain
-    chunk : None, int or "storage"
-        None: tensors travel whole; bytes: in pieces of at most that size, a1/0, a1/1, ..; "storage": by chain.pieces.
-
-    Examples
-    --------
-    >>> import memsched as ms
-    >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
-    ['F1', 'loss', 'B1']
-    """
-
+def to_graph(chain: Chain, chunk: _Number | str | None = None) -> Graph: ...
 def vdnn_classes(graph: Graph, convolutions: bool) -> list[int]: ...
 def vdnn_sync(graph: Graph, device: Device, planner: _Document | None) -> tuple[Schedule | None, bool]: ...
 def with_addresses(graph: Graph, schedule: Schedule, addresses: collections.abc.Sequence[int]) -> Schedule: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ def main() -> None:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the caller: discard the output
             setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(getattr(sys, stream), io.TextIOWrapper):  # names may have what the terminal lacks
+            getattr(sys, stream).reconfigure(errors="backslashreplace")
     try:
         import click  # noqa: F401
         import rich  # noqa: F401

@@ -24,6 +24,28 @@ def _chain_graph(chain: Chain, chunk: ChunkLike) -> Graph:
     return _core.to_graph(chain, chunk)
 
 
+def to_graph(chain: Chain, chunk: ChunkLike = None) -> Graph:
+    """The graph on which every plan of a chain is simulated and checked.
+
+    Ops F1 .. Fn, loss, Bn .. B1; tensors a0 .. an, tape1 .. tapen (what stage k saves besides its output; left out
+    where that is nothing) and d0 .. dn.
+
+    Parameters
+    ----------
+    chain : Chain
+    chunk : None, int or "storage"
+        None: tensors travel whole; bytes: in pieces of at most that size, a1/0, a1/1, ..; "storage": by chain.pieces.
+
+    Examples
+    --------
+    >>> import memsched as ms
+    >>> [op["name"] for op in ms.to_graph(ms.Chain([1], [1], [4, 4], [0, 4])).ops]
+    ['F1', 'loss', 'B1']
+    """
+    checks.kind("chain", chain, Chain)
+    return _core.to_graph(chain, chunk)
+
+
 def problem_from(document: Document) -> Problem:
     """A chain, a graph or a family from its JSON form."""
     if document.get("format") == "memsched-graph/1":

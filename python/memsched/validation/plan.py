@@ -165,7 +165,7 @@ def validate(problem: Any, schedule: Any = None, device: Any = None) -> Validati
         problem, schedule, device = result.problem, result.schedule, result.device
     marks = {"problem": ("ops", "at", "forward_time"), "schedule": ("chunk",), "device": ("to_json",)}
     for name, value in (("problem", problem), ("schedule", schedule), ("device", device)):
-        if not any(hasattr(value, mark) for mark in marks[name]):
+        if isinstance(value, type) or not any(hasattr(value, mark) for mark in marks[name]):
             raise InvalidInputError(f"{name} is {shown(value)}; give a Result, or a problem, a Schedule and a Device")
     plan, machine = schedule.to_json(), device.to_json()
     if "d2h" not in machine:

@@ -59,6 +59,7 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
             here[at(step.id)] = step.verb == Verb::prefetch;
         }
     }
+    std::vector<Bytes> more(items_.size(), 0); // that are held from each item on, without touching it
     for (TensorId t = 0; at(t) < touches_.size(); ++t) {
         std::vector<ItemId>& touches = touches_[at(t)];
         if (here[at(t)] && !fetched[at(t)]) {
@@ -70,12 +71,15 @@ RunList::RunList(const Graph& graph, const StepList& plan, Bytes capacity, bool 
         for (std::size_t k = 0; k < touches.size(); ++k) {
             items_[at(touches[k])].usage += graph.tensor(t).bytes;
             if (held(t, k)) {
-                span(touches[k], touches[k + 1], graph.tensor(t).bytes);
+                more[at(items_[at(touches[k])].next)] += graph.tensor(t).bytes;
+                more[at(touches[k + 1])] -= graph.tensor(t).bytes;
             }
         }
     }
+    Bytes between = 0;
     for (ItemId id = items_[begin].next; id != end; id = items_[at(id)].next) {
-        items_[at(id)].usage += own(id);
+        between += more[at(id)];
+        items_[at(id)].usage += between + own(id);
     }
 }
 
