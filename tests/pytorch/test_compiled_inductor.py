@@ -15,7 +15,7 @@ from test_compiled_models import made_since
 from torch import fx, nn
 from torch._subclasses import FakeTensorMode
 
-from memsched.errors import InvalidInputError
+from memsched.errors import InfeasibleError, InvalidInputError
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.unplanned import UnplannedWarning
 
@@ -184,3 +184,24 @@ def test_sizes_that_are_computed_with_have_plans_of_their_own() -> None:
             x = torch.randn(batch, 32)
             assert torch.allclose(step(model, run, (x,)), net(x).detach(), rtol=1e-4)
     assert len(made_since(known)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["60%", "1%", 1000])
+def test_too_small_a_budget_names_one_that_is_enough(budget: int | str) -> None:
+    """What draws random numbers runs once in compiled code, so that this step can hardly do with less."""
+    scale = torch.nn.Parameter(torch.linspace(-1, 1, 64, dtype=torch.float64))
+
+    def drawn(one: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            one = torch.tanh(one * scale) * torch.rand(256, 64, dtype=torch.float64) * 2
+        return one
+
+    def step(budget: int | str) -> None:
+        torch._dynamo.reset()
+        run = torch.compile(drawn, backend="memsched", options={"budget": budget, "mode": "inductor"})
+        run(torch.ones(256, 64, dtype=torch.float64)).square().mean().backward()
+
+    with pytest.raises(InfeasibleError) as caught:
+        step(budget)
+    step(caught.value.min_memory)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from memsched.torch.meter import Meter
 from memsched.torch.weightless import fake_mode_of
 
 _ROUNDS = 6
+_SHARES = (1, 1.02, 1.1, 1.3, 2, math.inf)  # of what may be enough: an error names the first that has a plan
 _CLOSE = 0.98  # of the budget: a plan whose code holds so much of it is not improved
 
 
@@ -64,18 +66,48 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
     whole = planned(replace(options, budget="100%"), 0)
     peaks = [whole.process_bytes(fitting.counted(whole, reuse)) for reuse in (True, False)]
     least_fused = -replace(held, random=0).total  # what is resident cannot be less than nothing
-    fused, tried = max(min(peaks) - whole.result.peak_memory, least_fused), set[int]()
+    fused = max(min(peaks) - whole.result.peak_memory, least_fused)
+
+    def within(options: Options) -> tuple[CompiledPlan, bool] | int:
+        return _within(fitting, planned, options, fused, least_fused)
+
+    found = within(options)
+    if isinstance(found, tuple):
+        return fitting.compiled(*found)
+    for share in _SHARES:
+        enough = int(min(found * share, *peaks))
+        if isinstance(within(replace(options, budget=enough)), tuple):
+            break
+    raise InfeasibleError(
+        f"the budget of {options.budget} is too small for compiled code, which has a plan for {enough} bytes "
+        f"({format_bytes(enough)}); give that, or more",
+        enough,
+    )
+
+
+def _within(
+    fitting: _Fitting,
+    planned: Callable[[Options, int], CompiledPlan],
+    options: Options,
+    fused: int,
+    least_fused: int,
+) -> tuple[CompiledPlan, bool] | int:
+    """A plan whose code keeps to its budget, and whether that lets buffers take the place of freed ones.
+
+    `fused` are the bytes that the code seems to hold beside the plan's tensors. Without a plan: a number of bytes that
+    may be enough.
+    """
+    tried = set[int]()
     best: tuple[CompiledPlan, bool] | None = None
     least = 0
     for _ in range(_ROUNDS):
         try:
             plan = planned(options, fused)
-        except InfeasibleError:
-            if best is None:
-                raise
+        except InfeasibleError as error:
+            least = least or error.min_memory
             break
         budget = plan.result.schedule.budget
-        options = replace(options, budget=budget)
+        options = replace(options, budget=budget)  # a percentage is of the first
         peak, reuse = fitting.peak(plan, budget)
         better = best is None or plan.result.makespan < best[0].result.makespan
         if peak <= budget and better:
@@ -90,13 +122,7 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
             if best is not None:
                 break
             fused = max(tried) + (peak - budget)
-    if best is None:
-        raise InfeasibleError(
-            f"the budget of {format_bytes(int(options.budget))} is too small for compiled code: the least that was "
-            f"found needs {format_bytes(least)}",
-            least,
-        )
-    return fitting.compiled(*best)
+    return least if best is None else best
 
 
 class _Fitting:
