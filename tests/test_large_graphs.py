@@ -37,7 +37,7 @@ def test_a_step_is_repeated_as_often_as_said() -> None:
     assert phases == sorted(phases, key="bwd".__eq__)
 
 
-@pytest.mark.parametrize(("name", "link"), [(GPT, 12e9), (DENSENET, 0.0)])
+@pytest.mark.parametrize(("name", "link"), [(GPT, 12e9), pytest.param(DENSENET, 0.0, marks=pytest.mark.exhaustive)])
 def test_ten_thousand_ops_are_planned_with_little_gap(name: str, link: float) -> None:
     graph, device = large(name, 10_000, link)
     found = ms.selective(graph, device=device, moves=0)

@@ -121,8 +121,13 @@ def test_where_a_misread_recurrence_fails(vector: dict[str, Any]) -> None:
     assert vector["misread"] != vector["expected"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("vector", named(VECTORS["large"]))
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param(one, id=one["name"], marks=pytest.mark.exhaustive if k else pytest.mark.slow)
+        for k, one in enumerate(VECTORS["large"])
+    ],
+)
 def test_larger_vectors(vector: dict[str, Any]) -> None:
     p = from_vector(vector)
     assert value(p) == expected(vector)

@@ -71,7 +71,7 @@ def test_plans_at_one_of_three_limits(name: str, share: float, planner: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", CHAIN_PLANNERS)
-@pytest.mark.parametrize("name", one_in(8))
+@pytest.mark.parametrize("name", one_in(16))
 def test_plans_at_ten_limits(name: str, planner: str) -> None:
     for share in np.linspace(0, 1, 10):
         check(planner, ms.profiles.load(name), float(share))

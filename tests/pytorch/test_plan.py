@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 LOOKED_AT = ("straight_through", "several_results", "unet")
 
 
-def blocks(number: int = 8, width: int = 32) -> nn.Sequential:
+def blocks(number: int = 4, width: int = 32) -> nn.Sequential:
     torch.manual_seed(0)
     layers = (
         nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.GELU(), nn.Dropout(0.1)) for _ in range(number)
