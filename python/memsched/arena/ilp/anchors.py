@@ -29,7 +29,7 @@ def control_edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
     a cycle. Among the candidates the anchor is one with the longest path after it.
     """
     count = len(graph.ops)
-    edges = edges_of(graph)
+    edges = edges_of(graph.ops)
     spans = Spans.levels(Reach.of(count, edges))
     forward, backward = spans.first, [spans.steps - 1 - last for last in spans.last]
     successors: list[list[int]] = [[] for _ in range(count)]

@@ -79,7 +79,8 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
             order, offsets, bound = _together(task, (order, offsets, top), bound, until)
         top = height(task.buffers(order), offsets)
     count = len(task.items) - len(task.owners)
-    sources = max((low + int(graph.tensors[k]["size"]) for k, low in packed.items()), default=0)
+    tensors = graph.tensors
+    sources = max((low + int(tensors[k]["size"]) for k, low in packed.items()), default=0)
     placed = {item.tensors[0]: offset for item, offset in zip(task.items[:count], offsets, strict=False)}
     return JointSolution(
         order=order,
@@ -93,12 +94,14 @@ def joint_ilp(graph: Graph, *, keep: frozenset[int] = frozenset(), time_limit: f
 def _task(graph: Graph, keep: frozenset[int], until: float) -> tuple[_Task, dict[int, int]]:
     packed: dict[int, int] = {}
     base = 0
-    for k, tensor in enumerate(graph.tensors):
+    tensors, ops = graph.tensors, graph.ops
+    runs = least_runs(tensors, ops, keep)
+    for k, tensor in enumerate(tensors):
         if tensor["role"] in ("input", "weight") and tensor["size"]:
             packed[k] = base
             base += int(tensor["size"])
-    items = lifetimes(graph, keep)
-    sizes = [workspace for _, workspace in least_runs(graph, keep)]
+    items = lifetimes(tensors, ops, keep, runs)
+    sizes = [workspace for _, workspace in runs]
     owners = [k for k, size in enumerate(sizes) if size]
     scratch = [Item(tensors=(), source=k, readers=frozenset(), kept=False, size=sizes[k]) for k in owners]
     fixed = [packed.get(item.tensors[0]) for item in items]

@@ -11,6 +11,8 @@ from memsched._core import Graph
 from memsched.arena.ilp.model import check_time
 from memsched.support.documents import Document
 
+Documents = Sequence[Document]
+Runs = list[tuple[list[str], int]]  # by op, the outputs and the workspace of a run
 INPUT = -1  # the source of items that exist from the start
 
 
@@ -194,19 +196,17 @@ def least_run(op: Document, size: dict[str, int], wanted: set[str]) -> tuple[lis
     return writes, least
 
 
-def least_runs(graph: Graph, keep: frozenset[int]) -> list[tuple[list[str], int]]:
+def least_runs(tensors: Documents, ops: Documents, keep: frozenset[int]) -> Runs:
     """`least_run` of each op, where everything that is read or kept is wanted."""
-    size = {tensor["name"]: int(tensor["size"]) for tensor in graph.tensors}
-    wanted = {name for op in graph.ops for name in op["reads"]}
-    wanted |= {tensor["name"] for k, tensor in enumerate(graph.tensors) if k in keep}
-    return [least_run(op, size, wanted) for op in graph.ops]
+    size = {tensor["name"]: int(tensor["size"]) for tensor in tensors}
+    wanted = {name for op in ops for name in op["reads"]}
+    wanted |= {tensors[k]["name"] for k in keep}
+    return [least_run(op, size, wanted) for op in ops]
 
 
-def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
+def lifetimes(tensors: Documents, ops: Documents, keep: frozenset[int], runs: Runs) -> list[Item]:
     """One item per tensor with bytes that is alive at some time, in the graph's order."""
-    tensors, ops = graph.tensors, graph.ops
     number = {tensor["name"]: k for k, tensor in enumerate(tensors)}
-    runs = least_runs(graph, keep)
     source = [INPUT] * len(tensors)
     readers: list[set[int]] = [set() for _ in tensors]
     for k, op in enumerate(ops):
@@ -225,19 +225,20 @@ def lifetimes(graph: Graph, keep: frozenset[int]) -> list[Item]:
     return items
 
 
-def edges_of(graph: Graph) -> frozenset[tuple[int, int]]:
+def edges_of(ops: Documents) -> frozenset[tuple[int, int]]:
     """(writer, reader) of every tensor that one op writes and another reads, including empty ones."""
-    writer = {name: k for k, op in enumerate(graph.ops) for name in op["writes"]}
-    return frozenset((writer[name], k) for k, op in enumerate(graph.ops) for name in op["reads"] if name in writer)
+    writer = {name: k for k, op in enumerate(ops) for name in op["writes"]}
+    return frozenset((writer[name], k) for k, op in enumerate(ops) for name in op["reads"] if name in writer)
 
 
 def net_of(graph: Graph, keep: frozenset[int], until: float = math.inf) -> Net:
     """The Net of a graph."""
-    edges = edges_of(graph)
-    scratch = [workspace for _, workspace in least_runs(graph, keep)]
+    tensors, ops = graph.tensors, graph.ops  # made anew at each look
+    edges, runs = edges_of(ops), least_runs(tensors, ops, keep)
+    scratch = [workspace for _, workspace in runs]
     always = graph.resident
     alike: dict[tuple[int, frozenset[int], bool], list[Item]] = {}
-    for item in lifetimes(graph, keep):
+    for item in lifetimes(tensors, ops, keep, runs):
         if item.source == INPUT and item.kept:
             always += item.size
         elif not item.readers and not item.kept:
