@@ -148,10 +148,10 @@ def pofo_attempt(call: ChainCall, *, labels: str, slots: int | None, beam: int |
     except LimitError:
         if not attempts or tables.left != 0:
             raise
-    if labels == "auto" and all(one.labels != "none" for one in attempts):
-        attempts.extend(_rotor_alone(call, slots, tables))
     if not attempts:
         attempts.append(_just_fits(call, tables, linked=min(call.device.d2h, call.device.h2d) > 0))
+    if labels == "auto" and all(one.labels != "none" for one in attempts):
+        attempts.extend(_rotor_alone(call, slots, tables))
     best = min(attempts, key=lambda attempt: attempt.makespan)
     if best.makespan == math.inf and call.device.memory >= rotor_min_memory(call.chain):
         best = _just_fits(call, tables, linked=False)
