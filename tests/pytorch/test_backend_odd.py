@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils import _pytree as pytree
 
 from memsched.errors import InfeasibleError
@@ -147,20 +149,80 @@ def test_what_is_not_planned_is_said(name: str, reason: str) -> None:
         planned(CASES[name], "100%")
 
 
+def changing(run: Any, given: torch.Tensor, changed: torch.Tensor) -> Any:
+    loss = run(given)
+    with torch.no_grad():
+        changed.mul_(2)
+    loss.backward()
+
+
 @pytest.mark.filterwarnings("ignore::memsched.torch.compiled.unplanned.UnplannedWarning")
 @pytest.mark.parametrize("bandwidth", ["0", "12GB/s"])
-def test_what_runs_without_a_plan_sees_what_is_changed_before_the_backward(bandwidth: str) -> None:
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("changed", range(5))
+def test_what_runs_without_a_plan_sees_what_is_changed_before_the_backward(
+    bandwidth: str, flat: bool, changed: int
+) -> None:
     """With a link, hooks pack what is saved, and PyTorch does not look at the versions of what hooks pack."""
-    embed, layer = torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 3)
+    embed = torch.nn.Embedding(5, 3, sparse=True)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
+    if flat:  # the parameters lie in one memory, each with a version of its own
+        vector_to_parameters(parameters_to_vector(net.parameters()), net.parameters())
     options = {"budget": "100%", "bandwidth": bandwidth}
-    run = torch.compile(lambda ids: layer(embed(ids)).sin().sum(), backend="memsched", options=options)
-    ids = torch.tensor([1, 2, 2])
+
+    def plain(ids: torch.Tensor) -> torch.Tensor:
+        return net(embed(ids)).sin().sum() + embed.weight.t().cos().sum()
+
+    run, ids = torch.compile(plain, backend="memsched", options=options), torch.tensor([1, 2, 2])
     run(ids).backward()
-    loss = run(ids)
+    tensors, outcomes = [*net.parameters(), embed.weight], []
+    before = [one.detach().clone() for one in tensors]
+    for call in (plain, run):
+        for one, value in zip(tensors, before, strict=True):
+            one.data.copy_(value)
+            one.grad = None
+        try:
+            changing(call, ids, tensors[changed])
+        except RuntimeError as error:
+            outcomes.append([torch.tensor(bool(re.search("inplace operation|changed in place", str(error))))])
+        else:
+            outcomes.append([one.grad.to_dense().clone() for one in tensors])
+    first, second = outcomes
+    assert len(first) == len(second)
+    assert all(map(torch.equal, first, second))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_result_of_an_operation_in_place_on_an_input_is_looked_at() -> None:
+    embed = torch.nn.Embedding(5, 3, sparse=True)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x.exp_().sum() + embed(torch.tensor([1])).sum()
+
+    run = torch.compile(step, backend="memsched", options={"budget": "100%", "bandwidth": "12GB/s"})
+    x = torch.randn(3, requires_grad=True) * 1
+    loss = run(x)
     with torch.no_grad():
-        layer.weight.mul_(2)
+        x.mul_(2)
     with pytest.raises(RuntimeError, match=r"inplace operation|changed in place"):
         loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_operation_that_returns_what_it_is_given_is_not_planned() -> None:
+    scale, x = nn.Parameter(torch.linspace(-1, 1, 64)), torch.randn(256, 64)
+
+    def step(given: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            given = torch.tanh(given * scale) * torch.ops.aten.native_dropout(given, 0.25, False)[0] + given * 0.1
+        return given.square().mean()
+
+    found = []
+    for run in (step, torch.compile(step, backend="memsched", options={"budget": "30%"})):
+        scale.grad = None
+        run(x).backward()
+        found.append(scale.grad)
+    assert torch.equal(*found)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -175,6 +175,8 @@ def read_joint(module: fx.GraphModule, results: int, folded: frozenset[fx.Node] 
                 raise CaptureError(f"{node.args[1]} runs in order with others by a token, which no plan can hold")
             if not _is_operation(joint, node):
                 continue
+            if any(address(one) in joint._storage_at for one in tensors_of(node.meta.get("val"))):
+                raise CaptureError(f"{node.target} returns what it is given beside what it computes")
             number = len(joint.operations)
             writes = tuple(_add_storages(joint, node, number))
             joint._operation_at[node] = number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,14 +45,20 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         if takes_no_hooks() or saving_is_hooked():
             return module.forward(*args)
-        given = {memory_of(one): one for one in args if isinstance(one, torch.Tensor)}
+        given: dict[int, list[torch.Tensor]] = {}
+        for one in args:
+            if isinstance(one, torch.Tensor):
+                given.setdefault(memory_of(one), []).append(one)
 
         def pack(value: torch.Tensor) -> Callable[[], torch.Tensor]:
             if value.layout is torch.strided and memory_of(value) not in given:
                 copy, device = value.to("cpu", copy=True), value.device
                 return lambda: copy.to(device)
-            owner = given.get(memory_of(value), value)
-            return partial(_unchanged, value, owner, owner._version)
+            owners = given.get(memory_of(value), [])
+            if value._is_view() or not owners or any(value is one for one in owners):
+                owners = [value]
+            # Else it is the result of an operation in place, without the version of what it was written to.
+            return partial(_unchanged, value, [(one, one._version) for one in owners])
 
         with saved_tensors_hooks(pack, lambda saved: saved()):
             return module.forward(*args)
@@ -60,8 +66,8 @@ def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
     return run
 
 
-def _unchanged(value: torch.Tensor, owner: torch.Tensor, version: int) -> torch.Tensor:
-    if owner._version != version:
+def _unchanged(value: torch.Tensor, versions: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    if any(one._version != version for one, version in versions):
         raise RuntimeError(
             f"a tensor of shape {list(value.shape)} that the backward needs was changed in place after it was saved; "
             "change it after the backward, or change a copy"
