@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import InfeasibleError
 from memsched.torch.compiled.group import plans
@@ -206,6 +207,28 @@ def test_the_result_of_an_operation_in_place_on_an_input_is_looked_at() -> None:
         x.mul_(2)
     with pytest.raises(RuntimeError, match=r"inplace operation|changed in place"):
         loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("bandwidth", ["0", "12GB/s"])
+@pytest.mark.parametrize("preserve", [{}, {"preserve_rng_state": False}], ids=["preserved", "not"])
+def test_a_checkpoint_that_runs_without_a_plan_draws_as_plain_ones_do(bandwidth: str, preserve: dict[str, Any]) -> None:
+    layer, embed = nn.Linear(32, 32), nn.Embedding(5, 32, sparse=True)
+    given, ids = torch.randn(8, 32), torch.tensor([1] * 8)
+
+    def part(one: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(layer(one).tanh(), 0.5)
+
+    def step(one: torch.Tensor) -> torch.Tensor:
+        return (checkpoint(part, one, use_reentrant=False, **preserve) + embed(ids)).square().sum()
+
+    found = []
+    for run in (step, torch.compile(step, backend="memsched", options={"budget": "100%", "bandwidth": bandwidth})):
+        layer.zero_grad()
+        torch.manual_seed(1)
+        run(given).backward()
+        found.append([layer.bias.grad, torch.rand(1)])
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.filterwarnings("ignore")

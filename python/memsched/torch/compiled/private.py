@@ -12,10 +12,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a demand to trace once more
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, active_fake_mode
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim import optimizer as _optimizers
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.checkpoint import checkpoint
 
 from memsched.errors import MemschedError
 from memsched.torch.compiled.calls import cheapen
@@ -206,6 +208,25 @@ def takes_no_hooks(module: fx.GraphModule | None = None) -> bool:
         return not torch._C._autograd._saved_tensors_hooks_is_enabled()
     graphs = [one.graph for one in module.modules() if isinstance(one, fx.GraphModule)]
     return any(node.target is torch._C._autograd._saved_tensors_hooks_disable for one in graphs for node in one.nodes)
+
+
+def with_plain_checkpoints(module: fx.GraphModule) -> fx.GraphModule:
+    """Let checkpoints in a captured graph draw the same numbers twice, which PyTorch leaves to what compiles it."""
+    for part in module.modules():
+        found = part.graph.nodes if isinstance(part, fx.GraphModule) else ()
+        tagged = [node for node in found if node.target is tag_activation_checkpoint]
+        for node in tagged:
+            node.target = _checkpointed
+        if tagged:
+            part.recompile()
+    return module
+
+
+def _checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    given, more = tag_activation_checkpoint.divide_kwargs(kwargs)
+    chosen = body.meta.get("_checkpoint_context_fn")
+    options = {**given, "use_reentrant": False, **({} if chosen is None else {"context_fn": chosen})}
+    return checkpoint(body, *args, **options, **more)
 
 
 def in_backward() -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 
-from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks
+from memsched.torch.compiled.private import saving_is_hooked, takes_no_hooks, with_plain_checkpoints
 from memsched.torch.errors import CaptureError
 from memsched.torch.nests import memory_of
 
@@ -25,6 +25,7 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
 
     With `offload`, what it saves for its backward waits on the host.
     """
+    with_plain_checkpoints(module)
     offload = offload and not takes_no_hooks(module)
     said = str(reason).strip().split("\n")[0]
     waits = "; what it saves for its backward waits on the host" if offload else ""
@@ -112,7 +113,9 @@ class Guarded:
                 if states is None:
                     raise
                 torch.set_rng_state(states)
-            found = self._module(*args)  # what is wrong with the model, or with what it is given, fails here, too
+            found = with_plain_checkpoints(self._module)(
+                *args
+            )  # what is wrong with the model, or with what it is given, fails here, too
             self._run = unplanned(self._module, error, offload=self._offload)
         self._tried = True
         return found
