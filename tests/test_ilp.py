@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import memsched as ms
 from memsched.arena.ilp import joint_ilp, order_ilp, place_ilp
 from memsched.arena.ilp.anchors import control_edges_of, updates_of
+from memsched.arena.ilp.model import TimeUpError
 from memsched.errors import InfeasibleError, InvalidInputError, MemschedError
 from memsched.testing import graphs
 from oracles.olla_graphs import FIGURE_3, WORKED, random_graphs, with_kept, written
@@ -315,6 +316,26 @@ def large_graph(seed: int, count: int) -> ms.Graph:
         )
         tensors += [{"name": name, "size": draw.randint(0, 20), "role": "activation"} for name in writes]
     return ms.Graph(tensors, ops)
+
+
+def test_whenever_time_runs_out_the_peak_is_that_of_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, left = large_graph(3, 15), 0
+
+    def over(until: float) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TimeUpError
+
+    for name in ("model", "net", "start"):
+        monkeypatch.setattr(f"memsched.arena.ilp.{name}.check_time", over)
+    listed, orders = peak_of(graph, range(15)), set()
+    for looks in range(0, 900, 9):
+        left = looks
+        found = order_ilp(graph, time_limit=60.0)
+        assert found.lower_bound <= found.peak_memory == peak_of(graph, found.order) <= listed
+        orders.add(tuple(found.order))
+    assert len(orders) > 1
 
 
 @pytest.mark.slow

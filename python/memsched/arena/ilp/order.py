@@ -72,7 +72,8 @@ def exact_order(net: Net, until: float) -> OrderSolution:
     peak, bound = net.peak(best), net.own_bound()
     try:
         best = beam_order(net, until)
-        peak, bound = net.peak(best), max(bound, net.bound(net.reach))
+        peak = net.peak(best)
+        bound = max(bound, net.bound(net.reach))
         scale = _scale(net, peak)
         bound = probed_bound(net, bound, peak, scale.unit, until)
         better = peak - scale.unit
