@@ -3,7 +3,8 @@
     python -m bench.sweep_points     # about a minute; `python -m bench.sweep` puts the same figures onto its page
 
 DenseNet-201, 50 memories x 20 bandwidths. All ways run in turns in one process, which may use two cores. Every row must
-have the makespan of its single call.
+have the makespan of its single call. "core" is the compiled work of the points alone, on one thread: plans, simulations
+and bounds. The single calls do it, too, so that no way on one thread can have a greater ratio.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import memsched as ms
+from memsched.planners.registry import PLANNERS as ENTRIES
 
 PROFILE = "densenet201-224-b32"
 ROUNDS = 15
@@ -36,6 +38,11 @@ def paired(planner: str, rounds: int) -> dict[str, float]:
                 row["makespan"] for row in ms.sweep(chain, [planner], memory=memory, beta=BETA, jobs=jobs)
             ]
         )
+    figures = ENTRIES[planner].figures
+    assert figures is not None
+    core = figures(chain)
+    devices = [ms.Device(limit, speed) for limit in memory for speed in BETA]
+    ways.append(lambda: [row and row[0] for row in core(devices)])
     seconds: list[list[float]] = [[] for _ in ways]
     expected = ways[0]()
     for _ in range(rounds):
@@ -46,7 +53,8 @@ def paired(planner: str, rounds: int) -> dict[str, float]:
             if found != expected:
                 raise SystemExit(f"{planner}: a sweep finds other makespans than the planner called one by one")
     loop, *others = (min(taken) for taken in seconds)
-    ratios = {f"{jobs} threads": loop / taken for jobs, taken in zip(JOBS, others, strict=True)}
+    names = [*(f"{jobs} threads" for jobs in JOBS), "core"]
+    ratios = {name: loop / taken for name, taken in zip(names, others, strict=True)}
     return {"loop": loop / len(expected) * 1e6, **ratios}
 
 
@@ -58,7 +66,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Print the ratios."""
     for planner, found in measure().items():
-        more = ", ".join(f"{jobs} threads {found[f'{jobs} threads']:.2f} x" for jobs in JOBS)
+        more = ", ".join(f"{name} {ratio:.2f} x" for name, ratio in found.items() if name != "loop")
         print(f"{planner}: a single call {found['loop']:.0f} us; a sweep without a store, in points per second: {more}")
 
 

@@ -63,7 +63,15 @@ def test_sizes_near_the_largest_number(planner: str) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("device", [ms.Device(1, 1e9, latency=1e308), ms.Device(1, 3e-300), ms.Device(1, 1e-306)])
+@pytest.mark.parametrize(
+    "device",
+    [
+        ms.Device(1, 1e9, latency=1e308),
+        ms.Device(1, 3e-300),
+        ms.Device(1, 1e-306),
+        ms.Device(1, 5e-324, latency=1.7e308),
+    ],
+)
 def test_links_on_which_nothing_ever_arrives(planner: str, device: ms.Device) -> None:
     graph = ms.profiles.analytic("alexnet", 64).graph
     memory = int(0.9 * ms.min_memory(graph, "pooch") + 0.1 * ms.peak_memory(graph))

@@ -15,7 +15,7 @@ using namespace memsched::testing;
 namespace {
 
 // Forward ops with a tape, and backward ops that read it.
-Graph random_step(Dice& dice, int layers) {
+Graph random_training(Dice& dice, int layers) {
     GraphData data;
     data.resident = dice.roll(0, 3);
     const auto tensor = [&](const std::string& name, Role role) {
@@ -126,7 +126,7 @@ TEST_CASE("pebbles finds a plan that runs, or there is none") {
     Dice dice(1);
     int found = 0, proven = 0;
     for (int round = 0; round < 300; ++round) {
-        const Graph graph = random_step(dice, dice.roll(1, 2));
+        const Graph graph = random_training(dice, dice.roll(1, 2));
         Device device = device_of(graph.resident() + dice.roll(1, 16), dice.roll(0, 2));
         if (dice.roll(0, 1) == 0) {
             device.host_memory = dice.roll(0, 4);
@@ -147,7 +147,7 @@ TEST_CASE("pebbles finds a plan that runs, or there is none") {
 
 TEST_CASE("pebbles proves nothing where it was stopped, or had too few states") {
     Dice dice(2);
-    const Graph graph = random_step(dice, 2);
+    const Graph graph = random_training(dice, 2);
     const Device device = device_of(1'000, 1);
     const PebbleGame few = play_pebbles(graph, device, device.memory, 1, Progress{});
     CHECK_FALSE(few.steps);

@@ -13,13 +13,13 @@ using namespace memsched::testing;
 
 namespace {
 
-struct Problem {
+struct SetProblem {
     Graph graph;
     Bytes budget;
     std::vector<std::uint8_t> travels;
 };
 
-Problem random_problem(Dice& dice, int stages) {
+SetProblem random_problem(Dice& dice, int stages) {
     Graph graph = to_graph(random_chain(dice, stages));
     const Bytes budget = min_memory(graph) + dice.roll(0, 12);
     std::vector<std::uint8_t> travels(graph.tensors().size(), 0);
@@ -69,7 +69,7 @@ bool offloads_end_first(const StepList& list, const Timeline& timeline) {
 // `first`.
 class Placements {
   public:
-    Placements(const Skeleton& skeleton, const Problem& p, const Device& device)
+    Placements(const Skeleton& skeleton, const SetProblem& p, const Device& device)
         : skeleton_(skeleton), simulator_(p.graph, device, p.budget) {}
 
     Seconds best(std::size_t first) {
@@ -130,7 +130,7 @@ TEST_CASE("what is built runs, whatever the link; what is not built has no room"
     Dice dice(4);
     int built = 0, refused = 0;
     for (int round = 0; round < 2000; ++round) {
-        const Problem p = random_problem(dice, dice.roll(1, 6));
+        const SetProblem p = random_problem(dice, dice.roll(1, 6));
         SetBuilder builder(p.graph);
         StepList list;
         if (builder.build(p.travels, p.budget - p.graph.resident(), {}, list)) {
@@ -157,7 +157,7 @@ TEST_CASE("where no run waits for an offload, no other place of the prefetches i
     Dice dice(5);
     int settled = 0;
     for (int round = 0; round < 3000; ++round) {
-        const Problem p = random_problem(dice, dice.roll(1, 4));
+        const SetProblem p = random_problem(dice, dice.roll(1, 4));
         const Device device = device_of(p.budget, dice.roll(1, 4), dice.roll(0, 1) == 1);
         SetBuilder builder(p.graph);
         StepList list;
@@ -212,7 +212,7 @@ TEST_CASE("every rule of fetches serves sets, and a soft one wherever fetches on
     Dice dice(7);
     int softened = 0;
     for (int round = 0; round < 500; ++round) {
-        const Problem p = random_problem(dice, dice.roll(1, 6));
+        const SetProblem p = random_problem(dice, dice.roll(1, 6));
         SetBuilder builder(p.graph);
         StepList list;
         const bool fits = builder.build(p.travels, p.budget - p.graph.resident(), {FetchRule::Kind::demand}, list);
@@ -233,12 +233,12 @@ TEST_CASE("every rule of fetches serves sets, and a soft one wherever fetches on
 TEST_CASE("makespans of many sets are those of each set alone") {
     Dice dice(6);
     for (int round = 0; round < 100; ++round) {
-        const Problem p = random_problem(dice, dice.roll(1, 5));
+        const SetProblem p = random_problem(dice, dice.roll(1, 5));
         const Device device = device_of(p.budget, 2);
         const std::size_t width = p.graph.tensors().size();
         std::vector<std::uint8_t> rows;
         for (int r = 0; r < 5; ++r) {
-            const Problem other{p.graph, p.budget, dice.flags(width)};
+            const SetProblem other{p.graph, p.budget, dice.flags(width)};
             rows.insert(rows.end(), other.travels.begin(), other.travels.end());
         }
         const std::vector<Seconds> all = offload_set_makespans(p.graph, device, p.budget, rows, {}, true, {});

@@ -18,11 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 from pytorch.test_compiled import CASES, Broken, Transformer, compiled_by_block
 
-WAYS = [
-    pytest.param("ddp", marks=pytest.mark.slow),
-    pytest.param("fsdp whole", marks=pytest.mark.slow),
-    "fsdp by block",
-]
+WAYS = ["ddp", "fsdp whole", "fsdp by block"]
 
 
 def wrapped(way: str, model: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ from memsched.torch.compiled.group import plans
 zoo.torchvision()  # which transformers imports; it may lack its own operators
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 def llama() -> Any:

@@ -25,9 +25,10 @@ void check_times(const char* field, const std::vector<Seconds>& times, Seconds& 
                                         "; a time must be a finite number of seconds >= 0");
         }
         total += times[k];
-        if (!std::isfinite(total)) {
+        if (total > most_seconds) {
             throw std::invalid_argument(entry(field, k) + " is " + show(times[k]) +
-                                        ", with which the times add up to infinity; use a coarser unit");
+                                        ", with which the times add up to over " + show(most_seconds) +
+                                        "; use a coarser unit");
         }
     }
 }

@@ -108,9 +108,9 @@ std::vector<OpId> check_ops(const GraphData& g, Bytes total, Pace& pace) {
         check_choices(op, total);
         const Seconds slowest = std::ranges::max(op.choices, {}, &Choice::time).time;
         compute += slowest;
-        if (!std::isfinite(compute)) {
-            fail("op '" + op.name + "' takes " + show(slowest) +
-                 ", with which the times add up to infinity; use a coarser unit");
+        if (compute > most_seconds) {
+            fail("op '" + op.name + "' takes " + show(slowest) + ", with which the times add up to over " +
+                 show(most_seconds) + "; use a coarser unit");
         }
         for (const TensorId t : op.reads) {
             if (!known(t)) {

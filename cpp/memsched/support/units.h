@@ -21,6 +21,9 @@ constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
 // which mix bytes with seconds, do not round.
 constexpr Bytes exact_bytes = Bytes{1} << 53;
 
+// What the times of a problem may be together: sums of a million of them are still finite.
+constexpr Seconds most_seconds = 1e302;
+
 // An id as an index.
 inline std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import time
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +75,7 @@ def chain_candidates(call: ChainCall) -> Candidates:
         end=2 * chain.n - first,
         size=size,
         tape=size - chain.activation[:-1],
-        transfer=2 * device.latency * copies + size / device.d2h + size / device.h2d,
+        transfer=transfer_times(device, copies, size),
     )
 
 
@@ -90,8 +92,16 @@ def graph_candidates(call: SetCall) -> Candidates:
         end=np.asarray(lives.first_backward, dtype=np.int64)[movable],
         size=size,
         tape=np.zeros_like(size),
-        transfer=2 * device.latency * (size > 0) + size / device.d2h + size / device.h2d,
+        transfer=transfer_times(device, size > 0, size),
     )
+
+
+def transfer_times(device: Device, copies: npt.NDArray[Any], size: Bytes) -> Array:
+    """To the host and back, at most the largest double."""
+    with np.errstate(over="ignore"):
+        seconds = 2 * (device.latency * copies) + size / device.d2h + size / device.h2d
+    capped: Array = np.minimum(seconds, sys.float_info.max)
+    return capped
 
 
 def scaled_times(candidates: Candidates) -> Candidates:
