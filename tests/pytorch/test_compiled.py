@@ -283,6 +283,21 @@ def test_nothing_is_held_once_a_model_is_gone() -> None:
     assert [one() for one in parts if one() is not None] == []
 
 
+def test_a_group_that_is_added_to_the_optimiser_is_planned_for() -> None:
+    model = conv_net()
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    compiled = torch.compile(model, backend="memsched", options={"budget": "100%", "optimizer": optimizer})
+    counts = []
+    for _ in range(2):
+        for _ in range(2):
+            compiled(torch.randn(8, 3, 16, 16)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            counts.append(plans()[-1].resident.optimizer)
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(100))]})
+    assert counts == [counts[0]] * 2 + [counts[0] + 400] * 2
+
+
 def test_gradients_that_autograd_lays_out_anew_are_counted() -> None:
     """The gradient of a convolution of channels-last images lies otherwise than its weight: autograd copies it."""
     torch.manual_seed(0)

@@ -274,6 +274,28 @@ def test_the_state_of_an_optimiser_is_known_before_its_first_step(kind: str) -> 
     assert before == optimizer_bytes(optimizer, CPU)
 
 
+def test_the_state_of_parameters_that_are_trained_later_is_known_when_they_are() -> None:
+    """It was taken for what the optimiser had after its first steps."""
+    model = blocks(2)
+    body = list(model.parameters())[2:]
+    for parameter in body:
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        before = optimizer_bytes(optimizer, CPU)
+        model(torch.randn(4, 32)).sum().backward()
+        optimizer.step()
+        assert before == optimizer_bytes(optimizer, CPU)
+        for parameter in body:
+            parameter.requires_grad_(True)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(100))]})
+    assert optimizer_bytes(optimizer, CPU) == before + 2 * 400 + 4
+    whole = torch.optim.LBFGS(blocks(2).parameters())
+    whole.state[whole.param_groups[0]["params"][0]]["d"] = torch.zeros(9)
+    with pytest.raises(InvalidInputError, match="give its bytes as a number"):
+        optimizer_bytes(whole, CPU)
+
+
 def test_an_optimiser_that_cannot_be_tried_is_declared() -> None:
     model = blocks(2)
     with pytest.raises(InvalidInputError, match="step it once, or give its bytes"):

@@ -17,10 +17,10 @@ from memsched.torch.nests import tensors_of
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch.device) -> int:
-    """Bytes of the optimiser's state on the device.
+    """Bytes of the optimiser's state on the device, once it has stepped all that it trains.
 
-    It is measured if the optimiser has stepped already; else one step of its like is made on parameters without data.
-    A number is taken as declared.
+    What it has already is measured. For trained parameters without state, one step of its like is made on parameters
+    without data. A number is taken as declared.
     """
     if optimizer is None:
         return 0
@@ -30,27 +30,39 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
         raise InvalidInputError(
             f"optimizer is {optimizer!r}; give a torch.optim.Optimizer, or the bytes of its state as a number"
         )
-    state = tensors_of(dict(optimizer.state)) or _state_after_one_step(optimizer)
+    state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer)]
     return distinct_bytes([tensor for tensor in state if tensor.device.type == device.type])
 
 
+def parameters_of(optimizer: torch.optim.Optimizer | int | None) -> int:
+    """How many parameters it has; groups can be added to it."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return 0
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
 def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The state of the trained parameters that have none yet."""
+    groups = [group["params"] for group in optimizer.param_groups]
+    fresh = [[one for one in group if one.requires_grad and one not in optimizer.state] for group in groups]
+    if not any(fresh):
+        return []
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with fake, optimizer_hooks_aside():
-            groups = []
-            for group in optimizer.param_groups:
-                like = [torch.nn.Parameter(torch.empty_like(fake.from_tensor(p))) for p in group["params"]]
+            trials = []
+            for group, parameters in zip(optimizer.param_groups, fresh, strict=True):
+                like = [torch.nn.Parameter(torch.empty_like(fake.from_tensor(p))) for p in parameters]
                 for parameter in like:
                     parameter.grad = torch.empty_like(parameter)
-                groups.append({**group, "params": like})
+                trials.append({**group, "params": like})
             trial = copy.copy(optimizer)
-            trial.param_groups, trial.state = groups, defaultdict(dict)
+            trial.param_groups, trial.state = trials, defaultdict(dict)
             trial.step()
     except Exception as error:
         raise InvalidInputError(
-            f"the state of {type(optimizer).__name__} cannot be measured before its first step ({error}); "
-            "step it once, or give its bytes as a number: optimizer=..."
+            f"the state of {type(optimizer).__name__} cannot be measured before it has stepped all "
+            f"parameters ({error}); step it once, or give its bytes as a number: optimizer=..."
         ) from error
     return tensors_of(dict(trial.state))
 

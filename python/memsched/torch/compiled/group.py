@@ -23,6 +23,7 @@ from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.spans import Spanned
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
+from memsched.torch.optimizer_state import parameters_of
 
 
 class Key(NamedTuple):
@@ -34,6 +35,7 @@ class Key(NamedTuple):
     gradients: int  # bytes of gradients beside which it is planned
     given: int  # bytes of the memory of its inputs that no call before was given
     owner: int  # whose parameters it has: the same number for calls of a step that have the same
+    stepped: int  # how many parameters the optimiser has
 
 
 Path = tuple[Key, ...]
@@ -139,14 +141,15 @@ class Group:
         found = [gradient for k in leaves if (gradient := gradient_of(args[k])) is not None]
         gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
         owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.ends), len(self._owners))
-        return Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()), owner)
+        stepped = parameters_of(self.options.optimizer)
+        return Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()), owner, stepped)
 
     def _key(self, unit: Unit, asked: Key) -> tuple[Key, int]:
         """Where a call is planned, and the bytes beside it that this plan is not for but has room for.
 
         Without any gradients, which is most steps, there is a plan of its own.
         """
-        for other in self._met.get((self._path, asked[:3], asked.owner), ()):
+        for other in self._met.get((self._path, asked[:3], asked[5:]), ()):
             more = max(0, asked.given - other.given) + max(0, asked.gradients - other.gradients)
             alike = bool(other.gradients) == bool(asked.gradients)
             if alike and (more == 0 or self._more + more <= self._room(unit, other)):
@@ -179,7 +182,7 @@ class Group:
         for k, key in enumerate(path):
             if path[: k + 1] in self._planned and path[: k + 1] not in known:
                 self._known.add(path[: k + 1])
-                bisect.insort(self._met.setdefault((path[:k], key[:3], key.owner), []), key)
+                bisect.insort(self._met.setdefault((path[:k], key[:3], key[5:]), []), key)
 
     def _look_again(self, path: Path) -> None:
         self._sought[path] = None
@@ -188,7 +191,7 @@ class Group:
         for k, key in enumerate(path):
             if path[: k + 1] in self._known:
                 self._known.remove(path[: k + 1])
-                self._met[path[:k], key[:3], key.owner].remove(key)
+                self._met[path[:k], key[:3], key[5:]].remove(key)
 
     def left(self, unit: Unit, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
@@ -344,7 +347,7 @@ class Group:
         met = [
             ((*other.numbers, *other.whole, other.given), other, versions[0])
             for other, versions in self._alone_of.items()
-            if (other.unit, other.gradients) == (key.unit, key.gradients) and versions
+            if (other.unit, other.gradients, other.stepped) == (key.unit, key.gradients, key.stepped) and versions
         ]
         if len(met) < _MOST_SHAPES:
             return None
