@@ -38,8 +38,7 @@ class Key(NamedTuple):
     stepped: int  # how many parameters the optimiser has
 
 
-Path = tuple[Key, ...]
-"""The calls of a step up to one of them."""
+Path = tuple[Key, ...]  # the calls of a step up to one of them
 
 _MOST_SHAPES = 8
 _MOST_ALONE = 4
@@ -57,7 +56,6 @@ class Group:
     follow it.
 
     A graph that has met many sizes follows, for others, the plan of larger ones.
-
     Results may be kept whose backward never runs. After very many calls a step ends all the same: the next begins with
     the calls that are due by then.
 
@@ -138,8 +136,7 @@ class Group:
 
     def _asked(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
         leaves = itertools.chain(unit.static, unit.inputs)
-        found = [gradient for k in leaves if (gradient := gradient_of(args[k])) is not None]
-        gradients = sum(gradient.untyped_storage().nbytes() for gradient in found)
+        gradients = sum(g.untyped_storage().nbytes() for k in leaves if (g := gradient_of(args[k])) is not None)
         owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.ends), len(self._owners))
         stepped = parameters_of(self.options.optimizer)
         return Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()), owner, stepped)
