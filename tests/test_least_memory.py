@@ -19,7 +19,7 @@ from plans import op, tensor
 from test_limits import takes
 from test_tiny_graphs import tiny_graph
 
-MORE = [pytest.param(400, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.exhaustive)]
+MORE = [pytest.param(150, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.exhaustive)]
 FEW_AND_MANY = pytest.mark.parametrize("count", [40, *MORE])
 
 

@@ -368,7 +368,9 @@ for more in {steps}:
 """
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.exhaustive if k % 3 else ()) for k, one in enumerate(PLANNERS)]
+)
 def test_a_planner_that_runs_out_of_memory_says_so_and_the_next_call_works(name: str) -> None:
     """Threads that could not start, or that ran out of memory, ended the process."""
     child = subprocess.run(

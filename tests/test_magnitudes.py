@@ -284,3 +284,13 @@ def test_bounds_of_the_smallest_doubles_refuse_no_plan() -> None:
     chain = ms.Chain(forward, backward, [5, 5, 5, 0, 4], [0, 6, 2, 4, 5])
     result = ms.selective(chain, 23, 0, moves=0)
     assert ms.validate(result).lower_bound <= result.makespan == 18 * unit
+
+
+@pytest.mark.parametrize(
+    ("planner", "seconds", "size"), [("rotor", 1, 2**53 // 13), ("rotor", 9e300, 4), ("pofo", 1, 2**53 // 13)]
+)
+def test_runs_that_together_exceed_what_a_graph_may_have(planner: str, seconds: float, size: int) -> None:
+    """They were refused as bad input, with the name of a tensor that the chain does not have."""
+    chain = ms.Chain([seconds] * 5, [seconds] * 5, [size] * 6, [0] * 6)
+    with pytest.raises(ms.LimitError, match="all runs together"):
+        getattr(ms, planner)(chain, 3 * size, 0)

@@ -19,7 +19,7 @@ def _seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No plan and no compiled code from before; what copies read or leave without content is filled with NaN."""
+    """No plan, group or compiled code from before; what copies read or leave without content is filled with NaN."""
     monkeypatch.setenv("MEMSCHED_CACHE", "")
     _begin_anew()
     yield
@@ -29,6 +29,10 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _begin_anew() -> None:
     if "torch._dynamo" in sys.modules:  # it takes seconds to import
         torch._dynamo.reset()
+    if "memsched.torch.compiled.group" in sys.modules:
+        from memsched.torch.compiled import group
+
+        group._GROUPS.clear()  # one whose results are not collected yet would be in the midst of a step
     if "memsched.torch.compiled.copies" in sys.modules:
         from memsched.torch.compiled import copies
         from memsched.torch.lanes import EmulatedLanes

@@ -25,7 +25,8 @@ struct Unrolled {
     std::vector<TensorId> tensors; // by tensor of `graph`: the tensor of the original
 };
 
-// Both throw ScheduleError if a run reads what no earlier run has written, and the first Stopped when told to stop.
+// Both throw ScheduleError if a run reads what no earlier run has written. The first throws std::length_error if all
+// runs together exceed what a graph may have, and Stopped when told to stop.
 Unrolled unroll(const Graph& graph, std::span<const Run> runs, const Progress& progress = {});
 
 // The peak of the plain run of that graph, resident included, without making the graph.
