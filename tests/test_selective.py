@@ -389,3 +389,29 @@ def test_a_result_that_no_op_reads_is_kept_or_sent() -> None:
     for reorder in (True, False):
         steps = ms.selective(ms.Graph(tensors, ops), 29, 1.0, reorder=reorder).schedule.steps
         assert {"offload": "u"} in steps or steps.count({"free": "u"}) < sum(step.get("run") == "F" for step in steps)
+
+
+def test_what_nobody_needs_any_more_is_freed_at_once() -> None:
+    """After offloads that turned out to be useless tensors were freed late, and the peak was more than needed."""
+    rng = random.Random(7)
+    annealed = 0
+    for _ in range(60):
+        graph = ms.to_graph(drawn_chain(rng, 4))
+        least, peak = ms.min_memory(graph), ms.peak_memory(graph)
+        try:
+            found = ms.selective(
+                graph, rng.randint(least, max(least, peak - 1)), rng.choice([0.5, 1.0, 2.0]), moves=100
+            )
+        except ms.InfeasibleError:
+            continue
+        ops = {op["name"]: {*op["reads"], *op["writes"]} for op in graph.ops}
+        touched: dict[str, int] = {}
+        runs = 0
+        for step in found.schedule.to_json()["steps"]:
+            verb = next(one for one in ("run", "offload", "prefetch", "free") if one in step)
+            runs += verb == "run"
+            if verb == "free":
+                assert touched.get(step[verb], 0) == runs, step
+            touched |= dict.fromkeys(ops[step[verb]] if verb == "run" else [step[verb]], runs)
+        annealed += len(found.offloaded) > 0
+    assert annealed > 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -232,7 +233,15 @@ def test_a_plan_is_found_again_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_no_plan_is_kept_where_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = {"budget": "70%", "device": "v100", "reserve": 2}
-    for place in ("", "/proc/nowhere"):
+    closed = tmp_path / "closed"
+
+    def is_file(path: Path) -> bool:  # a user who is root may look into each folder
+        if closed in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return os.path.isfile(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    for place in ("", "/proc/nowhere", str(closed), "/tmp/" + "x" * 5000, "/dev/null/\udcff"):
         monkeypatch.setenv("MEMSCHED_CACHE", place)
         assert planned_once(options).result.peak_memory > 0
 

@@ -49,6 +49,40 @@ void drop_unused_offloads(const Graph& graph, StepList& list) {
     }
 }
 
+// Frees each tensor right after the step that touches it last, as an offload that is gone may have done. The plan stays
+// legal and gets no slower.
+void free_at_once(const Graph& graph, StepList& list) {
+    std::vector<std::size_t> touched(graph.tensors().size(), 0);    // one more than the last step that did
+    std::vector<std::vector<StepId>> behind(list.steps.size() + 1); // by step that they follow: the frees, or the step
+    for (std::size_t k = 0; k < list.steps.size(); ++k) {
+        const Step& step = list.steps[k];
+        if (step.verb == Verb::run) {
+            for (const auto* side : {&graph.op(step.id).reads, &graph.op(step.id).writes}) {
+                for (const TensorId t : *side) {
+                    touched[at(t)] = k + 1;
+                }
+            }
+        } else if (step.verb != Verb::free) {
+            touched[at(step.id)] = k + 1;
+        }
+        behind[step.verb == Verb::free ? touched[at(step.id)] : k + 1].push_back(static_cast<StepId>(k));
+    }
+    std::vector<Step> steps;
+    std::vector<StepId> moved(list.steps.size());
+    for (const std::vector<StepId>& some : behind) {
+        for (const StepId k : some) {
+            moved[at(k)] = static_cast<StepId>(steps.size());
+            steps.push_back(list.steps[at(k)]);
+        }
+    }
+    list.steps = std::move(steps);
+    for (std::vector<StepId>& earlier : list.after) {
+        for (StepId& step : earlier) {
+            step = moved[at(step)];
+        }
+    }
+}
+
 } // namespace
 
 Annealing::Annealing(const Graph& graph, Simulator& simulator, Bytes capacity, bool linked)
@@ -122,6 +156,7 @@ void Annealing::run(const StepList& plan, Seconds makespan, std::int64_t moves, 
 SelectiveSolution finished(const Graph& graph, const Device& device, Bytes budget, StepList steps,
                            std::int64_t evaluations) {
     drop_unused_offloads(graph, steps);
+    free_at_once(graph, steps);
     const Seconds makespan = Simulator(graph, device, budget).makespan(steps);
     return {std::move(steps), makespan, evaluations};
 }

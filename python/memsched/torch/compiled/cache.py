@@ -16,6 +16,7 @@ from memsched.errors import MemschedError
 from memsched.support.documents import Document, check_keys, read_document, write_document
 
 FORMAT = "memsched-compiled/1"
+_UNUSABLE = (MemschedError, OSError, ValueError)  # of a folder or a file; the last, if its name cannot be encoded
 _KEYS = ("seconds", "strides_differ", "source", "device", "planner", "params", "steps")
 
 
@@ -45,12 +46,12 @@ def key_of(graph: Graph, asked: Mapping[str, Any], *, exact: bool) -> str:
 def find(key: str) -> Document | None:
     """The plan of this key on disk; None if there is none that can be read."""
     place = folder()
-    path = place / f"{key}.json" if place is not None else None
-    if path is None or not path.is_file():
+    if place is None:
         return None
     try:
-        return checked(read_document(path, FORMAT))
-    except (MemschedError, OSError):
+        path = place / f"{key}.json"
+        return checked(read_document(path, FORMAT)) if path.is_file() else None
+    except _UNUSABLE:
         return None
 
 
@@ -62,7 +63,7 @@ def keep(key: str, document: Document) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         write_document(place / f"{key}.json", document)
-    except (MemschedError, OSError):
+    except _UNUSABLE:
         return  # a cache that cannot be written is none
 
 
