@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-settings.register_profile("default", deadline=None, max_examples=50)
+settings.register_profile("default", deadline=None, max_examples=40)
 settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

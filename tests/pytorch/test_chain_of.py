@@ -52,6 +52,8 @@ NETWORKS = [
     for case in CASES
     if case.name not in NOT_ONE_GRAPH
 ]
+SLOW = ((), (pytest.mark.slow,))
+LONG = ("torchvision-mobilenet_v3_large", "timm-deit_tiny_patch16_224", "transformers-bert")  # to run stage by stage
 QUICK = ("dict_output", "in_place_batch_norm", "shared_mask", "unet")
 FEW = [
     pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
@@ -148,7 +150,9 @@ def run_stages(joint: Joint, stages: Sequence[Stage], found: Bytes, given: dict[
     return [*results, *outputs(held, joint.gradients)]
 
 
-@pytest.mark.parametrize("case", NETWORKS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(*one.values, id=one.id, marks=[*one.marks, *SLOW[one.id in LONG]]) for one in NETWORKS]
+)
 def test_stages_need_nothing_but_what_the_chain_says(case: Case) -> None:
     model, args = case.make()
     _, visit = captured(model, args)

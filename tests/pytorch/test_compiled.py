@@ -18,6 +18,7 @@ from memsched.torch.compiled import copies
 from memsched.torch.compiled.group import plans
 from memsched.torch.compiled.plan import CompiledPlan, _Problem
 from memsched.torch.compiled.unit import counted
+from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.lanes import EmulatedLanes, Lanes, trial_lanes
 from memsched.torch.meter import Meter
 from memsched.torch.trial import first_difference, trial_step
@@ -292,6 +293,42 @@ def test_nothing_is_held_once_a_model_is_gone() -> None:
     assert [one() for one in parts if one() is not None] == []
 
 
+def momentum(optimizer: torch.optim.Optimizer, _: nn.Parameter) -> None:
+    optimizer.param_groups[0]["momentum"] = 0.9
+
+
+def other_group(optimizer: torch.optim.Optimizer, more: nn.Parameter) -> None:
+    optimizer.param_groups[1]["params"] = [nn.Parameter(torch.zeros(2 * more.numel()))]
+
+
+def unfreeze(_: torch.optim.Optimizer, more: nn.Parameter) -> None:
+    more.requires_grad_(True)
+
+
+@pytest.mark.parametrize("change", [momentum, other_group, unfreeze])
+def test_other_state_of_the_optimiser_is_planned_for(change: Callable[..., None]) -> None:
+    model = conv_net()
+    more = nn.Parameter(torch.zeros(100), requires_grad=change is not unfreeze)
+    groups = [{"params": list(model.parameters())}, {"params": [more]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.0 if change is momentum else 0.9)
+    compiled = torch.compile(model, backend="memsched", options={"budget": "100%", "optimizer": optimizer})
+    counts = []
+    for step in range(4):
+        if step == 2:
+            change(optimizer, more)
+        compiled(torch.randn(8, 3, 16, 16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        counts.append(plans()[-1].resident.optimizer)
+    parameters = sum(one.nbytes for one in model.parameters())
+    before, after = {
+        momentum: (0, parameters),
+        other_group: (parameters + 400, parameters + 800),
+        unfreeze: (parameters, parameters + 400),
+    }[change]
+    assert counts == [before] * 2 + [after] * 2
+
+
 def test_a_group_that_is_added_to_the_optimiser_is_planned_for() -> None:
     model = conv_net()
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
@@ -305,6 +342,18 @@ def test_a_group_that_is_added_to_the_optimiser_is_planned_for() -> None:
             counts.append(plans()[-1].resident.optimizer)
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(100))]})
     assert counts == [counts[0]] * 2 + [counts[0] + 400] * 2
+
+
+def test_a_part_without_a_backward_is_told() -> None:
+    backbone, head = nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 8)
+    options = {"budget": "100%", "reserve": 7}
+    frozen, trained = (torch.compile(one, backend="memsched", options=options) for one in (backbone, head))
+    with pytest.warns(UnplannedWarning, match="nothing in it needs a gradient"):
+        hidden = frozen(torch.ones(2, 8))
+    trained(hidden).sum().backward()
+    torch._dynamo.reset()
+    with torch.no_grad():  # no training
+        frozen(torch.ones(2, 8))
 
 
 def test_gradients_that_autograd_lays_out_anew_are_counted() -> None:

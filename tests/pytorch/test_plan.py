@@ -72,7 +72,10 @@ def test_training_is_the_same_with_a_plan(model: nn.Sequential, x: torch.Tensor)
     assert ms.torch.plans()[-1].result.schedule.steps == plan.result.schedule.steps
 
 
-@pytest.mark.parametrize("planner", ["selective", "auto", "pooch", "swap_opt", "superneurons"])
+SLOW = [pytest.param(one, marks=pytest.mark.slow) for one in ("auto", "pooch", "swap_opt")]
+
+
+@pytest.mark.parametrize("planner", ["selective", "superneurons", *SLOW])
 def test_every_planner_is_proven_on_the_model(model: nn.Sequential, x: torch.Tensor, planner: str) -> None:
     plan = make(model, x, "90%", planner=planner, time_limit=5.0)
     verified = plan.verify(model, (x,))

@@ -154,6 +154,7 @@ def test_rounds_are_accumulation_by_hand(name: str, planner: str, budget: str) -
         assert torch.equal(parameter.grad, gradients[key]), key
 
 
+@pytest.mark.slow
 def test_the_whole_batch_at_once_is_the_plain_step() -> None:
     plan, x = planned("transformer", "100%", "modnn", rounds=True)
     assert [list(pair) for pair in plan.result.schedule.rounds] == [[8, 1]]

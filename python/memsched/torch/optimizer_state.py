@@ -34,11 +34,15 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
     return distinct_bytes([tensor for tensor in state if tensor.device.type == device.type])
 
 
-def parameters_of(optimizer: torch.optim.Optimizer | int | None) -> int:
-    """How many parameters it has; groups can be added to it."""
+def kind_of_state(optimizer: torch.optim.Optimizer | int | None) -> tuple[Any, ...]:
+    """What tells the state that it has, or will make, apart: whose it is, and which options are on."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return 0
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+        return ()
+    found: list[Any] = []
+    for group in optimizer.param_groups:
+        found += [(id(one), one.numel()) for one in group["params"] if one.requires_grad or one in optimizer.state]
+        found += [name for name, one in group.items() if isinstance(one, int | float) and one and name != "lr"]
+    return tuple(found)
 
 
 def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

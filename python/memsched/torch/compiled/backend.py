@@ -24,7 +24,7 @@ from memsched.torch.compiled.private import (
     wrapper_among,
 )
 from memsched.torch.compiled.unit import Unit
-from memsched.torch.compiled.unplanned import Guarded, unplanned
+from memsched.torch.compiled.unplanned import Guarded, unplanned, warn_unplanned
 from memsched.torch.errors import CaptureError
 
 
@@ -94,6 +94,14 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
             example = unit.example()
         return example.forward, example.backward
 
+    def without_backward(graph: fx.GraphModule) -> Boxed:
+        if torch.is_grad_enabled():  # else it is no part of training
+            warn_unplanned(
+                "nothing in it needs a gradient, so it is captured without a backward; what it holds is not counted, "
+                "and neither are weights that only it reads: give them as reserve"
+            )
+        return inference(graph)
+
     try:
         planned = compile_joint(
             module,
@@ -101,7 +109,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], group: Group) -> Cal
             partition=partition,
             forward=lambda: units[0].forward,
             backward=lambda: units[0].backward,
-            inference=inference,
+            inference=without_backward,
             decompositions=decompositions,
         )
     except DynamoSignal:

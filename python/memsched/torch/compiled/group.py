@@ -23,7 +23,7 @@ from memsched.torch.compiled.private import in_backward, saving_is_hooked
 from memsched.torch.compiled.spans import Spanned
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning
-from memsched.torch.optimizer_state import parameters_of
+from memsched.torch.optimizer_state import kind_of_state
 
 
 class Key(NamedTuple):
@@ -35,13 +35,12 @@ class Key(NamedTuple):
     gradients: int  # bytes of gradients beside which it is planned
     given: int  # bytes of the memory of its inputs that no call before was given
     owner: int  # whose parameters it has: the same number for calls of a step that have the same
-    stepped: int  # how many parameters the optimiser has
+    state: int  # which kind of state the optimiser has, by number
 
 
 Path = tuple[Key, ...]  # the calls of a step up to one of them
 
-_MOST_SHAPES = 8
-_MOST_ALONE = 4
+_MOST_SHAPES, _MOST_ALONE = 8, 4
 _MOST_CALLS = 256
 _MOST_ORDERS = 8
 _MOST_SOUGHT = 32
@@ -73,6 +72,7 @@ class Group:
         self._owners: dict[Any, int]  # numbers of the parameters of the present step's calls
         self._lent: dict[int, int]  # bytes by storage, of what the calls of the present step were given
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
+        self._states: dict[Any, int] = {}
         self._begin_step()
         self._due = 0  # backwards that may still run
         self._planned: dict[Path, int] = {}  # the version for the last call of a path
@@ -136,10 +136,9 @@ class Group:
 
     def _asked(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
         leaves = itertools.chain(unit.static, unit.inputs)
-        gradients = sum(g.untyped_storage().nbytes() for k in leaves if (g := gradient_of(args[k])) is not None)
+        held = sum(one.untyped_storage().nbytes() for k in leaves if (one := gradient_of(args[k])) is not None)
         owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.ends), len(self._owners))
-        stepped = parameters_of(self.options.optimizer)
-        return Key(unit.serial, unit.numbers(args), unit.whole(args), gradients, sum(fresh.values()), owner, stepped)
+        return Key(unit.serial, unit.numbers(args), unit.whole(args), held, sum(fresh.values()), owner, self._state)
 
     def _key(self, unit: Unit, asked: Key) -> tuple[Key, int]:
         """Where a call is planned, and the bytes beside it that this plan is not for but has room for.
@@ -215,6 +214,7 @@ class Group:
 
     def _begin_step(self) -> None:
         self._calls, self._path, self._returns, self._lent, self._owners, self._more = [], (), [], {}, {}, 0
+        self._state = self._states.setdefault(kind_of_state(self.options.optimizer), len(self._states))
 
     def _end_step(self) -> None:
         """Plan the step that is over, if several graphs ran in it for the first time."""
@@ -344,7 +344,7 @@ class Group:
         met = [
             ((*other.numbers, *other.whole, other.given), other, versions[0])
             for other, versions in self._alone_of.items()
-            if (other.unit, other.gradients, other.stepped) == (key.unit, key.gradients, key.stepped) and versions
+            if (other.unit, other.gradients, other.state) == (key.unit, key.gradients, key.state) and versions
         ]
         if len(met) < _MOST_SHAPES:
             return None

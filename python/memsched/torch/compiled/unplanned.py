@@ -28,13 +28,17 @@ def unplanned(module: fx.GraphModule, reason: BaseException, *, offload: bool = 
     with_plain_checkpoints(module)
     offload = offload and not takes_no_hooks(module)
     said = str(reason).strip().split("\n")[0]
-    waits = "; what it saves for its backward waits on the host" if offload else ""
-    warnings.warn(
-        f"a part of the model runs without a plan, and may need more memory than the budget: {said}{waits}",
-        UnplannedWarning,
-        stacklevel=2,
-    )
+    warn_unplanned(said + ("; what it saves for its backward waits on the host" if offload else ""))
     return _on_host(module) if offload else module.forward
+
+
+def warn_unplanned(said: str) -> None:
+    """Warn that a part of the model runs without a plan, and why."""
+    warnings.warn(
+        f"a part of the model runs without a plan, and may need more memory than the budget: {said}",
+        UnplannedWarning,
+        stacklevel=3,
+    )
 
 
 def _on_host(module: fx.GraphModule) -> Callable[..., Any]:
