@@ -268,3 +268,13 @@ def test_dask_without_workers_or_without_a_scheduler_is_told(tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (2, "")
     assert "no scheduler answers there" in done.stderr
     assert not table.exists()
+
+
+def test_workers_that_still_import_are_killed_when_the_sweep_is_stopped() -> None:
+    """They do not listen yet: Ctrl-C waited for their imports."""
+    pool = Processes(2)
+    pool.submit(int)
+    workers = list((pool._processes or {}).values())
+    pool.stop()
+    pool.shutdown()
+    assert {worker.exitcode for worker in workers} == {-signal.SIGKILL}

@@ -26,8 +26,9 @@ class Processes(ProcessPoolExecutor):
     def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of running threads
         theirs, self._ours = context.Pipe(duplex=False)
-        super().__init__(workers, mp_context=context, initializer=_begin, initargs=(theirs,))
-        self._theirs = theirs
+        self._told, telling = context.Pipe(duplex=False)
+        super().__init__(workers, mp_context=context, initializer=_begin, initargs=(theirs, telling))
+        self._theirs = theirs, telling
 
     def submit(self, what: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Submit work. This starts the processes, with SIGINT blocked from the start."""
@@ -41,7 +42,7 @@ class Processes(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the workers. Those that have not ended after a while are killed.
+        """End the workers. Those that have not ended after a while are killed; if stopped, also those that never began.
 
         A worker that is killed from outside while it waits for work keeps the lock of the queue; the others would wait
         for that lock, and we for them, forever.
@@ -50,6 +51,11 @@ class Processes(ProcessPoolExecutor):
         manager: Any = self._executor_manager_thread
         super().shutdown(wait=False, cancel_futures=cancel_futures)
         if wait and manager is not None:
+            if self._ours.closed:
+                begun = self._begun()
+                for worker in workers:
+                    if worker.pid not in begun:  # it imports, and does not listen yet
+                        worker.kill()
             left, until = {worker.sentinel: worker for worker in workers}, time.monotonic() + _GRACE
             while left and (rest := until - time.monotonic()) > 0:
                 ended = multiprocessing.connection.wait(list(left), rest)
@@ -63,11 +69,21 @@ class Processes(ProcessPoolExecutor):
         """Ask the workers to drop the point in progress. Finished points are still returned."""
         self._ours.close()
 
+    def _begun(self) -> set[int]:
+        """The workers that watch the pipe to their parent."""
+        pids: set[int] = set()
+        with suppress(OSError, EOFError):
+            while self._told.poll():
+                pids.add(int(self._told.recv_bytes()))
+        return pids
 
-def _begin(parent: Connection) -> None:
+
+def _begin(parent: Connection, telling: Connection) -> None:
     """In a new worker: watch the pipe to the parent, which closes when the parent says stop or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    with suppress(OSError):
+        telling.send_bytes(str(os.getpid()).encode())
 
 
 def _watch(parent: Connection) -> None:
