@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from matplotlib.text import Text
 
 import memsched as ms
+from memsched.errors import visible
 from memsched.show.plots import classes as classes_module
 from memsched.show.plots import frontier as frontier_module
 from memsched.show.plots import plan as module
@@ -248,3 +250,27 @@ def test_an_interrupt_while_matplotlib_is_imported_spoils_no_later_plot(tmp_path
     path = tmp_path / "plan.svg"
     subprocess.run([sys.executable, "-c", INTERRUPTED, "matplotlib.artist", str(path)], check=True)
     assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["\x0c", "$\\bad$", "$x_1$", "a\x1b[2J", "\ufffe"])
+def test_names_are_shown_as_they_are_written(name: str, tmp_path: Path) -> None:
+    """Between dollars they were formulas, and control characters made files that no browser opens."""
+    ways = [{"alg": "a", "time": 1, "workspace": 1}]
+    ops = [
+        {"name": f"F{name}", "phase": "fwd", "kind": name, "reads": [], "writes": [f"t{name}"], "choices": ways},
+        {"name": "B", "phase": "bwd", "reads": [f"t{name}"], "writes": [], "choices": ways},
+    ]
+    graph = ms.Graph([{"name": f"t{name}", "size": 3, "role": "activation"}], ops, name=name)
+    chain = ms.Chain([1, 2], [1, 1], [4, 4, 3], [0, 4, 2], name=name, names=[name, f"{name}2"])
+    result, rows = ms.selective(graph, 20, 1.0), ms.sweep(chain, ["greedy"], memory=[22], beta=[2.0]).rows
+    drawn = [
+        ms.plot(ms.greedy(chain, 22, 2.0), tmp_path / "plan.svg"),
+        ms.plot_classes(result, tmp_path / "classes.svg", by="kind"),
+        ms.plot_addresses(ms.with_addresses(result), tmp_path / "addresses.svg"),
+        ms.plot_frontier(ms.frontier(chain, 2.0, points=3), tmp_path / "frontier.svg"),
+        ms.plot_sweep([row | {"planner": name} for row in rows], tmp_path / "sweep.svg"),
+    ]
+    for path in tmp_path.glob("*.svg"):
+        ET.parse(path)
+    shown = [text.get_text() for figure in drawn for text in figure.findobj(Text)]
+    assert sum(visible(name) in text for text in shown) >= len(drawn)

@@ -135,7 +135,6 @@ def _label(axes: Axes, arena: _Arena, points: tuple[float, float], scale: int) -
             ha="center",
             va="center_baseline",
             fontsize=_LABEL_POINTS,
-            parse_math=False,
         )
 
 
@@ -178,7 +177,7 @@ def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float
     bound = f"{'claimed ' * found.claimed}lower bound {format_bytes(found.lower_bound)}"
     proven = f"{known} lowest" if found.optimal else bound
     facts = f"height {format_bytes(found.height)} ({proven}), fragmentation {format_percent(found.fragmentation)}"
-    axes.set_title(f"{arena.title}\n{facts}", loc="left", fontsize=9.5, color="0.25", parse_math=False)
+    axes.set_title(f"{arena.title}\n{facts}", loc="left", fontsize=9.5, color="0.25")
     axes.set_xlabel(arena.axis)
     clear(axes, None)
 

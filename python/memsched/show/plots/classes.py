@@ -132,7 +132,7 @@ def plot_classes(
         else:
             _draw_maps(axes, row, scale)
         clear(axes, "y")
-        axes.set_title(_title(row), loc="left", fontsize=10, color="0.25", parse_math=False)
+        axes.set_title(_title(row), loc="left", fontsize=10, color="0.25")
         axes.set_ylabel(unit)
     grid[-1, 0].set_xlabel(order, loc="left")
     heading(figure, f"feature maps of {name_of(rows[0].problem)}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from memsched.errors import InvalidInputError, MemschedError
+from memsched.errors import InvalidInputError, MemschedError, visible
 from memsched.support.files import path_of, write_bytes
 from memsched.support.interrupt import optional
 
@@ -54,7 +54,7 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int | None = None, *
 def heading(figure: Figure, title: str, subtitle: str = "") -> None:
     """A bold line at the top left, and a smaller one below."""
     inch = 1 / figure.get_figheight()
-    figure.text(0.012, 1 - (0.286 if subtitle else 0.38) * inch, title, fontsize=13, weight="bold", parse_math=False)
+    figure.text(0.012, 1 - (0.286 if subtitle else 0.38) * inch, title, fontsize=13, weight="bold")
     if subtitle:
         figure.text(0.012, 1 - 0.572 * inch, subtitle, fontsize=10.5, color="0.25")
 
@@ -72,8 +72,27 @@ def new_figure(path: str | os.PathLike[str] | None) -> Figure:
     return figure
 
 
+def as_written(figure: Figure) -> None:
+    """Show each text as it is written: no formulas between dollars, and control characters as Python writes them."""
+    from matplotlib.text import Text
+
+    def plain(text: str) -> str:
+        return "\n".join(map(visible, text.split("\n")))
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = [label.get_text() for label in axis.get_ticklabels()]
+            if any(plain(label) != label for label in labels):
+                axis.set_ticklabels(list(map(plain, labels)))
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_parse_math(False)
+        text.set_text(plain(text.get_text()))
+
+
 def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
-    """Write a figure in the format given by the suffix; the output is reproducible byte for byte."""
+    """Write a finished figure in the format given by the suffix; the output is reproducible byte for byte."""
+    as_written(figure)
     if path is None:
         return
     kind = check_suffix(path)

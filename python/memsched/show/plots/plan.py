@@ -50,7 +50,6 @@ def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: f
             va="center_baseline",
             fontsize=_LABEL_POINTS,
             color="white" if bar.kind == "offload" else "black",
-            parse_math=False,
         )
 
 

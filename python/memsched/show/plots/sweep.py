@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from memsched.errors import InvalidInputError
-from memsched.show.plots.figure import byte_unit, clear, new_figure, save
+from memsched.show.plots.figure import as_written, byte_unit, clear, new_figure, save
 from memsched.show.plots.frontier import COLOURS, MARKERS
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
@@ -129,10 +129,11 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
         axes.remove()
     for axes, ((_, title, *_), own) in zip(grid.flat, panels.items(), strict=False):
         _draw(axes, own, names)
-        axes.set_title(title, fontsize=9.5, loc="left", parse_math=False)
+        axes.set_title(title, fontsize=9.5, loc="left")
     for line in grid:
         line[0].set_ylabel("makespan / ideal", fontsize=9)
     _draw_legend(figure, names, per_row)
+    as_written(figure)  # before its texts are measured
     figure.tight_layout(rect=(0, legend / total, 1, 1))
     save(figure, path)
     return figure
