@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 try:
     importlib.import_module("memsched._core")
 except ImportError as error:
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while it was loaded
+        raise error.__cause__ from None
     raise ImportError(
         f"memsched's compiled extension cannot be loaded ({error}); install memsched again: "
         "pip install --force-reinstall memsched, or pip install -e . in a checkout"

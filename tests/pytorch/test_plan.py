@@ -299,6 +299,68 @@ def test_the_state_of_parameters_that_are_trained_later_is_known_when_they_are()
         optimizer_bytes(whole, CPU)
 
 
+class Wrapped(torch.optim.Optimizer):
+    """As accelerate's: its groups and state are those of the optimiser that it wraps."""
+
+    place = "optimizer"
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.__dict__[self.place] = inner
+
+    param_groups = property(lambda self: self.__dict__[self.place].param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.__dict__[self.place].state)  # type: ignore[assignment]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.__dict__[self.place].step()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class Other(Wrapped):
+    """The same, under a name that nobody knows."""
+
+    place = "inner"
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a list in its groups, and draws from Python's generator."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.param_groups[0]["seen"] = []
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.param_groups[0]["seen"].append(random.random())
+        super().step()
+
+
+@pytest.mark.parametrize("kind", [Wrapped, Other, Counting])
+def test_an_optimiser_is_left_as_it_was_when_its_state_is_measured(kind: Any) -> None:
+    """The trial step was one of the optimiser itself: nothing was trained any more, in silence."""
+    model = blocks(2)
+    inner = (Counting if kind is Counting else torch.optim.Adam)(model.parameters(), lr=0.1)
+    optimizer = inner if kind is Counting else kind(inner)
+    if kind is Counting:
+        inner.param_groups[0]["momentum"] = 0.9
+    torch.optim.lr_scheduler.StepLR(inner, 1)  # binds `step` to this very object
+    model(torch.randn(4, 32)).sum().backward()
+    before, drawn = [p.detach().clone() for p in model.parameters()], random.getstate()
+    measured = optimizer_bytes(optimizer, CPU)
+    assert measured >= sum(p.nbytes for p in model.parameters())
+    assert random.getstate() == drawn
+    assert not inner.state
+    assert inner.param_groups[0].get("seen", []) == []
+    assert [id(p) for p in inner.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    optimizer.step()
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert optimizer_bytes(optimizer, CPU) == measured
+
+
 def test_an_optimiser_that_cannot_be_tried_is_declared() -> None:
     model = blocks(2)
     with pytest.raises(InvalidInputError, match="step it once, or give its bytes"):

@@ -154,7 +154,7 @@ def first_bytes(path: str) -> bytes:
 def read_target(source: str, *formats: str) -> Document:
     """The JSON form of a shipped profile by name, or of a file in one of the formats."""
     named = source in profiles.names()
-    if named or (source != "-" and not Path(source).suffix and not Path(source).exists()):
+    if named or (source != "-" and not Path(source).suffix and not os.path.exists(source)):
         return profiles.document(source)  # for an unknown name the error lists similar ones
     return read_document(read_text(source), *formats)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ _SQLITE = b"SQLite format 3\0"
 
 def _read_result(path: str) -> Result:
     """A saved result, simulated again."""
-    if path != "-" and not Path(path).is_file():
+    if path != "-" and not os.path.isfile(path):
         raise InvalidInputError(f"'{path}' is not a file; give a result of `memsched plan -o`, or a sweep's store")
     document = read_target(path, *RESULTS)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -226,7 +227,7 @@ def sweep(
         raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
     wanted = read_spec(check_input(spec))
     for problem in wanted.problems:
-        if Path(problem).is_file():
+        if os.path.isfile(problem):
             check_input(problem)
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memsched.errors import InvalidInputError
 from memsched.support import checks
 from memsched.torch.compiled.private import optimizer_hooks_aside
+from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of
 
 
@@ -30,6 +33,9 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | int | None, device: torch
         raise InvalidInputError(
             f"optimizer is {optimizer!r}; give a torch.optim.Optimizer, or the bytes of its state as a number"
         )
+    inner = getattr(optimizer, "optimizer", None)
+    if isinstance(inner, torch.optim.Optimizer) and inner.state is optimizer.state:
+        return optimizer_bytes(inner, device)  # which it wraps, as those of accelerate do
     state = [*tensors_of(dict(optimizer.state)), *_state_after_one_step(optimizer)]
     return distinct_bytes([tensor for tensor in state if tensor.device.type == device.type])
 
@@ -46,27 +52,28 @@ def kind_of_state(optimizer: torch.optim.Optimizer | int | None) -> tuple[Any, .
 
 
 def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The state of the trained parameters that have none yet."""
+    """The state of the trained parameters that have none yet. The optimiser itself is left alone."""
     groups = [group["params"] for group in optimizer.param_groups]
     fresh = [[one for one in group if one.requires_grad and one not in optimizer.state] for group in groups]
     if not any(fresh):
         return []
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with fake, optimizer_hooks_aside():
-            trials = []
-            for group, parameters in zip(optimizer.param_groups, fresh, strict=True):
-                like = [torch.nn.Parameter(torch.empty_like(fake.from_tensor(p))) for p in parameters]
-                for parameter in like:
+        with generators_unchanged(), fake, optimizer_hooks_aside():
+            like = {id(one): torch.nn.Parameter(torch.empty_like(fake.from_tensor(one))) for one in chain(*groups)}
+            trial = copy.deepcopy(optimizer, {**like, id(optimizer.state): defaultdict(dict)})
+            if trial.state is optimizer.state or any(map(operator.is_, trial.param_groups, optimizer.param_groups)):
+                raise TypeError("a copy of it shares its state")
+            for group, parameters in zip(trial.param_groups, fresh, strict=True):
+                group["params"] = [like[id(one)] for one in parameters]
+                for parameter in group["params"]:
                     parameter.grad = torch.empty_like(parameter)
-                trials.append({**group, "params": like})
-            trial = copy.copy(optimizer)
-            trial.param_groups, trial.state = trials, defaultdict(dict)
-            trial.step()
+            type(trial).step(trial)  # its own `step` may be one that a scheduler has bound to the original
     except Exception as error:
+        first = "" if optimizer.state else "step it once, or "
         raise InvalidInputError(
             f"the state of {type(optimizer).__name__} cannot be measured before it has stepped all "
-            f"parameters ({error}); step it once, or give its bytes as a number: optimizer=..."
+            f"parameters ({error}); {first}give its bytes as a number: optimizer=..."
         ) from error
     return tensors_of(dict(trial.state))
 

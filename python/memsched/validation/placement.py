@@ -65,6 +65,7 @@ def validate_placement(buffers: Sequence[Any], offsets: Sequence[int], capacity:
             raise InvalidInputError(f"buffers[{k}] is {shown(one)}; it must be a Buffer")
     if capacity is not None and not _is_whole(capacity):
         raise InvalidInputError(f"capacity is {shown(capacity)}; it must be a whole number of bytes")
+    capacity = capacity if capacity is None else operator.index(capacity)
     if len(offsets) != len(buffers):
         raise InvalidInputError(f"offsets has {len(offsets)} entries; it must have one per buffer: {len(buffers)}")
     for k, one in enumerate(offsets):

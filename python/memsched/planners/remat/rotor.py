@@ -72,8 +72,8 @@ def rotor(
         Instead of M; M overrides its memory.
     slots : int
         Memory slots. If rounding up leaves no plan, four times as many are tried. The table takes 2 slots n^2 bytes for
-        n stages, at most 240 MB, and time proportional to slots n^3 at worst. With more than 399 stages, neighbouring
-        stages are planned as one, so that 399 remain.
+        n stages, somewhat more as it counts what rounding up adds, at most 240 MB, and time proportional to slots n^3
+        at worst. With more than 399 stages, neighbouring stages are planned as one, so that 399 remain.
     chunk : None, int or "storage"
         How the graph is cut. Nothing is offloaded, so the makespan does not depend on it.
     time_limit : float, optional

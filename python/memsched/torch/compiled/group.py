@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,8 +42,7 @@ class Key(NamedTuple):
 Path = tuple[Key, ...]  # the calls of a step up to one of them
 
 _MOST_SHAPES, _MOST_ALONE = 8, 4
-_MOST_CALLS = 256
-_MOST_ORDERS = 8
+_MOST_CALLS, _MOST_ORDERS = 256, 8
 _MOST_SOUGHT = 32
 _SHARES = (0.75, 0.5, 0.25, 0.0)  # of the way from the least memory of a plan to the budget
 
@@ -135,8 +135,8 @@ class Group:
         return torch.tensor([version, serial], device="cpu")
 
     def _asked(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
-        leaves = itertools.chain(unit.static, unit.inputs)
-        held = sum(one.untyped_storage().nbytes() for k in leaves if (one := gradient_of(args[k])) is not None)
+        found = (gradient_of(args[k]) for k in (*unit.static, *unit.inputs))
+        held = sum(one.untyped_storage().nbytes() for one in found if one is not None)
         owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.ends), len(self._owners))
         return Key(unit.serial, unit.numbers(args), unit.whole(args), held, sum(fresh.values()), owner, self._state)
 
@@ -365,12 +365,12 @@ class Group:
 
 
 _ALIVE: weakref.WeakSet[Group] = weakref.WeakSet()
-_GROUPS: weakref.WeakValueDictionary[Options, Group] = weakref.WeakValueDictionary()  # units keep theirs
+_GROUPS: weakref.WeakValueDictionary[Any, Group] = weakref.WeakValueDictionary()  # units keep theirs
 
 
 def group_of(options: Options) -> Group:
-    """The group of graphs under a budget: it is the whole process's, so graphs with the same options share it."""
-    return _GROUPS.setdefault(options, Group(options))
+    """The group of graphs under a budget, which is the whole process's: those of a thread with the same options."""
+    return _GROUPS.setdefault((options, threading.get_ident()), Group(options))
 
 
 def plans() -> list[CompiledPlan]:
