@@ -449,3 +449,8 @@ class TestSavedPlans:
         assert run_json("trace", *given, "-o", "t.json")["output"] == "t.json"
         assert "picture" in fails("plot", *given, "-o", "a.gif")
         assert "picture" in fails("plot", *given, "-o", "a")
+
+    def test_a_name_too_long_for_a_file_is_bad_input(self) -> None:
+        long = "x" * 300
+        for command in (["plan"], ["order"], ["report", "-o", "a.html"], ["simulate", "p.json", "--problem"]):
+            assert long[:60] in fails(*command, long, status=2)

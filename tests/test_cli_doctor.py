@@ -276,3 +276,19 @@ def test_an_extension_that_cannot_be_loaded_says_what_to_do() -> None:
     assert done.returncode == 1
     assert "memsched's compiled extension cannot be loaded" in done.stderr
     assert "pip install --force-reinstall memsched" in done.stderr
+
+
+def test_an_interrupt_while_the_extension_is_loaded_is_one() -> None:
+    """pybind11 makes an ImportError of it, and ours said to install again."""
+    code = (
+        "import importlib\n"
+        "def interrupted(name):\n"
+        "    raise ImportError('initialization failed') from KeyboardInterrupt()\n"
+        "importlib.import_module = interrupted\n"
+        "try:\n"
+        "    import memsched\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "interrupted\n"

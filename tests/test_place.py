@@ -434,3 +434,13 @@ def test_blanks_of_names_stay_in_files(tmp_path: Path, name: str) -> None:
     path = tmp_path / "p.csv"
     ms.write_placement(path, ms.place([ms.Buffer(0, 2, 3, name=name)]))
     assert [one.name for one in ms.read_buffers(path)] == [name]
+
+
+def test_a_capacity_and_offsets_may_be_numbers_by_index() -> None:
+    class Whole:
+        def __index__(self) -> int:
+            return 30
+
+    assert validate_placement([Buffer(0, 1, 2)], [0], capacity=Whole()) == 2  # type: ignore[arg-type]
+    with pytest.raises(ms.ScheduleError, match="above capacity, which is 30"):
+        validate_placement([Buffer(0, 1, 2)], [Whole()], capacity=Whole())  # type: ignore[list-item, arg-type]
