@@ -21,7 +21,7 @@ import pytest
 
 import memsched as ms
 from memsched.planners.registry import PLANNERS
-from memsched.study.sweep import drive
+from memsched.study.sweep import drive, processes
 from memsched.study.sweep.processes import Processes
 from memsched.study.sweep.work import Work, run
 from sweeps import DEADLY, run_or_die
@@ -147,8 +147,9 @@ def test_a_worker_that_is_killed_while_the_first_one_starts(monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_at_the_end_of_a_sweep() -> None:
+def test_a_worker_that_is_killed_at_the_end_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """It took the lock of the queue with it, and every other run waited for the other worker without end."""
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     killed: list[int] = []
 
     def kill(said: Any) -> None:
