@@ -267,10 +267,11 @@ def test_the_budget_is_that_of_the_whole_process(model: nn.Sequential, x: torch.
         assert words in plan.report()
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam"])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "with a tensor"])
 def test_the_state_of_an_optimiser_is_known_before_its_first_step(kind: str) -> None:
     model = blocks(2)
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+    rate = torch.tensor(0.1) if kind == "with a tensor" else 0.1
+    optimizer = getattr(torch.optim, kind, torch.optim.Adam)(model.parameters(), lr=rate)
     before = optimizer_bytes(optimizer, CPU)
     model(torch.randn(4, 32)).sum().backward()
     optimizer.step()

@@ -59,16 +59,19 @@ def _state_after_one_step(optimizer: torch.optim.Optimizer) -> list[torch.Tensor
         return []
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with generators_unchanged(), fake, optimizer_hooks_aside():
-            like = {id(one): torch.nn.Parameter(torch.empty_like(fake.from_tensor(one))) for one in chain(*groups)}
+        with generators_unchanged(), optimizer_hooks_aside():
+            with fake:
+                like = {id(one): torch.nn.Parameter(torch.empty_like(fake.from_tensor(one))) for one in chain(*groups)}
+            # Not under the mode: what else it has, such as a learning rate, may be a tensor.
             trial = copy.deepcopy(optimizer, {**like, id(optimizer.state): defaultdict(dict)})
             if trial.state is optimizer.state or any(map(operator.is_, trial.param_groups, optimizer.param_groups)):
                 raise TypeError("a copy of it shares its state")
             for group, parameters in zip(trial.param_groups, fresh, strict=True):
                 group["params"] = [like[id(one)] for one in parameters]
-                for parameter in group["params"]:
+            with fake:
+                for parameter in chain(*(group["params"] for group in trial.param_groups)):
                     parameter.grad = torch.empty_like(parameter)
-            type(trial).step(trial)  # its own `step` may be one that a scheduler has bound to the original
+                type(trial).step(trial)  # its own `step` may be one that a scheduler has bound to the original
     except Exception as error:
         first = "" if optimizer.state else "step it once, or "
         raise InvalidInputError(
