@@ -32,6 +32,9 @@ ClassBuilder::ClassBuilder(const Graph& graph)
     for (const TensorId t : maps_) {
         fact(t).map = true;
     }
+    for (const Op& op : graph.ops()) {
+        made_.push_back(written_bytes(graph, op) + op.choices[0].workspace);
+    }
     std::vector<std::uint8_t> used(facts_.size(), 0); // by a later op of the forward
     for (OpId op = turn; op-- > 0;) {
         for (const std::vector<TensorId>* side : {&graph.op(op).reads, &graph.op(op).writes}) {
@@ -62,6 +65,7 @@ void ClassBuilder::reset(std::span<const MapClass> classes, Bytes capacity) {
     scarce_ = false;
     yielding_.clear();
     passing_.clear();
+    order_.clear();
     repeated_ = brought_ = 0;
     depth_ = 0;
 }
@@ -197,18 +201,35 @@ bool ClassBuilder::run(OpId id) {
     return done;
 }
 
-bool ClassBuilder::run_op(OpId id, const Op& op) {
+bool ClassBuilder::bring_reads(const Op& op) {
+    if (std::ranges::all_of(op.reads, [this](TensorId t) { return state(t).here; })) {
+        std::ranges::for_each(op.reads, [this](TensorId t) { ++state(t).locks; });
+        return true;
+    }
     // Recompute first: that needs the most room, and writes again what is there.
-    std::vector<TensorId> order = op.reads;
-    std::ranges::stable_sort(order, {}, [&](TensorId t) {
-        const bool again = !fact(t).map || state(t).kind == MapClass::recompute;
-        return again ? static_cast<int>(state(t).here) : 2;
-    });
-    for (const TensorId t : order) {
+    const std::size_t first = order_.size();
+    for (const int rank : {0, 1, 2}) {
+        for (const TensorId t : op.reads) {
+            const bool again = !fact(t).map || state(t).kind == MapClass::recompute;
+            if ((again ? static_cast<int>(state(t).here) : 2) == rank) {
+                order_.push_back(t);
+            }
+        }
+    }
+    for (std::size_t i = first; i < first + op.reads.size(); ++i) {
+        const TensorId t = order_[i]; // nested runs add to order_
         if (!bring(t)) {
             return false;
         }
         ++state(t).locks;
+    }
+    order_.resize(first);
+    return true;
+}
+
+bool ClassBuilder::run_op(OpId id, const Op& op) {
+    if (!bring_reads(op)) {
+        return false;
     }
     for (const TensorId t : op.writes) {
         if (state(t).here) { // another output of a repeated op
@@ -218,8 +239,7 @@ bool ClassBuilder::run_op(OpId id, const Op& op) {
             drop(t);
         }
     }
-    const Bytes made = written_bytes(graph_, op);
-    if (!make_room(made + op.choices[0].workspace)) {
+    if (!make_room(made_[at(id)])) {
         return false;
     }
     outline_.events.push_back({PlanEvent::run, id});

@@ -73,6 +73,7 @@ class ClassBuilder {
     bool backward();
     bool run(OpId op);
     bool run_op(OpId id, const Op& op);
+    bool bring_reads(const Op& op); // and locks them
     bool bring(TensorId tensor);
     bool has_room(Bytes bytes);   // in addition to what is alive
     bool make_room(Bytes bytes);  // by dropping what is needed last
@@ -92,6 +93,7 @@ class ClassBuilder {
     std::vector<TensorId> maps_;
     std::vector<Fact> facts_;
     IdLists uses_;
+    std::vector<Bytes> made_;                        // by op: what it writes, and its workspace
     std::vector<std::vector<TensorId>> forward_end_; // by op: tensors whose last forward use is this op
     std::vector<std::vector<TensorId>> last_read_;   // by backward op: tensors that no later op reads
 
@@ -106,6 +108,7 @@ class ClassBuilder {
     bool scarce_ = false;            // whether room had to be made; then the heap is kept:
     std::vector<Yielding> yielding_; // maps on the device that may be dropped; stale entries are skipped
     std::vector<Yielding> locked_;   // of these, maps that may not be dropped now
+    std::vector<TensorId> order_;    // in which the ops that run now bring what they read, one after the other
     std::vector<TensorId> passing_;  // brought back for the current op, perhaps for it only
     Outline outline_;
 };
