@@ -205,3 +205,23 @@ def test_too_small_a_budget_names_one_that_is_enough(budget: int | str) -> None:
     with pytest.raises(InfeasibleError) as caught:
         step(budget)
     step(caught.value.min_memory)
+
+
+def test_a_budget_that_holds_the_code_of_the_plain_step_is_enough() -> None:
+    """Where code holds far less than the plan's tensors, the budget that the error named was refused, too."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(512, 128))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ weight[:128]).square().mean() + torch.tanh(x @ weight[128:256]).mean()
+
+    def planned(budget: int | str) -> int:
+        torch._dynamo.reset()
+        torch.compile(loss, backend="memsched", options={"budget": budget, "mode": "inductor"})(torch.randn(64, 128))
+        return plans()[-1].peak_memory
+
+    most = planned("100%")
+    assert planned(most) == most
+    with pytest.raises(InfeasibleError) as caught:
+        planned(most - 1)
+    assert caught.value.min_memory == most

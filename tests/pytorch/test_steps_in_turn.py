@@ -209,3 +209,77 @@ def test_steps_whose_backwards_come_in_ever_new_orders_are_warned_of() -> None:
 
     with pytest.warns(UnplannedWarning, match="a step of 4 graphs run in more than 8 orders"):
         in_all_orders()
+
+
+def refused(step: Callable[[], None]) -> list[bool]:
+    found = []
+    for _ in range(4):
+        try:
+            step()
+        except InfeasibleError:
+            found.append(True)
+        else:
+            found.append(False)
+    return found
+
+
+class Scaled(nn.Module):
+    """A layer between two that may be others'."""
+
+    def __init__(self, first: nn.Module, middle: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = first, middle, last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = x + self.last(torch.tanh(self.middle(torch.tanh(self.first(x)))))
+        return found
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+def test_blocks_that_share_their_first_and_last_parameters_are_not_one() -> None:
+    """They followed the plan of one block that is called as often, and held twice their budget."""
+    torch._dynamo.reset()
+    first, last = nn.Linear(8, 96, bias=False), nn.Linear(96, 8, bias=False)
+    blocks = [Scaled(first, nn.Linear(96, 96, bias=False), last) for _ in range(6)]
+    calls = [torch.compile(one, backend="memsched", options={"budget": 240_000}) for one in blocks]
+
+    def step(chosen: Sequence[int]) -> None:
+        for one in blocks:
+            one.zero_grad()
+        h = torch.randn(16, 8)
+        for k in chosen:
+            h = calls[k](h)
+        h.sum().backward()
+
+    assert not any(refused(lambda: step([0] * 6)))
+    assert refused(lambda: step(range(6)))[2:] == [True, True]  # parameters and gradients alone are more
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+def test_a_new_tensor_made_of_a_result_is_not_that_result() -> None:
+    """Steps in which the caller changes what lies between graphs followed the plan of steps in which it does not."""
+
+    def ran(*kinds: bool) -> list[bool]:
+        steps = Steps((1,) * 6, 840_000)
+
+        def step(changed: bool) -> None:
+            for net in steps.nets:
+                net.zero_grad()
+            h = steps.given
+            for call in steps.calls:
+                h = call(h) * 1.01 if changed else call(h)
+            h.sum().backward()
+
+        return [refused(lambda kind=kind: step(kind))[-1] for kind in kinds]  # type: ignore[misc]
+
+    assert ran(False) == [False]
+    assert ran(True) == [True]
+    assert ran(False, True) == [False, True]
+
+
+def test_a_step_of_very_many_calls_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was cut in silence, and held more than its budget from then on."""
+    monkeypatch.setattr("memsched.torch.compiled.group._MOST_CALLS", 4)
+    steps = Steps((1,), 600_000)
+    with pytest.warns(UnplannedWarning, match="more than 4 graphs are due"):
+        steps.peak([0] * 6, range(6))

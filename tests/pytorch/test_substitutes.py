@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.look import look
 from memsched.torch.compiled.options import Options
+from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.nests import tensors_of
 from memsched.torch.substitutes import substitute
 

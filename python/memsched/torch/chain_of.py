@@ -11,8 +11,9 @@ from typing import Any
 from torch import fx
 
 from memsched._core import Chain
-from memsched.torch.compiled.as_graph import Sizes, held_storages
+from memsched.torch.compiled.as_graph import held_storages
 from memsched.torch.compiled.joint import Joint, Operation
+from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.nests import tensors_of
 
 

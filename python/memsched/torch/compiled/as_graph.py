@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +14,7 @@ from torch import fx
 
 from memsched._core import Graph
 from memsched.torch.compiled.joint import Joint, Operation
-from memsched.torch.compiled.kernel_bytes import kernel_bytes
-from memsched.torch.errors import CaptureError
-from memsched.torch.nests import tensors_of
+from memsched.torch.compiled.sizes import Sizes
 
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
@@ -64,55 +64,6 @@ class Resident:
     def parts(self) -> dict[str, int]:
         """Each part by name."""
         return dataclasses.asdict(self)
-
-
-class Sizes:
-    """The bytes of a step's storages for one set of values of its symbols.
-
-    The values are those of the primals that are sizes, in order; none where all shapes are fixed. `given` are bytes of
-    storages that are not as large as traced.
-    """
-
-    def __init__(self, joint: Joint, values: Sequence[int], given: Mapping[int, int] | None = None) -> None:
-        symbols = [node.meta["val"] for node in joint.sizes]
-        self.values = tuple(values)
-        self._symbols = {symbol.node.expr: value for symbol, value in zip(symbols, values, strict=True)}
-        self._joint, self._device = joint, joint.device
-        self._bytes = dict(given or {})
-
-    def number(self, value: Any) -> int:
-        """A size, in numbers."""
-        if isinstance(value, torch.SymInt):
-            found = value.node.expr.xreplace(self._symbols)
-            if not isinstance(found, int) and not found.is_Integer:
-                raise CaptureError(f"a size or another number, {found}, is known only while the step runs")
-            return int(found)
-        return int(value)
-
-    def bytes_of(self, storage: int) -> int:
-        """Of a storage on the step's device; 0 elsewhere."""
-        if storage not in self._bytes:
-            self._bytes[storage] = self._bytes_of(storage)
-        return self._bytes[storage]
-
-    def total(self, storages: Iterable[int]) -> int:
-        """Bytes of several storages together."""
-        return sum(map(self.bytes_of, storages))
-
-    def _bytes_of(self, storage: int) -> int:
-        base = self._joint.storages[storage].base
-        examples = enumerate(tensors_of(base.meta["val"]))
-        place, one = next((k, one) for k, one in examples if self._joint.storage_at(one) == storage)
-        if one.device != self._device:
-            return 0
-        traced = self.number(one.untyped_storage().nbytes())
-        if self._joint.storages[storage].writer is None:
-            return traced
-        args = fx.map_arg(base.args, lambda node: node.meta.get("val"))
-        return max(traced, kernel_bytes(base.target, args, one, place, self._of_argument))
-
-    def _of_argument(self, one: Any) -> int:
-        return self.bytes_of(self._joint.storage_at(one)) if isinstance(one, torch.Tensor) else self.number(one)
 
 
 def name_of(joint: Joint, storage: int) -> str:
@@ -184,9 +135,27 @@ class Visit:
         return any(self.sizes.number(a) != self.sizes.number(b) for n, a, b in steps if self.sizes.number(n) > 1)
 
     @property
+    def copies(self) -> int:
+        """Bytes of the gradients of parameters that autograd copies, as their memory is not theirs alone."""
+        joint = self.joint
+        given = set(joint.storages_in(joint.primals)) | _constants(joint)
+        users = Counter(n for node in joint.gradients if isinstance(node, fx.Node) for n in joint.storages_of(node))
+        found = 0
+        for k in self.static:
+            gradient = joint.gradients[k - joint.tokens]
+            if not isinstance(gradient, fx.Node) or (one := gradient.meta["val"]).device != joint.device:
+                continue
+            (storage,) = joint.storages_of(gradient)
+            sides = [tuple(map(self.sizes.number, side)) for side in zip(one.shape, one.stride(), strict=True)]
+            if storage in given or users[storage] > 1 or any(step == 0 and n > 1 for n, step in sides):
+                found += math.prod(n for n, _ in sides) * one.element_size()
+                users[storage] -= 1  # whoever is last keeps it
+        return found
+
+    @property
     def gradient_bytes(self) -> int:
-        """Of the gradients that the backward returns."""
-        return self.sizes.total(self.joint.storages_in(self.joint.gradients))
+        """Of the gradients that the backward returns, and of copies of them."""
+        return self.sizes.total(self.joint.storages_in(self.joint.gradients)) + self.copies
 
     @property
     def parameter_gradients(self) -> list[int]:
@@ -219,7 +188,8 @@ def step_graph(
         parts[k].gathered = gathered
         gathered += visit.gradient_bytes
         if (id(visit.joint), visit.parameters) in known:  # autograd adds to what an earlier call has returned, in place
-            gathered -= sum(visit.parameter_gradients)
+            gathered -= sum(visit.parameter_gradients) + visit.copies
+            parts[k].copies = 0
             parts[k].summing = max(visit.parameter_gradients, default=0)
         elif visit.parameters:
             known.add((id(visit.joint), visit.parameters))
@@ -318,6 +288,7 @@ class _Part:
         self._left = ""  # orders the backward after the forward
         self.gathered = 0  # bytes of the gradients that other backwards have returned before
         self.summing = 0  # of the largest gradient that is added to one of these
+        self.copies = visit.copies
         self.tensors = [
             self._tensor(s.number, "gradient" if s.number in self._gradients else "activation")
             for s in joint.storages
@@ -353,7 +324,8 @@ class _Part:
             reads += [self._chain] if self._chain is not None else []
             self._chain = self._order(op.node.name)
             writes.append(self._chain)
-        twice = self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
+        within = self._visit.sizes.within(op.node)
+        within += self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
         return {
             "name": self._prefix + op.node.name,
             "phase": "bwd" if op.backward else "fwd",
@@ -361,12 +333,14 @@ class _Part:
             "layer": op.number,
             "reads": reads,
             "writes": writes,
-            "choices": [{"alg": "plain", "time": self._seconds[op.number], "workspace": twice + self.gathered}],
+            "choices": [{"alg": "plain", "time": self._seconds[op.number], "workspace": within + self.gathered}],
             "once": op.once,
         }
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
-        outside = {LEAVE: self._visit.loss, END: max(self._visit.laid_out_anew, self.summing)}.get(name, 0)
+        outside = {LEAVE: self._visit.loss, END: max(self._visit.laid_out_anew, self.summing) + self.copies}.get(
+            name, 0
+        )
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",

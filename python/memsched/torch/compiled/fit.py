@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from memsched._core import Graph
 from memsched.errors import InfeasibleError, InvalidInputError
+from memsched.problems.budget import parse_memory
 from memsched.support.units import format_bytes, parse_bandwidth
-from memsched.torch.compiled.as_graph import Resident, Sizes, Visit, steps_of
+from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, stock_saved, with_sizes
 from memsched.torch.compiled.joint import Joint, read_joint
@@ -20,6 +22,7 @@ from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
 from memsched.torch.compiled.private import Boxed
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
+from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.meter import Meter
 from memsched.torch.weightless import fake_mode_of
 
@@ -69,7 +72,13 @@ def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, optio
     fused = max(min(peaks) - whole.result.peak_memory, least_fused)
 
     def within(options: Options) -> tuple[CompiledPlan, bool] | int:
-        return _within(fitting, planned, options, fused, least_fused)
+        found = _within(fitting, planned, options, fused, least_fused)
+        if isinstance(found, int):  # code that holds even less than what is resident: no such plan is looked for
+            assert isinstance(whole.result.problem, Graph)
+            budget = parse_memory(options.budget, whole.result.problem, "the budget")
+            peak, reuse = fitting.peak(whole, budget)
+            return (replace(whole, compiled=peak), reuse) if peak <= budget else found
+        return found
 
     found = within(options)
     if isinstance(found, tuple):

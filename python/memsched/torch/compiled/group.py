@@ -17,7 +17,7 @@ from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
 from memsched.torch.compiled.as_graph import Visit
-from memsched.torch.compiled.held import Call, Identities, gradient_of, held_in_step
+from memsched.torch.compiled.held import Call, Identities, Memory, gradient_bytes, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
@@ -34,7 +34,7 @@ class Key(NamedTuple):
     numbers: tuple[int, ...]  # the sizes that it is called with
     whole: tuple[int, ...]  # bytes of the memory of inputs that it copies with all that lies there
     gradients: int  # bytes of gradients beside which it is planned
-    given: int  # bytes of the memory of its inputs that no call before was given
+    given: int  # bytes of the memory of its inputs that no call before was given, or returned
     owner: int  # whose parameters it has: the same number for calls of a step that have the same
     state: int  # which kind of state the optimiser has, by number
 
@@ -70,7 +70,7 @@ class Group:
         self._returns: list[int]
         self._path: Path
         self._owners: dict[Any, int]  # numbers of the parameters of the present step's calls
-        self._lent: dict[int, int]  # bytes by storage, of what the calls of the present step were given
+        self._seen: Memory  # what the calls of the present step were given and returned
         self._more: int  # bytes beside the calls of the present step, for which their plans have room
         self._states: dict[Any, int] = {}
         self._begin_step()
@@ -107,8 +107,7 @@ class Group:
             self._end_step()
         elif len(self._calls) >= _MOST_CALLS:
             self._cut_step()
-        fresh = self._fresh(unit, args)
-        asked = self._asked(unit, args, fresh)
+        asked = self._asked(unit, args)
         key, more = self._key(unit, asked)
         call = Call(weakref.ref(unit), key, next(self._serials))
         path = (*self._path, key)
@@ -124,8 +123,7 @@ class Group:
         self._path = path  # only now: where planning raises, the step is as before
         self._calls.append(call)
         self._more += more
-        for storage, size in fresh.items():
-            self._lent[storage] = self._lent.get(storage, 0) + size
+        self._seen.add(args[k] for k in unit.inputs)
         marker = self._marker(call.version, call.serial)
         self._due += 1
         weakref.finalize(marker.untyped_storage(), Group._dropped, weakref.ref(self), call).atexit = False
@@ -134,11 +132,11 @@ class Group:
     def _marker(self, version: int, serial: int) -> torch.Tensor:
         return torch.tensor([version, serial], device="cpu")
 
-    def _asked(self, unit: Unit, args: Sequence[Any], fresh: Mapping[int, int]) -> Key:
-        found = (gradient_of(args[k]) for k in (*unit.static, *unit.inputs))
-        held = sum(one.untyped_storage().nbytes() for one in found if one is not None)
-        owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.ends), len(self._owners))
-        return Key(unit.serial, unit.numbers(args), unit.whole(args), held, sum(fresh.values()), owner, self._state)
+    def _asked(self, unit: Unit, args: Sequence[Any]) -> Key:
+        held = gradient_bytes(args[k] for k in (*unit.static, *unit.inputs))
+        owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.static), len(self._owners))
+        given = self._seen.bytes_beside(args[k] for k in unit.inputs)
+        return Key(unit.serial, unit.numbers(args), unit.whole(args), held, given, owner, self._state)
 
     def _key(self, unit: Unit, asked: Key) -> tuple[Key, int]:
         """Where a call is planned, and the bytes beside it that this plan is not for but has room for.
@@ -166,11 +164,6 @@ class Group:
         plan = unit.versions[self._planned[path]].plan
         return plan.result.schedule.budget - plan.peak_memory if plan is not None else 0
 
-    def _fresh(self, unit: Unit, args: Sequence[Any]) -> dict[int, int]:
-        """The memory of a forward's inputs that no call of the step was given before: bytes by storage."""
-        found = {one._cdata: one.nbytes() for one in (args[k].untyped_storage() for k in unit.inputs)}
-        return {key: size - lent for key, size in found.items() if size > (lent := self._lent.get(key, 0))}
-
     def _know(self, path: Path) -> None:
         """The calls of a step need not be looked at again, nor do such as are beside less; but for those that began
         otherwise, before the step was cut, or may be of a step that is to be planned."""
@@ -191,12 +184,13 @@ class Group:
 
     def left(self, unit: Unit, results: Iterable[Any]) -> None:
         """The forward that entered last has these results."""
-        call = self._calls[-1]
-        if not call.recorded:
-            return
-        joint, sizes = unit.joint, unit.sizes(call.key.numbers, call.key.whole)
-        for node, one in zip(joint.results, results, strict=False):
-            if isinstance(one, torch.Tensor) and node not in joint.copied:
+        call, joint = self._calls[-1], unit.joint
+        both = zip(joint.results, results, strict=False)
+        returned = [(n, one) for n, one in both if isinstance(one, torch.Tensor) and n not in joint.copied]
+        self._seen.add(one for _, one in returned)
+        if call.recorded:
+            sizes = unit.sizes(call.key.numbers, call.key.whole)
+            for node, one in returned:
                 storage = one.untyped_storage()
                 counted = max(map(sizes.bytes_of, joint.storages_of(node)))  # more than those without data show
                 call.results[self._identities.of(storage)] = max(storage.nbytes(), counted)
@@ -213,7 +207,7 @@ class Group:
             alive._due -= 1
 
     def _begin_step(self) -> None:
-        self._calls, self._path, self._returns, self._lent, self._owners, self._more = [], (), [], {}, {}, 0
+        self._calls, self._path, self._returns, self._seen, self._owners, self._more = [], (), [], Memory(), {}, 0
         self._state = self._states.setdefault(kind_of_state(self.options.optimizer), len(self._states))
 
     def _end_step(self) -> None:
@@ -257,9 +251,14 @@ class Group:
 
     def _cut_step(self) -> None:
         """End a step that has become too long to be planned as one."""
-        self._calls = [call for call in self._calls if call.due][-_MOST_CALLS // 2 :]
+        due = [call for call in self._calls if call.due]
+        if len(due) == _MOST_CALLS:
+            said = f"the backwards of more than {_MOST_CALLS} graphs are due; no plan spans so many, and they may need "
+            said += "more memory than the budget: capture more of the model as one graph"
+            warnings.warn(said, UnplannedWarning, stacklevel=2)
+        self._calls = due[-_MOST_CALLS // 2 :]
         self._path = tuple(call.key for call in self._calls)
-        self._returns, self._lent, self._owners, self._more = [], {}, {}, 0
+        self._returns, self._seen, self._owners, self._more = [], Memory(), {}, 0
 
     def _span(self, units: Sequence[Unit], calls: Sequence[Call], path: Path) -> None:
         """One plan for all graphs of a step. The steps that begin alike must fit beside it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,11 @@ def gradient_of(value: Any) -> torch.Tensor | None:
     return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None
 
 
+def gradient_bytes(values: Iterable[Any]) -> int:
+    """Bytes of the memory of the gradients that parameters and inputs have."""
+    return sum(one.untyped_storage().nbytes() for one in map(gradient_of, values) if one is not None)
+
+
 def context_bytes(device: torch.device) -> int:
     """What is occupied beside PyTorch's own memory: the driver's context, and other processes."""
     free, total = torch.cuda.mem_get_info(device)
@@ -101,3 +106,23 @@ class Identities:
             self._numbers[key] = next(self._next)
             weakref.finalize(storage, self._numbers.pop, key, None).atexit = False
         return self._numbers[key]
+
+
+class Memory:
+    """The memory in which some tensors lie."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}  # by storage
+
+    def add(self, tensors: Iterable[torch.Tensor]) -> None:
+        """These tensors, too."""
+        for one in tensors:
+            storage = one.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if size > self._bytes.get(key, 0):
+                self._bytes[key] = size
+
+    def bytes_beside(self, tensors: Iterable[torch.Tensor]) -> int:
+        """The bytes of the memory of other tensors that it has not."""
+        found = {one._cdata: one.nbytes() for one in (tensor.untyped_storage() for tensor in tensors)}
+        return sum(max(0, size - self._bytes.get(key, 0)) for key, size in found.items())

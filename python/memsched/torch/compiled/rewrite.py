@@ -13,9 +13,10 @@ from torch import fx
 
 from memsched.errors import InternalError
 from memsched.torch.compiled import copies, randomness
-from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, held_storages, name_of
+from memsched.torch.compiled.as_graph import LEAVE, Step, held_storages, name_of
 from memsched.torch.compiled.joint import Joint
 from memsched.torch.compiled.private import RUNS_AGAIN
+from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.compiled.unplanned import view_or_copy
 from memsched.torch.nests import tensors_of
 

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
-from memsched.torch.compiled.as_graph import Sizes
 from memsched.torch.compiled.calls import bound
 from memsched.torch.compiled.joint import Joint, Operation, is_foreign
+from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.machines import Machine
 from memsched.torch.module_state import generators_unchanged
 from memsched.torch.nests import tensors_of

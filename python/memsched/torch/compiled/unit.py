@@ -12,13 +12,14 @@ import torch
 from torch import fx
 
 from memsched.errors import MemschedError
-from memsched.torch.compiled.as_graph import LEAVE, Sizes, Step, prefix, steps_of
+from memsched.torch.compiled.as_graph import LEAVE, Step, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
 from memsched.torch.compiled.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
+from memsched.torch.compiled.sizes import Sizes
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ class Unit:
         self.joint: Joint = read_joint(module, results)
         tokens = self.joint.tokens
         self.static = frozenset(k + tokens for k in static if k + tokens < len(self.joint.primals))
-        self.ends = sorted(self.static)[:: max(1, len(self.static) - 1)]  # the first and the last parameter
         self.serial = next(_SERIAL)
         self.versions: list[Version] = []
         self._group = group
