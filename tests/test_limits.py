@@ -633,3 +633,18 @@ def test_annealing_a_long_chain_keeps_the_limit() -> None:
     low, high = ms.min_memory(chain), ms.peak_memory(chain)
     device = ms.Device(low + (high - low) // 10, 2000.0, duplex=True, host_memory=(high - low) // 4)
     kept(0.3, lambda: ms.pofo(chain, device=device, anneal=True, time_limit=0.3))
+
+
+def test_plan_reads_thousands_of_algorithms_in_little_time() -> None:
+    """The search for a plan of a tiny graph compared each algorithm of an op with all others."""
+    chance = random.Random(5)
+    ops: list[dict[str, Any]] = []
+    for name, phase, reads, writes in [("f", "fwd", ["x"], ["y"]), ("b", "bwd", ["x", "y"], ["g"])]:
+        choices = [
+            {"alg": f"a{k}", "time": 1 + chance.random(), "workspace": chance.randrange(10**6)} for k in range(20_000)
+        ]
+        ops.append({"name": name, "phase": phase, "reads": reads, "writes": writes, "choices": choices})
+    roles = {"x": "input", "y": "activation", "g": "gradient"}
+    graph = ms.Graph([{"name": name, "size": 10**6, "role": role} for name, role in roles.items()], ops)
+    memory = (ms.min_memory(graph) + ms.peak_memory(graph)) // 2
+    kept(0.5, lambda problem: ms.plan(problem, memory, 1e6, time_limit=0.1), graph)

@@ -134,15 +134,16 @@ void bind_searches(py::module_& module) {
         "graph"_a, "device"_a, "workspace_limit"_a, "planner"_a, "time_limit"_a = py::none());
     module.def(
         "vdnn_sync",
-        [](const Graph& graph, const Device& device, const PlannerText& planner) {
+        [](const Graph& graph, const Device& device, const PlannerText& planner, bool stays) {
             const py::gil_scoped_release free;
-            const VdnnSolution found = vdnn_sync(graph, device, device.memory);
+            const VdnnSolution found = vdnn_sync(graph, device, device.memory, stays);
             const bool runs = found.makespan < Simulator::illegal;
             return std::pair(runs ? MaybeSchedule(name_schedule(graph, device.memory, found.steps, planner.json))
                                   : std::nullopt,
                              found.convolutions);
         },
-        "graph"_a, "device"_a, "planner"_a, "The schedule, and whether it is that of vDNN_conv.");
+        "graph"_a, "device"_a, "planner"_a, "stays"_a = false,
+        "The schedule, and whether it is that of vDNN_conv; `stays`: all is kept.");
 }
 
 } // namespace

@@ -368,13 +368,19 @@ TEST_CASE("time to wait for memory does not grow with what else is awaited") {
         awaited.forget_until(k - 1);
         REQUIRE(awaited.when_left(count) == k);
     }
+    awaited.clear();
+    std::mt19937 random(4);
+    for (int k = 0; k < count; ++k) { // in any order, with questions for few and for many
+        awaited.add(static_cast<double>(random() % 1'000'000), 1);
+        REQUIRE(awaited.when_left(k % 2 == 0 ? 0 : k) <= 1e6);
+    }
 }
 
 TEST_CASE("awaited bytes are back when a plain list says") {
     std::mt19937 random(9);
     const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
-    for (int round = 0; round < 300; ++round) {
-        AwaitedBytes awaited;
+    for (int round = 0; round < 1000; ++round) {
+        AwaitedBytes awaited(round % 3 == 0 ? 512 : 2 + static_cast<std::size_t>(round % 5));
         std::vector<std::pair<Seconds, Bytes>> plain;
         Seconds now = 0;
         for (int step = 0; step < 60; ++step) {

@@ -6,7 +6,8 @@
 namespace memsched {
 namespace {
 
-constexpr std::int64_t patience = 30; // moves per map without a better plan before the walk returns to the best
+constexpr std::int64_t moves_until_return =
+    30; // moves per map without a better plan before the walk returns to the best
 
 // Changes the class of one to three maps, of one map twice as often as of two or three.
 void change(std::vector<MapClass>& classes, std::mt19937_64& random) {
@@ -43,7 +44,7 @@ ClassSolution improve_classes(const Graph& graph, const Device& device, Bytes bu
         if (clearly_less(current.makespan, best.makespan)) {
             best = current;
             waited = 0;
-        } else if (waited > patience * static_cast<std::int64_t>(best.classes.size())) {
+        } else if (waited > moves_until_return * static_cast<std::int64_t>(best.classes.size())) {
             current = best;
             walk.restart(best.makespan);
             waited = 0;

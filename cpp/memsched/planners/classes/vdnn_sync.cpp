@@ -62,7 +62,7 @@ std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
     return classes;
 }
 
-VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
+VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget, bool stays) {
     const FixedChoices baseline = fix_choices(graph, -1);
     const Bytes capacity = std::min(budget, device.memory) - graph.resident();
     ClassBuilder plans(baseline.graph);
@@ -72,7 +72,9 @@ VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget) {
     best.makespan = Simulator::illegal;
     for (const bool convolutions : {false, true}) {
         StepList list;
-        if (plans.build(vdnn_classes(graph, convolutions), capacity, rule, list)) {
+        const auto classes =
+            stays ? std::vector(plans.maps().size(), MapClass::keep) : vdnn_classes(graph, convolutions);
+        if (plans.build(classes, capacity, rule, list)) {
             synchronise(graph, capacity, list);
             const Seconds makespan = simulator.makespan(list);
             if (makespan < best.makespan) {

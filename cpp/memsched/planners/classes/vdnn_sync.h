@@ -17,7 +17,8 @@ struct VdnnSolution {
 std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions);
 
 // The better of the two, on a graph whose ops may have several choices: each run uses the fastest one whose workspace
-// finds room. budget: bytes, resident included. The makespan is Simulator::illegal if there is no such plan.
-VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget);
+// finds room. budget: bytes, resident included. stays: all maps are kept. The makespan is Simulator::illegal if there
+// is no such plan.
+VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget, bool stays = false);
 
 } // namespace memsched

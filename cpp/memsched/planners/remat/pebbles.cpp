@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <queue>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace memsched {
@@ -130,6 +132,7 @@ class Game {
             if (skip && op.tape.empty()) {
                 continue;
             }
+            std::vector<Run> all;
             for (std::size_t c = 0; c < op.choices.size(); ++c) {
                 const auto choice = static_cast<std::int32_t>(c);
                 Run run{{Verb::run, skip, id, choice, -1}, 0, workspace(op, choice, skip), op.choices[c].time};
@@ -138,10 +141,13 @@ class Game {
                     run.writes |= skipped ? 0 : one(at(t));
                 }
                 run.bytes += bytes(run.writes);
-                const auto beats = [&](const Run& other) {
-                    return other.writes == run.writes && other.bytes <= run.bytes && other.time <= run.time;
-                };
-                if (std::ranges::none_of(runs, beats)) {
+                all.push_back(run);
+            }
+            std::ranges::stable_sort(all, {}, [](const Run& run) { return std::pair(run.bytes, run.time); });
+            Seconds best = std::numeric_limits<Seconds>::infinity();
+            for (const Run& run : all) {
+                if (run.time < best) {
+                    best = run.time;
                     runs.push_back(run);
                 }
             }

@@ -56,9 +56,8 @@ def vdnn_sync(
 
 def planned(call: ClassCall, rounds: Rounds) -> Result:
     """The plan of a call in these rounds; its graph is that of the larger ones."""
-    if call.stays:
-        return call.result({"moved": None}, call.everything_stays().with_rounds(rounds))
-    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": call.entry.name})
+    schedule, convolutions = _core.vdnn_sync(call.graph, call.device, {"name": call.entry.name}, stays=call.stays)
     if schedule is None:
         raise call.endless()
-    return call.result({"moved": "conv" if convolutions else "all"}, schedule.with_rounds(rounds))
+    moved = None if call.stays else "conv" if convolutions else "all"
+    return call.result({"moved": moved}, schedule.with_rounds(rounds))
