@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +45,19 @@ def test_a_stale_page_is_told_in_one_sentence(tmp_path: Path) -> None:
 def test_every_public_name_has_its_place(name: str) -> None:
     headings = re.findall(r"^### `(.+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert name in headings or any(heading.startswith(f"{name}.") for heading in headings)
+
+
+@pytest.mark.parametrize("name", [name for name in ms.__all__ if inspect.isfunction(getattr(ms, name))])
+def test_defaults_are_those_of_the_function(name: str) -> None:
+    """Constants of other modules with the same name were shown: `selective` had the moves of `plan`."""
+    found = re.search(
+        rf"^ms\.{name}(\(.*?\))( -> .+)?\n```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    names: dict[str, Any] = {"math": math}
+    exec(f"from __future__ import annotations\ndef shown{found[1]}: pass", names)
+    shown, own = (inspect.signature(one).parameters for one in (names["shown"], getattr(ms, name)))
+    assert {key: one.default for key, one in shown.items()} == {key: one.default for key, one in own.items()}
 
 
 def test_the_links_of_the_contents_lead_somewhere() -> None:

@@ -165,6 +165,12 @@ class TestPlace:
             text = run("place", file, "-o", f"p{Path(file).suffix}", "--plot", "p.svg")
             assert "height         0 B" in text
 
+    def test_the_saved_order_of_nothing_has_a_budget(self) -> None:
+        Path("zero.json").write_text(json.dumps(ms.Chain([1], [1], [0, 0], [0, 0]).to_json()))
+        run("order", "zero.json", "-o", "p.json")
+        assert json.loads(run("validate", "p.json", "--problem", "zero.json", "-b", "1", "--json"))["budget"] == 1
+        assert "1 B" in run("frontier", "zero.json", "-b", "1")
+
     def test_bad_input(self) -> None:
         Path("odd.csv").write_text("colour,size\nred,1\n")
         Path("line.csv").write_text(CSV + "d,1,two,3\n")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 import memsched as ms
+from memsched.cli.app import command_line
 from plans import instances
 from published import conforms
 
@@ -96,7 +100,8 @@ def test_a_result_keeps_the_graphs_that_it_uses() -> None:
     assert result.graph == family.at(4)
     conforms("result", result.to_json())
     again = ms.Result.from_json(result.to_json())
-    assert again == result
+    assert again.to_json() == result.to_json()
+    assert again != result  # it has no other batches
     assert ms.simulate(again.problem, again.schedule, again.device) == result.timeline
     assert isinstance(again.problem, ms.GraphFamily)
     with pytest.raises(ms.InvalidInputError, match="saved with its graphs at batch 1, 2, 4, 8, not 3"):
@@ -111,17 +116,57 @@ def test_a_family_cannot_be_changed() -> None:
 
 
 def test_families_are_values() -> None:
-    family = ms.GraphFamily(make, 8)
-    family.at(2)
-    copied = pickle.loads(pickle.dumps(family))
+    family = ms.GraphFamily(make, 8, name="mine")
+    saved = ms.GraphFamily.from_json(family.to_json([2]))
     conforms("family", family.to_json([1, 5]))
-    assert copied == family
-    assert hash(copied) == hash(family)
-    assert copied.at(2) == family.at(2)
+    for one in (family, saved, ms.profiles.analytic("alexnet", 8)):
+        for copied in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+            assert copied == one
+            assert hash(copied) == hash(one)
+            assert (copied.name, copied.batches, copied.at(2)) == (one.name, one.batches, one.at(2))
+    assert ms.profiles.analytic("alexnet", 8) == ms.profiles.analytic("alexnet", 8)
+    assert ms.profiles.analytic("alexnet", 8) != ms.profiles.analytic("alexnet", 8, "k40m")
+    assert len({family, saved}) == 2  # a saved one lacks batches
+    assert saved == ms.GraphFamily.from_json(family.to_json([2]))
+    assert saved != ms.GraphFamily.from_json(family.to_json())
+    family = ms.GraphFamily(make, 8)
     assert family != ms.GraphFamily(make, 7)
+    assert family != ms.GraphFamily(lambda batch: make(batch), 8)  # who knows
     assert repr(family) == "GraphFamily(name='small', batch=8, ops=3)"
     assert ms.min_memory(family) == ms.min_memory(family.at(1))
     assert ms.peak_memory(family) == ms.peak_memory(family.at(8))
+
+
+def test_a_pickle_loses_no_batches_in_silence() -> None:
+    """It kept the graphs that happened to be made, and planners then split the batch otherwise, or not at all."""
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(ms.GraphFamily(lambda batch: make(batch), 8))
+
+
+def test_a_bound_says_that_it_holds_in_the_same_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a plan in one round, where plans in more rounds may be faster, even than the bound."""
+    monkeypatch.chdir(tmp_path)
+    family = ms.GraphFamily(make, 2)
+    for problem, words in (
+        (family, " in the same rounds"),
+        (ms.GraphFamily.from_json(family.to_json()), " in the same rounds"),
+        (ms.GraphFamily(make, 1), ""),  # it has no other rounds
+        (with_batches(7, 2, 4, 7), ""),
+        (family.graph, ""),
+    ):
+        memory = ms.peak_memory(problem)
+        once, free = ms.modnn(problem, memory, 1.0), ms.selective(problem, memory, 1.0)
+        assert (once.bounded, free.bounded) == (
+            f"plans that run each op once, in graph order{words}",
+            f"all plans{words}",
+        )
+        Path("r.json").write_text(json.dumps(free.to_json()))
+        for command in ("validate", "simulate"):
+            said = CliRunner().invoke(command_line, [command, "r.json"]).output
+            assert f"of all plans{words}: proven optimal" in said
+        lines = ms.plot_frontier(ms.frontier(problem, 1.0)).axes[0].get_lines()
+        assert f"lower bound of all plans{words}" in [line.get_label() for line in lines]
+        assert ("in the same rounds" in " ".join(text.get_text() for text in ms.plot(free).texts)) == bool(words)
 
 
 @given(instances(), st.integers(1, 3))

@@ -64,7 +64,9 @@ def check(result: ms.Result, memory: int) -> None:
     assert 0 <= result.lower_bound <= result.makespan * (1 + TINY)
     assert result.makespan >= report.compute_time - TINY
     assert result.schedule.planner["name"] == result.planner
-    assert ms.Result.from_json(json.dumps(result.to_json(), allow_nan=False)) == result
+    again = ms.Result.from_json(json.dumps(result.to_json(), allow_nan=False))
+    assert again.to_json() == result.to_json()  # a family is saved with some of its graphs
+    assert again == result or isinstance(result.problem, ms.GraphFamily)
     if not PLANNERS[result.planner].recomputes:
         assert result.recomputed == ()
     assert result.bound_on == ("all" if PLANNERS[result.planner].free else "once")

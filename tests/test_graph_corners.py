@@ -187,3 +187,14 @@ def test_bad_workspace_limits(value: Any) -> None:
         with pytest.raises(ms.InvalidInputError, match="workspace_limit is"):
             planner(graph, 10**10, 1e9, workspace_limit=value)
     assert ms.pooch(graph, 10**10, 1e9, workspace_limit=8e6).params["workspace_limit"] == 8_000_000
+
+
+@pytest.mark.parametrize("planner", [ms.selective, ms.modnn, ms.autoswap])
+def test_weights_that_are_tensors_may_be_offloaded(planner: Any) -> None:
+    """As the guide says. It used to say that none are."""
+    sizes = {"w": (5, "weight"), "x": (5, "activation"), "g": (9, "gradient")}
+    tensors = [{"name": name, "size": size, "role": role} for name, (size, role) in sizes.items()]
+    choice = {"alg": "default", "time": 1.0, "workspace": 6}
+    middle = op("F2", "fwd", ["x"], [], choices=[choice])
+    graph = ms.Graph(tensors, [op("F1", "fwd", ["w"], ["x"]), middle, op("B", "bwd", ["w"], ["g"])])
+    assert "w" in planner(graph, ms.min_memory(graph), 2.0).offloaded

@@ -181,3 +181,11 @@ def test_a_host_that_holds_just_what_must_leave() -> None:
     problem = ms.Chain([1] * 5, [1] * 5, [7, 10, 6, 9, 2, 7], [0] * 6)
     result = ms.offload(problem, device=ms.Device(25, 1.0, host_memory=16), time_limit=0.05)
     assert ms.validate(result).bytes_out <= 16
+
+
+def test_evaluations_count_starts_and_whole_slices_of_moves() -> None:
+    chain = ms.profiles.random(12, 3)
+    memory = (ms.min_memory(chain) + ms.peak_memory(chain)) // 2
+    beta = 0.3 * ms.peak_memory(chain) / float(chain.forward_time.sum() + chain.backward_time.sum())
+    counts = [ms.offload(chain, memory, beta, moves=moves).params["evaluations"] for moves in (0, 1, 32, 33)]
+    assert [count - counts[0] for count in counts] == [0, 32, 32, 64]

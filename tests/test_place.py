@@ -418,6 +418,8 @@ def test_csv_as_minimalloc_has_it(tmp_path: Path) -> None:
         ("id,lower,upper,size\nx,0,1,\n", "line 2.*size"),
         ("id,lower,upper,size\nx,,1,3\n", "line 2: start is nan"),
         ("id,lower,upper,size,gaps\nx,0,9,4,2-3\n", "line 2 has gaps"),
+        ("id,lower,upper,size\n\n\na,0,2,x\n", "line 4: size is 'x'"),
+        ('id,lower,upper,size\n"a\nb\nc",0,2,3\nb,0,1,y\n', "line 5: size is 'y'"),
     ],
 )
 def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
@@ -427,6 +429,18 @@ def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
         read_buffers(path)
     with pytest.raises(ms.InvalidInputError, match="cannot be read"):
         read_buffers(tmp_path / "none.csv")
+
+
+def test_moments_are_not_too_large_to_be_written_and_drawn(tmp_path: Path) -> None:
+    for moment in (10**301, 1e301, 10**400, 10**5000, -(10**400)):
+        with pytest.raises(ms.InvalidInputError, match=r"(start|end) is .*; it must be a finite number"):
+            Buffer(min(0, moment), max(0, moment), 3)
+    most = int(1e300)
+    found = place([Buffer(-most, most, 3)])
+    write_placement(tmp_path / "o.csv", found)
+    assert [(one.start, one.end) for one in read_buffers(tmp_path / "o.csv")] == [(-most, most)]
+    pytest.importorskip("matplotlib")
+    ms.plot_addresses(found)
 
 
 @pytest.mark.parametrize("name", ["a ", " a", "\ta", " ", "a\n", "\xa0a"])

@@ -166,7 +166,13 @@ def test_a_frontier_shows_every_plan_and_nothing_where_there_is_none() -> None:
         assert curve(figure, one.planner) == planned
     assert curve(figure, "rotor") == [(16, 16), (17, 16), (18, 12)]
     # as an exhaustive search over all plans finds
-    assert curve(figure, "lower bound of all plans") == [(14, 15), (15, 15), (16, 12), (17, 12), (18, 12)]
+    assert curve(figure, "lower bound of all plans with whole tensors") == [
+        (14, 15),
+        (15, 15),
+        (16, 12),
+        (17, 12),
+        (18, 12),
+    ]
     assert curve(figure, "lower bound without recomputation") == [(14, 15), (15, 13), (16, 12), (17, 12), (18, 12)]
     marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == (3, 0, 0)]
     assert [line.get_xdata()[0] for line in marks] == [14, 16, 14]
@@ -198,6 +204,14 @@ def test_the_minimum_of_a_planner_is_known_also_without_a_link() -> None:
     assert "no link" in words(plot_frontier(unlinked))
     assert least_memory(ms.frontier(TOY, 1.0, planner="greedy", memory=[15, 18])) is None
     assert least_memory(ms.frontier(TOY, 1.0, planner="rotor", memory=[15])) is None
+
+
+def test_the_minimum_of_tflms_is_that_of_its_pieces() -> None:
+    """In pieces it was marked at 39 bytes, right of the first plan."""
+    chain = ms.Chain([2, 2, 1, 1], [1, 1, 1, 1], [9, 9, 5, 7, 9], [9, 9, 5, 7, 9])
+    for chunk, least in ((None, 39), (1, 37)):
+        curve = ms.frontier(chain, 1.0, planner="tflms", memory=range(30, 50), chunk=chunk)
+        assert least_memory(curve) == curve.memory[np.isfinite(curve.makespan)][0] == least
 
 
 def test_a_frontier_without_plans_or_of_one_point_or_of_no_time_can_be_drawn() -> None:

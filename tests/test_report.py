@@ -299,7 +299,11 @@ def test_the_verdict_says_what_is_proven() -> None:
     def said(result: ms.Result) -> str:
         return Reader(verdict(result, summarize(result))).text
 
-    assert said(ms.greedy(CHAIN, 100, 2.0)) == "proven optimal: no plan within this budget is faster"
+    assert said(ms.greedy(CHAIN, 100, 2.0)) == "proven optimal: no plan with whole tensors within this budget is faster"
+    assert said(ms.greedy(CHAIN, 100, 2.0, chunk=1)).startswith("proven optimal: no plan in the same pieces within")
+    assert said(ms.selective(ms.to_graph(CHAIN), 100, 2.0)) == "proven optimal: no plan within this budget is faster"
+    family = ms.profiles.analytic("alexnet", 2)
+    assert said(ms.selective(family, ms.peak_memory(family), 1e9)).endswith(" of any plan in the same rounds")
     chain = ms.profiles.load("resnet18-224-b32")
     device = ms.Device(ms.min_memory(chain) + (ms.peak_memory(chain) - ms.min_memory(chain)) // 10, 12e9)
     for planner in ("offload", "rotor", "pofo"):
@@ -582,6 +586,47 @@ def test_a_sweep_page_holds_every_point(rows: list[dict[str, Any]]) -> None:
 def test_planners_with_several_sets_of_options_are_told_apart() -> None:
     rows = [{**ROW, "options": {"chunk": 2**24}}, ROW, {**ROW, "planner": "rotor", "options": {"slots": 9}}]
     assert [one.name for one in standings(rows)] == ["pofo (chunk=16 MiB)", "pofo (defaults)", "rotor"]
+
+
+DEVICE = {"memory": 2**30, "d2h": 12e9, "h2d": 12e9, "duplex": False, "latency": 0.0, "host_memory": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([{"options": {"chunk": size}} for size in (16_000_000, 16_010_000)], ["chunk=16000000", "chunk=16010000"]),
+        ([{"options": {"x": one}} for one in (1, "1", None)], ["x=1", "x='1'", "x=None"]),
+        ([{"table_slots": one} for one in (None, 200)], ["defaults, no shared table", "shared table of 200 slots"]),
+        ([{"version": one} for one in ("1", "2")], ["no shared table, memsched 1", "no shared table, memsched 2"]),
+        ([{"problem_key": one} for one in ("12345678a", "12345679a")], ["p (key 12345678)", "p (key 12345679)"]),
+        ([{"device": DEVICE | {"duplex": one}} for one in (False, True)], ["12 GB/s", "12 GB/s, duplex"]),
+        ([{"device": DEVICE | {"latency": one}} for one in (0.0, 1e-3)], ["one direction at a time", "latency 1 ms"]),
+        ([{"device": DEVICE | {"host_memory": one}} for one in (5, 6)], ["host memory 5 B", "host memory 6 B"]),
+        ([{"device": DEVICE | {"h2d": one}} for one in (12e9, "inf")], ["one direction", "a free link back"]),
+        ([{"bandwidth": one} for one in (12000001e3, 12000002e3)], ["12000001000.0 B/s", "12000002000.0 B/s"]),
+    ],
+)
+def test_what_differs_has_names_that_differ_in_tables_curves_and_pictures(
+    changes: list[dict[str, Any]], words: list[str]
+) -> None:
+    """One curve went through plans with other options, or for other links."""
+    rows = [{**ROW, **change} for change in changes]
+    points = data_of(sweep_page(rows))["tables"]["points"]
+    assert [column["title"] for column in points["columns"][:3]] == ["planner", "problem", "link"]  # of curves.js
+    names = [tuple(row[:3]) for row in points["rows"]]
+    assert len(set(names)) == len(rows)
+    assert all(word in " | ".join(name) for name, word in zip(names, words, strict=True))
+    drawn = plot_sweep(rows)
+    titles = {axes.get_title(loc="left").replace("\n", " ") for axes in drawn.axes}
+    assert titles == {f"{problem}, {link}" for _, problem, link in names}
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == list(dict.fromkeys(one for one, *_ in names))
+    assert {one.name for one in standings(rows)} == {one for one, *_ in names}
+
+
+def test_the_slots_of_shared_tables_of_other_problems_are_no_other_options() -> None:
+    """They are as many as fit, so they depend on the problem."""
+    rows = [{**ROW, "problem": name, "table_slots": slots} for name, slots in (("p", 2000), ("q", 1800))]
+    assert [one.name for one in standings(rows)] == ["pofo"]
 
 
 @pytest.mark.parametrize(

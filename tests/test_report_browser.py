@@ -458,9 +458,9 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
     assert dict(figures_of(page, ".tiles"))[str(planned)] == str(planned)
     options = page.locator("#problem option").all_inner_texts()
     assert options == [f"net{k} {WICKED}" for k in range(3)]
-    assert page.locator("#bandwidth option").all_inner_texts() == ["6 GB/s", "a free link"]
+    assert page.locator("#link option").all_inner_texts() == ["6 GB/s", "a free link"]
     page.locator("#problem").select_option(index=1)
-    page.locator("#bandwidth").select_option(label="a free link")
+    page.locator("#link").select_option(label="a free link")
     drawn = page.evaluate("document.querySelector('.sweep.figure').data.map((trace) => trace.y)")
     for planner, ratios in zip(("pofo", "rotor", "offload"), drawn, strict=True):
         chosen = [
@@ -472,7 +472,7 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
     points = page.locator('[data-table="points"]')
     assert points.locator("tbody tr").count() < 400  # the rest is written when it is scrolled to
     points.locator("th", has_text="makespan").click()
-    first = points.locator("tbody tr").first.locator("td").nth(5)
+    first = points.locator("tbody tr").first.locator("td").nth(6)
     assert float(first.get_attribute("data-value")) == max(row["makespan"] or 0 for row in rows)
     before = points.locator("tbody tr").count()
     points.locator(".scroll").evaluate("scroll => { scroll.scrollTop = scroll.scrollHeight; }")
@@ -487,3 +487,24 @@ def test_a_sweep_of_many_points_is_chosen_from_searched_and_scrolled(opened: Any
     assert page.locator('[data-table="failures"] tbody td.long').nth(1).inner_text() == WICKED  # the first: its problem
     page.locator(".legend li", has_text="rotor").click()
     assert page.evaluate("document.querySelector('.sweep.figure').data.length") == 2
+
+
+def test_a_curve_of_a_sweep_is_of_one_link(opened: Any, tmp_path: Path) -> None:
+    """One curve went through the points of all links of the same bandwidth."""
+    rows = []
+    for duplex in (False, True):
+        for latency in (0.0, 1e-3):
+            device = ms.Device(1, duplex=duplex, latency=latency)
+            rows += ms.sweep(SMALL, ["greedy"], memory=["20%", "60%", "100%"], beta=[2.0], device=device).rows
+    write_sweep_report(rows, tmp_path / "sweep.html")
+    page = opened(tmp_path / "sweep.html").page
+    links = page.locator("#link option").all_inner_texts()
+    assert links == [
+        f"2 B/s{way}{latency}"
+        for way in (" in both directions at once", ", one direction at a time")
+        for latency in ("", ", latency 1 ms")
+    ]
+    for link, own in zip(links, (rows[6:9], rows[9:], rows[:3], rows[3:6]), strict=True):
+        page.locator("#link").select_option(label=link)
+        drawn = page.evaluate("document.querySelector('.sweep.figure').data.map((trace) => trace.y)")
+        assert drawn == [[row["makespan"] / row["ideal"] for row in own]]

@@ -428,3 +428,20 @@ def test_a_family_by_name_and_the_same_as_an_object_are_two_problems(tmp_path: P
         assert ms.plan_again(store, row["key"]).makespan == row["makespan"]
     assert len(makespans) == len(ms.read_store(store).rows) == 2
     assert ms.modnn(family, 1_433_445_900, 1e10).makespan in makespans
+
+
+def test_two_names_of_one_problem_are_one_problem() -> None:
+    """A V100 is meant where no GPU is named."""
+    names = ["analytic:alexnet:64", "analytic:alexnet:64:v100", "analytic:alexnet:064:V100", "analytic:alexnet:64:k40m"]
+    table = ms.sweep(names, ["swap_all"], memory=["100%"], beta=[6e9])
+    assert [row["problem"] for row in table] == ["alexnet@v100", "alexnet@k40m"]
+
+
+@pytest.mark.parametrize(("name", "link"), [("graph:vgg16-224-b32", 12.2e9), ("vit-224-b64-bf16", 24.4e9)])
+def test_a_shipped_graph_has_the_link_of_its_profile(name: str, link: float) -> None:
+    for beta in (None, ["profile"]):
+        assert [row["bandwidth"] for row in ms.sweep(name, ["vdnn_sync"], memory=["100%"], beta=beta)] == [link]
+    graph = ms.profiles.load_graph(name.removeprefix("graph:"))
+    other = ms.Graph.from_json({**graph.to_json(), "resident": 5})
+    with pytest.raises(ms.InvalidInputError, match=r"has no provenance.link_bandwidth; give beta"):
+        ms.sweep(other, ["vdnn_sync"], memory=["100%"])

@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import memsched as ms
 from memsched.cli.app import command_line
+from memsched.problems.budget import parse_memory
 from memsched.study.sweep.spec import parse_spec, read_spec
 
 SMALL = 'problems = ["resnet18-224-b32"]\nplanners = ["greedy", "rotor"]\nmemory = ["20%", "60%"]\n'
@@ -66,7 +68,23 @@ def test_ranges_go_from_end_to_end_in_even_steps(first: int, last: int, points: 
 
 def test_percentages_in_ranges() -> None:
     spec = parse_spec('problems = "x"\nmemory = {from = "0%", to = "100%", points = 5}')
-    assert [float(str(value)[:-1]) for value in spec.memory] == [0, 25, 50, 75, 100]
+    assert spec.memory == ("0%", "25%", "50%", "75%", "100%")
+
+
+THOUSANDTHS = st.integers(0, 120_000).map(lambda count: Fraction(count, 1000))
+
+
+@given(THOUSANDTHS, THOUSANDTHS, st.integers(2, 50))
+@example(Fraction("0.4"), Fraction(100), 4)
+def test_percentages_in_ranges_are_exact(first: Fraction, last: Fraction, points: int) -> None:
+    """Of 0.4% to 100% in 4 points the last was 99.99999999999999%, one byte below."""
+    chain = ms.profiles.homogeneous(9, activation=27720)  # so that many shares of it are whole bytes
+    low, high = ms.min_memory(chain), ms.peak_memory(chain)
+    text = f'{{from = "{float(first)}%", to = "{float(last)}%", points = {points}}}'
+    asked = [first + (last - first) * at / (points - 1) for at in range(points)]
+    assert [parse_memory(one, chain) for one in parse_spec(f'problems = "x"\nmemory = {text}').memory] == [
+        int(low + percent / 100 * (high - low)) for percent in asked
+    ]
 
 
 def test_files_are_found_beside_the_description(tmp_path: Path) -> None:
@@ -77,6 +95,31 @@ def test_files_are_found_beside_the_description(tmp_path: Path) -> None:
         str(tmp_path / "sub" / "mine.json"),
         "resnet18-224-b32",
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "own"), [("resnet18-224-b32", False), ("./resnet18-224-b32", True), ("a:b.json", True)]
+)
+def test_a_name_means_the_same_from_any_folder(written: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with the name of a profile was read, or was not, as the folder was."""
+    Path("sub").mkdir()
+    for name in ("sub/resnet18-224-b32", "sub/a:b.json"):
+        Path(name).write_text(json.dumps(ms.profiles.homogeneous(5).to_json()))
+    Path("sub/spec.toml").write_text(
+        f'problems = ["{written}"]\nplanners = ["greedy"]\nmemory = ["100%"]\nbandwidth = [2]'
+    )
+    for folder, spec in ((".", "sub/spec.toml"), ("sub", "spec.toml")):
+        monkeypatch.chdir(folder)
+        (row,) = json.loads(run(spec, "-o", "a.csv", "--json").output)["rows"]
+        assert row["problem"] == ("homogeneous-5" if own else "resnet18-224-b32")
+    run("spec.toml", "--store", written, status=2 if own else 1)  # an input, or no store
+
+
+def test_a_name_that_is_none_is_told_with_similar_ones() -> None:
+    Path("sub").mkdir()
+    Path("sub/spec.toml").write_text('problems = ["resnet18-225-b32"]\nmemory = ["100%"]')
+    said = run("sub/spec.toml", "-o", "a.csv", status=2).output
+    assert "no profile is named 'sub/resnet18-225-b32'; similar names: resnet18-" in said
 
 
 BAD = {
@@ -93,8 +136,11 @@ BAD = {
     "half a range": ('problems = ["x"]\nmemory = {from = 1, to = 2}', "lacks 'points'"),
     "one point": ('problems = ["x"]\nmemory = {from = 1, to = 2, points = 1}', "points of memory of 'spec.toml' is 1"),
     "mixed range": ('problems = ["x"]\nmemory = {from = "1%", to = 2, points = 3}', "both must be percentages"),
-    "bad percentage": ('problems = ["x"]\nmemory = {from = "x%", to = "2%", points = 3}', "'x%'; write it as 40%"),
-    "nan": ('problems = ["x"]\nmemory = {from = "nan%", to = "2%", points = 3}', "'nan%'; write it as 40%"),
+    "bad percentage": (
+        'problems = ["x"]\nmemory = {from = "x%", to = "2%", points = 3}',
+        "'x%', which is not a num",
+    ),
+    "nan": ('problems = ["x"]\nmemory = {from = "nan%", to = "2%", points = 3}', "'nan%', which is not a number"),
     "options": (SMALL + "options = 3", "options of 'spec.toml' is 3"),
     "flat options": (SMALL + "[options]\nslots = 3", "write a table for each planner"),
     "flag": (SMALL + "shared_tables = 1", "shared_tables of 'spec.toml' is 1"),

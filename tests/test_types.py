@@ -285,7 +285,7 @@ def test_result_figures() -> None:
     assert samples()["result of a graph"].gap == 0
     assert (result.optimal, result.bounded) == (True, "plans that run each op once, in graph order")
     worse = replace(result, lower_bound=0.0, bound_on="all")
-    assert (worse.optimal, worse.bounded, worse == result) == (False, "all plans", False)
+    assert (worse.optimal, worse.bounded, worse == result) == (False, "all plans with whole tensors", False)
     plan = result.schedule.to_json()
     again = ms.Schedule.from_json({**plan, "steps": [{"run": "F1"}, {"run": "F2"}, {"run": "F1"}, {"run": "F1"}]})
     times = ms.Timeline.from_json({**timeline.to_json(), "start": [0.0] * 4, "end": [9.0] * 4})

@@ -106,9 +106,27 @@ class Entry:
 
 
 def definitions(path: Path) -> dict[str, Definition]:
-    """The classes and functions at the top of a module."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    return {node.name: node for node in body if isinstance(node, Definition)}
+    """The classes and functions at the top of a module, with the values of its constants for their defaults."""
+    tree, known = ast.parse(path.read_text(encoding="utf-8")), constants(path)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            node.defaults = [known.get(ast.unparse(one), one) for one in node.defaults]
+            node.kw_defaults = [one and known.get(ast.unparse(one), one) for one in node.kw_defaults]
+    return {node.name: node for node in tree.body if isinstance(node, Definition)}
+
+
+@lru_cache
+def constants(path: Path) -> dict[str, ast.expr]:
+    """What a module gives a name in capitals, or imports by such a name."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memsched"):
+            named = [alias for alias in node.names if alias.name.isupper()]
+            inside = constants(source_of(str(node.module))) if named else {}
+            found |= {alias.asname or alias.name: inside[alias.name] for alias in named if alias.name in inside}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper():
+            found[ast.unparse(node.targets[0])] = node.value
+    return found
 
 
 def source_of(module: str) -> Path:
@@ -162,23 +180,11 @@ def entries(name: str, public: dict[str, Definition | None]) -> list[Entry]:
     return [Entry(name=f"{name}.{key}", node=node) for key, node in inside.items() if node and not key.startswith("_")]
 
 
-@lru_cache
-def constants() -> dict[str, str]:
-    """Numbers that modules of the package give a name in capitals, for defaults."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                found[ast.unparse(node.targets[0])] = ast.unparse(node.value)
-    return found
-
-
 def text_of(node: ast.expr | None) -> str:
     """Source of an annotation or a default, with the aliases by their plain names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return json.dumps(node.value)
     text = "" if node is None else ast.unparse(node)
-    text = constants().get(text, text)
     for private, plain in ALIASES.items():
         text = text.replace(private, plain)
     return text

@@ -248,7 +248,8 @@ memory : (ndarray of float, ndarray of int)
     Times (seconds) and the bytes held from then on, resident included.
 blocks : tuple of six ndarrays, one entry a block of memory
     Tensor (its index in the graph; -1: a workspace), first step, the step from which on it is free, bytes, whether it
-    is there from the beginning, address (-1: none). Empty where the timeline was read from a file.
+    is there from the beginning, address (-1: none). Empty where the timeline is that of a family, was read from a file,
+    copied or pickled.
 bytes_out, bytes_in : int
     Bytes offloaded and prefetched, all rounds together.
 idle, recompute_time : float
@@ -264,8 +265,10 @@ idle, recompute_time : float
             },
             "Times (seconds) and the bytes held from then on.")
         .def_property_readonly(
-            "blocks", [](const Timeline& t) { return stay_columns(t.blocks); },
+            "blocks", [](const Timeline& t) { return stay_columns(t.blocks.value_or(std::vector<Stay>())); },
             "(tensor, start, end, bytes, source, at): what is held from step to step, one entry a block. Not saved.")
+        .def_property_readonly(
+            "_knows_blocks", [](const Timeline& t) { return t.blocks.has_value(); }, "Whether `blocks` are all.")
         .def_readonly("makespan", &Timeline::makespan, "Seconds.")
         .def_readonly("peak_memory", &Timeline::peak_memory, "Bytes, resident included.")
         .def_readonly("bytes_out", &Timeline::bytes_out)

@@ -443,7 +443,8 @@ class Timeline:
         Times (seconds) and the bytes held from then on, resident included.
     blocks : tuple of six ndarrays, one entry a block of memory
         Tensor (its index in the graph; -1: a workspace), first step, the step from which on it is free, bytes, whether it
-        is there from the beginning, address (-1: none). Empty where the timeline was read from a file.
+        is there from the beginning, address (-1: none). Empty where the timeline is that of a family, was read from a file,
+        copied or pickled.
     bytes_out, bytes_in : int
         Bytes offloaded and prefetched, all rounds together.
     idle, recompute_time : float
@@ -463,6 +464,10 @@ class Timeline:
     def __setstate__(self, arg0: _Document) -> None: ...
     def to_json(self) -> _Document:
         """The timeline in its form within a memsched-result."""
+
+    @property
+    def _knows_blocks(self) -> bool:
+        """Whether `blocks` are all."""
 
     @property
     def blocks(self) -> tuple[typing.Any, ...]:

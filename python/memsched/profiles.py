@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -81,7 +82,7 @@ def _check_name(name: str, known: tuple[str, ...]) -> None:
         return
     if name in graph_names():
         raise InvalidInputError(f"{name!r} ships as a graph alone, without a chain; load_graph loads it")
-    near = [other for other in known if other.startswith(str(name).split("-")[0])]
+    near = [other for other in known if other.startswith(os.path.basename(name).split("-")[0])]
     hint = f"; similar names: {', '.join(near[:6])}" if near else "; `memsched profiles` lists them"
     raise InvalidInputError(f"no profile is named {name!r}{hint}")
 

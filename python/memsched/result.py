@@ -13,8 +13,8 @@ from memsched import _core
 from memsched._core import Device, Graph, Schedule, Timeline
 from memsched.arena.placement import Placement
 from memsched.errors import InvalidInputError, ScheduleError, shown
-from memsched.problems.bounds import BOUND_ON, bound_of
-from memsched.problems.family import GraphFamily, count_rounds
+from memsched.problems.bounds import BOUND_ON, bound_of, covered
+from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, check_kinds, graph_of, largest_graph, problem_from, simulate
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, check_plain, read_device, read_document, read_plan
@@ -52,10 +52,10 @@ class Result:
         Seconds; the value that the planner claims, in the model of its paper.
     lower_bound : float
         Seconds. No schedule covered by `bound_on` is faster on this device (for a family, among those with the same
-        rounds).
+        rounds); `bounded` says it in words.
     bound_on : str
         "once": the bound covers schedules that run each op once, in graph order; "all": any schedule, as for planners
-        that may recompute.
+        that may recompute (for a chain, among those that cut its tensors in the same way).
     runtime : float
         Seconds of planning, as claimed by the planner.
     """
@@ -124,9 +124,7 @@ class Result:
     @property
     def bounded(self) -> str:
         """The plans that lower_bound covers, in words."""
-        plans = "all plans" if self.bound_on == "all" else "plans that run each op once, in graph order"
-        several = count_rounds(self.schedule.rounds) > 1
-        return f"{plans} in the same rounds" if several and isinstance(self.problem, GraphFamily) else plans
+        return covered(self.problem, self.schedule.chunk, self.bound_on)
 
     @property
     def gap(self) -> float:

@@ -60,7 +60,7 @@ def _round_trip(value: Any) -> dict[str, Any]:
         again = type(value).from_json(text)
     except (ms.MemschedError, TypeError, ValueError, RecursionError) as error:
         raise DefectError(f"an accepted document does not survive: {type(error).__name__}: {error}") from error
-    _same("the value", value, again)
+    _same("the document", document, again.to_json())  # of a family, the graphs that it is saved with
     repr(value)
     return document
 

@@ -45,7 +45,7 @@ Timeline simulate_rounds(const std::map<std::int64_t, const Graph*>& graphs, std
         }
         sum = std::move(one);
     }
-    sum.blocks.clear();
+    sum.blocks.reset();
     return sum;
 }
 

@@ -4,6 +4,7 @@
 #include "memsched/simulate/residency.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace memsched {
@@ -22,7 +23,7 @@ struct Timeline : Totals {
     std::vector<Seconds> start, end;
     std::vector<Seconds> memory_times;
     std::vector<Bytes> memory_bytes;
-    std::vector<Stay> blocks; // the buffers; not part of the saved form
+    std::optional<std::vector<Stay>> blocks; // the buffers, if they are known; not part of the saved form
 
     bool operator==(const Timeline& other) const;
 };

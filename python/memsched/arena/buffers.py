@@ -18,17 +18,16 @@ from memsched.support.files import plain_cell, read_cell, read_text, write_bytes
 _ALIASES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower"}
 _REQUIRED = ("id", "lower", "upper", "size")
 _KNOWN = (*_REQUIRED, "alignment", "offset", "hint", "gaps")
+_MOST = 1e300  # moments; their differences are finite
 
 
 def _moment(name: str, value: object) -> int | float:
-    if type(value) is int:  # the common case; there may be 100,000 of them
+    if type(value) is int and -_MOST <= value <= _MOST:  # the common case; there may be 100,000 of them
         return value
-    if checks.is_number(value) and isinstance(value, numbers.Integral):
-        return int(value)
     number = checks.as_float(value)
-    if math.isfinite(number):
-        return number
-    raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number")
+    if -_MOST <= number <= _MOST:
+        return int(value) if isinstance(value, numbers.Integral) else number
+    raise InvalidInputError(f"{name} is {shown(value)}; it must be a finite number, from -1e300 to 1e300")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Buffer:
     Parameters
     ----------
     start, end : int or float
-        In any unit of time; only their order matters. If they are equal, the buffer is never alive.
+        In any unit of time, from -1e300 to 1e300; only their order matters. If equal, the buffer is never alive.
     size : int
         Bytes.
     alignment : int
@@ -140,8 +139,8 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     Its columns are `id,lower,upper,size` and optionally `alignment` and `offset` (a fixed one; empty or -1 means
     none). `hint` is ignored, since it is not binding. `gaps` must be empty. The older names `buffer`, `start` and
     `end` are accepted too; `end` is the last tick itself. A leading apostrophe before a name that begins with =, +, -
-    or @ is dropped: `Placement.to_csv` adds it, since a spreadsheet would take such a name for a formula. So is white
-    space around a field.
+    or @ is dropped: `Placement.to_csv` adds it, since a spreadsheet would take such a name for a formula. White space
+    around numbers is dropped, too.
 
     Raises
     ------
@@ -156,15 +155,16 @@ def read_buffers(path: str | os.PathLike[str]) -> tuple[Buffer, ...]:
     >>> ms.place(ms.read_buffers(path)).height
     7
     """
+    reader = csv.reader(io.StringIO(read_text(path, encoding="utf-8-sig"), newline=""))
     try:
-        rows = [row for row in csv.reader(io.StringIO(read_text(path, encoding="utf-8-sig"), newline="")) if row]
+        rows = [(reader.line_num, row) for row in reader if row]  # the line where the row ends
     except csv.Error as error:
-        raise InvalidInputError(f"'{path}' cannot be read: {error}") from error
+        raise InvalidInputError(f"'{path}', line {reader.line_num} cannot be read: {error}") from error
     if not rows:
         raise InvalidInputError(f"'{path}' is empty; its first line must name the columns {_REQUIRED}")
-    names, more = _columns(rows[0], f"'{path}'")
+    names, more = _columns(rows[0][1], f"'{path}'")
     found = []
-    for number, row in enumerate(rows[1:], start=2):
+    for number, row in rows[1:]:
         where = f"'{path}', line {number}"
         if len(row) != len(names):
             raise InvalidInputError(f"{where} has {len(row)} fields; it must have {len(names)}, as the first line")

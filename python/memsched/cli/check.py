@@ -19,6 +19,7 @@ from memsched.cli.inputs import (
     read_text,
 )
 from memsched.cli.show import answer, describe_link, exact_bytes, facts, report
+from memsched.problems.bounds import covered
 from memsched.result import Result
 from memsched.support.documents import fields, read_document
 from memsched.support.units import format_bytes, format_seconds
@@ -70,8 +71,8 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
     saved = None
     if document["format"] in RESULTS:
         saved, device, origin = open_saved(document, problem, machine)
-        schedule = saved.schedule
-        known = check_plan(saved.problem, schedule, device) if machine.given else check_plan(saved)
+        loaded, schedule = saved.problem, saved.schedule
+        known = check_plan(loaded, schedule, device) if machine.given else check_plan(saved)
     else:
         loaded, schedule, device, origin = open_plan(document, problem, machine)
         known = check_plan(loaded, schedule, device)
@@ -87,16 +88,15 @@ def validate(file: str, problem: str | None, as_json: bool, machine: Machine) ->
         ("makespan", format_seconds(known.makespan)),
         ("peak memory", f"{exact_bytes(known.peak_memory)} of {exact_bytes(budget)}"),
         ("moved", f"{format_bytes(known.bytes_out)} out, {format_bytes(known.bytes_in)} in"),
-        ("lower bound", _bound(known)),
+        ("lower bound", _bound(known, covered(loaded, schedule.chunk, known.bound_on))),
     ]
     if saved is not None:
         rows.append(("not checked", _claims(saved)))
     answer(as_json, lambda: document, facts(rows, f"valid: {len(schedule.steps)} steps"))
 
 
-def _bound(known: ValidationReport) -> str:
-    """The derived bound, and what the result claims beyond it."""
-    plans = "all plans" if known.bound_on == "all" else "plans that run each op once, in graph order"
+def _bound(known: ValidationReport, plans: str) -> str:
+    """The derived bound, the plans that it covers, and what the result claims beyond it."""
     standing = "proven optimal" if known.optimal else "proven"
     text = f"{format_seconds(known.lower_bound)} of {plans}: {standing}"
     if known.proven or known.claimed_lower_bound is None:

@@ -14,6 +14,7 @@ from memsched.cli.inputs import Machine, check_picture, file_option, json_option
 from memsched.cli.plan import CHUNK, TIME_LIMIT, planners_option
 from memsched.cli.show import answer, describe_link, describe_problem, facts, new_table, shown, working
 from memsched.planners.registry import PLANNERS, least_on, min_memory
+from memsched.problems.bounds import alike
 from memsched.problems.problem import ChunkLike, Problem, name_of, peak_memory
 from memsched.result import Result
 from memsched.show.plots.frontier import plot_frontier
@@ -126,7 +127,7 @@ def frontier(
     """
     loaded = load_problem(problem)
     names = planners or list(CHAIN_PLANNERS if isinstance(loaded, Chain) else GRAPH_PLANNERS)
-    device, origin = machine.build(loaded, memory=peak_memory(loaded))
+    device, origin = machine.build(loaded, memory=max(1, peak_memory(loaded)))
     memories = _memories(loaded, device, chunk, names, points)
     curves: dict[str, Frontier] = {}
     with working("planning") as say:
@@ -151,7 +152,7 @@ def frontier(
     again = ", ".join(name for name, known in PLANNERS.items() if known.recomputes)
     notes = [
         "* least makespan for this memory",
-        f"gap: to the lower bound on plans that recompute ({again}) or that do not",
+        f"gap: to the lower bound on plans that recompute ({again}) or that do not{alike(loaded, chunk, 'once')}",
     ]
     head = _header(loaded, device, origin, ideal)
     document = partial(_document, loaded, device, chunk, origin, curves)

@@ -17,12 +17,12 @@ from memsched.support.units import format_percent, format_seconds
 
 
 def _schedule(problem: Problem, found: Order, keep: tuple[str, ...]) -> _core.Schedule:
-    """The plan that runs each op once in this order; its budget is the peak."""
+    """The plan that runs each op once in this order; its budget is the peak, but at least a byte."""
     graph = graph_of(problem)
     number = {op["name"]: k for k, op in enumerate(graph.ops)}
     ids = [number[name] for name in found.order]
     planner = {"name": "order", "method": found.method}
-    peak = found.peak_memory
+    peak = max(1, found.peak_memory)
     return _core.order_schedule(graph, ids, kept(graph, keep), peak, peak, planner)
 
 

@@ -50,7 +50,7 @@ CHUNK = click.option(
     "--chunk",
     metavar="SIZE|storage",
     callback=parsed(parse_chunk),
-    help="Cut tensors into pieces, such as 16MiB, or into their storages.",
+    help="Cut tensors into pieces, such as 16MiB, or into their storages. For planners that take it.",
 )
 TIME_LIMIT = time_limit_option(
     "For planners that search. By default 1 for offload, 0 for pofo and pooch (1 in auto), none for dynprog."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +20,10 @@ from memsched.cli.inputs import check_input, check_picture, check_writable, file
 from memsched.cli.show import complain, new_table, print_json, print_rich, say, shown
 from memsched.errors import InvalidInputError
 from memsched.show.plots.sweep import MOST_PANELS
+from memsched.study.sources import name_in
 from memsched.study.sweep import Sweep, SweepProgress
 from memsched.study.sweep import sweep as run_sweep
+from memsched.study.sweep.names import point_of
 from memsched.study.sweep.spec import read_spec
 from memsched.support.units import format_percent, format_seconds
 
@@ -114,7 +115,7 @@ def _row(name: str, rows: list[dict[str, Any]], best: dict[Any, float]) -> list[
     planned = [row for row in rows if row["status"] == "planned"]
     if not planned:
         return [name, str(len(rows)), "0", "", "", "", ""]
-    wins = sum(row["makespan"] <= best[_place(row)] * (1 + 1e-9) for row in planned)
+    wins = sum(row["makespan"] <= best[point_of(row)] * (1 + 1e-9) for row in planned)
     return [
         name,
         str(len(rows)),
@@ -126,10 +127,6 @@ def _row(name: str, rows: list[dict[str, Any]], best: dict[Any, float]) -> list[
     ]
 
 
-def _place(row: dict[str, Any]) -> Any:
-    return row["problem_key"], tuple(row["device"].items())
-
-
 def _summary(found: Sweep) -> Table:
     gap = "claimed gap" if found.claimed else "mean gap"
     table = new_table("planner", "points", "planned", "best", gap, "over ideal", "solved in")
@@ -138,7 +135,7 @@ def _summary(found: Sweep) -> Table:
     for row in found:
         by_planner.setdefault(row["planner"], []).append(row)
         if row["status"] == "planned":
-            best[_place(row)] = min(row["makespan"], best.get(_place(row), row["makespan"]))
+            best[point_of(row)] = min(row["makespan"], best.get(point_of(row), row["makespan"]))
     for name, rows in by_planner.items():
         table.add_row(*map(shown, _row(name, rows, best)))
     return table
@@ -227,7 +224,7 @@ def sweep(
         raise click.UsageError("nothing would be kept; give --store FILE, or -o FILE, or both")
     wanted = read_spec(check_input(spec))
     for problem in wanted.problems:
-        if os.path.isfile(problem):
+        if name_in(problem) is None:
             check_input(problem)
     panels = len(wanted.problems) * len(wanted.bandwidth or [1])
     if picture is not None and panels > MOST_PANELS:

@@ -67,7 +67,7 @@ def planner_named(name: str) -> Planner:
 
 
 def min_memory(problem: Problem, planner: str | None = None) -> int:
-    """The least M for which there is a plan, in bytes, resident included.
+    """The least M for which there is a plan, in bytes, resident included; 0 if nothing has bytes, where M is 1.
 
     Parameters
     ----------

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from memsched import _core
 from memsched._core import Chain, Device, Graph, Schedule
 from memsched.errors import InternalError
-from memsched.problems.family import GraphFamily
+from memsched.problems.family import GraphFamily, can_split
 from memsched.problems.fluid import fluid_chain, fluid_solve
-from memsched.problems.problem import Problem, graph_of, make_device
+from memsched.problems.problem import ChunkLike, Problem, graph_of, make_device
 from memsched.support import checks
 from memsched.support.docstrings import documented
 from memsched.support.memo import once_per_object
@@ -37,7 +37,8 @@ class Bounds:
         cut), and so is what must come between two ops that run once; holds for schedules that recompute or reorder,
         too. Tensors move whole; for pieces, take the graph of the chain in pieces.
     best : float
-        The largest bound that holds for every schedule of the decision space.
+        The largest of the first three, which hold for pieces of tensors, too; with `recompute=True` it is `recompute`.
+        For whole tensors the larger of `best` and `recompute` holds.
     interruptible : float or None
         Optimum of the interruptible model, among schedules in which no prefetch starts before the last offload has
         ended; if `interruptible_proven` is false, the best lower bound on it. It holds in this class only and is
@@ -78,6 +79,25 @@ def bound_of(problem: Problem, schedule: Schedule, device: Device, on: str) -> f
     """
     bound = recompute_bound if on == "all" else graph_bound
     return over_rounds(problem, schedule, lambda graph: bound(graph, device))
+
+
+def covered(problem: Problem, chunk: ChunkLike, on: str) -> str:
+    """The plans that a bound from `bound_of` covers, in words."""
+    plans = "all plans" if on == "all" else "plans that run each op once, in graph order"
+    return plans + alike(problem, chunk, on)
+
+
+def alike(problem: Problem, chunk: ChunkLike, on: str) -> str:
+    """What these plans have in common beside their class, in words that follow it; empty if nothing.
+
+    Plans in other rounds may be faster. So may those that cut the tensors of a chain otherwise, except where the bound
+    is on plans that run each op once: that one lets any part of a tensor move.
+    """
+    if isinstance(problem, GraphFamily):
+        return " in the same rounds" if can_split(problem) else ""
+    if on == "once" or not isinstance(problem, Chain):
+        return ""
+    return " with whole tensors" if chunk is None else " in the same pieces"
 
 
 def over_rounds(problem: Problem, schedule: Schedule, seconds: Callable[[Graph], float]) -> float:

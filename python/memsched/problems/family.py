@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,10 +22,19 @@ def count_rounds(rounds: Iterable[tuple[int, int]]) -> int:
     return sum(times for _, times in rounds)
 
 
+def can_split(family: GraphFamily) -> bool:
+    """Whether the full batch may be split into several rounds."""
+    return family.batch > 1 if family.batches is None else family.smallest.batch < family.batch
+
+
 class GraphFamily:
     """A function from batch sizes to graphs with the same ops, tensors and algorithms; only numbers change.
 
     Planners that split a batch into rounds take it instead of a graph.
+
+    Families are equal if their names, batches and functions are, or for saved families their graphs. A pickle of a
+    family holds its function, so that must be one that pickle takes, such as one at the top of a module. If it is not,
+    save the graphs with `to_json`.
 
     Parameters
     ----------
@@ -143,16 +153,24 @@ class GraphFamily:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GraphFamily):
             return NotImplemented
-        if (self.name, self.batch) != (other.name, other.batch):
+        if (self.name, self.batch, self.batches) != (other.name, other.batch, other.batches):
             return False
-        made = {*self._graphs, *other._graphs}
-        return all(self.at(b) == other.at(b) for b in made if self._has(b) and other._has(b))
+        return bool(self._make == other._make) if self.batches is None else self._graphs == other._graphs
 
     def __hash__(self) -> int:
         return hash((self.name, self.batch))
 
+    def __copy__(self) -> GraphFamily:
+        return self
+
+    def __deepcopy__(self, memo: object) -> GraphFamily:
+        return self
+
     def __reduce__(self) -> Any:
-        return GraphFamily.from_json, (self.to_json(list(self._graphs)),)
+        """With its function, or with all the graphs it was saved with."""
+        if self.batches is None:
+            return partial(GraphFamily, name=self.name), (self._make, self.batch)
+        return GraphFamily.from_json, (self.to_json(self.batches),)
 
     def to_json(self, batches: Iterable[int] = ()) -> Document:
         """The form `memsched-family/1`: the graphs at the full batch, at 1 if it exists, and at the given batches."""

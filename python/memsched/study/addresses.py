@@ -47,8 +47,8 @@ def place(
     Parameters
     ----------
     buffers : iterable of Buffer, Timeline or Result
-        A Timeline must come from `simulate` or a planner. One that was read from a file or copied no longer knows its
-        buffers.
+        A Timeline must come from `simulate` or a planner, for a Chain or a Graph. One of a family, and one that was
+        read from a file, copied or pickled, does not know its buffers: give the Result.
     capacity : int, optional
         Bytes. With a capacity, any placement that fits is accepted; by default the arena is made as low as possible.
     time_limit : float or None
@@ -85,10 +85,10 @@ def place(
         buffers = _buffers_of_plan(buffers, largest_graph(buffers.problem, buffers.schedule), alignment)
     elif isinstance(buffers, Timeline):
         residency = buffers.blocks
-        if len(residency[0]) == 0 and len(buffers.start) > 0 and buffers.memory[1].max() > buffers.memory[1].min():
+        if not buffers._knows_blocks:
             raise InvalidInputError(
-                "the timeline was read from a file, copied or pickled, and does not know its buffers; "
-                "give the Result, or simulate again"
+                "the timeline does not know its buffers: it is that of a family, or was read from a file, copied or "
+                "pickled; give the Result"
             )
         buffers = as_buffers(residency, None, alignment)
     elif alignment != 1:

@@ -56,6 +56,9 @@ def compare(
     problem : Chain, Graph or GraphFamily
     planners : sequence of str, optional
         Names. By default all listed planners for chains, or for graphs and families; `not_asked` says why no others.
+    chunk : None, int or "storage"
+        How a chain's tensors travel, for planners that take it: whole, in pieces of at most this many bytes, or as
+        single storages. The others move whole tensors.
     time_limit : float, optional
         Seconds for each planner that takes a limit.
     progress : callable, optional
@@ -117,6 +120,9 @@ def plan(
         A planner's name, or "auto". auto runs all listed planners for such a problem, improves the plan of POFO or
         PoocH by a search, and also plans for smaller devices, since such plans run here too. Ties go to the planner
         registered first. If the best plan was made for a smaller device, params["planned_for"] names that device.
+    chunk : None, int or "storage"
+        How a chain's tensors travel, for planners that take it: whole, in pieces of at most this many bytes, or as
+        single storages. The others move whole tensors.
     time_limit : float, optional
         Seconds in total. In auto each planner gets an equal share of the time that is left when its turn comes; on a
         graph, selective comes first and gets half. Up to 24 stages, half of the time is for smaller devices. If time

@@ -114,6 +114,9 @@ def frontier(
     points : int
     slots : int, optional
         Of the shared table, over the largest memory. By default as many as fit in 240 MB, at most 4000.
+    chunk : None, int or "storage"
+        How a chain's tensors travel, for planners that take it: whole, in pieces of at most this many bytes, or as
+        single storages. The others move whole tensors.
     time_limit : float, optional
         Seconds per point, for planners with a time limit. With it, pofo improves its transfers on the simulator.
     progress : callable, optional

@@ -6,11 +6,21 @@ import os
 from pathlib import Path
 
 from memsched import profiles
+from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.problem import Problem, problem_from, profile_link
 from memsched.support.documents import read_document
 
 PROBLEMS = ("memsched-chain/1", "memsched-graph/1", "memsched-family/1")
+_GPU = "v100"  # of a network by formula that names none
+
+
+def name_in(source: str) -> str | None:
+    """The name of a shipped problem or of a network by formula, in one spelling; None if it is the path of a file."""
+    if source.startswith("analytic:"):
+        network, batch, gpu = _formula(source)
+        return f"analytic:{network}:{batch}" + ("" if gpu == _GPU else f":{gpu}")
+    return source if source.startswith("graph:") or source in profiles.graph_names() else None
 
 
 def named_problem(source: str) -> Problem | None:
@@ -20,18 +30,20 @@ def named_problem(source: str) -> Problem | None:
     """
     if source in profiles.graph_names() and source not in profiles.names():
         return profiles.load_graph(source)
-    kind, _, rest = source.partition(":")
-    if kind == "graph" and rest:
-        return profiles.load_graph(rest)
-    if kind != "analytic" or not rest:
-        return None
-    network, *numbers = rest.split(":")
+    if source.startswith("graph:"):
+        return profiles.load_graph(source.removeprefix("graph:"))
+    return profiles.analytic(*_formula(source)) if source.startswith("analytic:") else None
+
+
+def _formula(source: str) -> tuple[str, int, str]:
+    """The network, the batch and the GPU of analytic:NETWORK:BATCH[:GPU]."""
+    _, network, *numbers = source.split(":")
     if len(numbers) not in (1, 2) or not numbers[0].isascii() or not numbers[0].isdigit() or len(numbers[0]) > 18:
         raise InvalidInputError(
             f"the problem is {shown(source)}; a network by formula is analytic:NETWORK:BATCH[:GPU], "
             "such as analytic:resnet50:512 or analytic:vgg16:256:k40m"
         )
-    return profiles.analytic(network, int(numbers[0]), *numbers[1:])
+    return network, int(numbers[0]), (numbers[1:] or [_GPU])[0].lower()
 
 
 def find_problem(source: str) -> Problem:
@@ -48,9 +60,12 @@ def find_problem(source: str) -> Problem:
 def link_bandwidth(problem: Problem, remedy: str) -> float:
     """Bytes per second of the link of the problem's profile; if it has none, the error says what to give: `remedy`."""
     found = profile_link(problem)
+    name = problem.name
+    if isinstance(problem, Graph) and name in profiles.graph_names() and problem == profiles.load_graph(name):
+        found = profiles.provenance(name)["link_bandwidth"]  # a graph cannot hold it
     if found is None:
         raise InvalidInputError(
-            f"no bandwidth: '{problem.name}' has no provenance.link_bandwidth; "
+            f"no bandwidth: '{name}' has no provenance.link_bandwidth; "
             f"{remedy}, such as 12GB/s (inf: a free link, 0: no link)"
         )
     return found

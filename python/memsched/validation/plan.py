@@ -33,9 +33,9 @@ class ValidationReport:
     Both peaks include the resident bytes: peak_memory is the peak over time, logical_peak the peak over the list in
     order. compute_time includes recompute_time.
 
-    lower_bound is what the checker could derive itself. If bound_on is "all", no plan is faster (of a family, in the
-    same rounds); if it is "once", no plan that runs each op once in graph order is. claimed_lower_bound is the bound in
-    a result; a plan alone claims none.
+    lower_bound is what the checker could derive itself. If bound_on is "all", no plan is faster (of a chain, among
+    those that cut its tensors in the same way); if it is "once", no plan that runs each op once in graph order is. For
+    a family both hold in the same rounds. claimed_lower_bound is the bound in a result; a plan alone claims none.
     """
 
     makespan: float

@@ -217,8 +217,8 @@ def autoswap(
     Parameters
     ----------
     problem : Chain, Graph or GraphFamily
-        The candidates are x_0 .. x_{n-1} of a chain, or all activations and inputs of a graph that the backward reads.
-        For a family: its graph at full batch.
+        The candidates are x_0 .. x_{n-1} of a chain, or all activations, inputs and weights of a graph that forward and
+        backward read. For a family: its graph at full batch.
     evaluations : int
         How many weights to try; the search stops early at the lower bound.
     seed : int

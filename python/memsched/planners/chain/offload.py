@@ -113,14 +113,16 @@ def offload(
         Seconds in total, except for the starting sets, which are always made and take as long as greedy and dynprog.
         More time never gives a worse plan; how far the search gets depends on the machine.
     moves : int, optional
-        Most moves of the search, instead of time_limit; then the plan does not depend on the machine.
+        Most moves of the search, rounded up to a multiple of 32, instead of time_limit; then the plan does not depend
+        on the machine.
     gap : float
         Stop at a proven (makespan - bound) / bound of this size.
 
     Returns
     -------
     Result
-        `gap` is certified by `lower_bound`; params["evaluations"] counts the moves tried.
+        `gap` is certified by `lower_bound`; params["evaluations"] counts the starting sets and the moves, these in
+        parts of 32, each in full even if it ends early.
 
     Examples
     --------

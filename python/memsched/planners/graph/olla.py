@@ -56,7 +56,7 @@ def olla(
     First the order is found (`order`), then the addresses (`place`). If the arena comes out higher than the peak of the
     order, other orders of the same peak are placed too; on small graphs all orders are, so that both problems are
     solved as one. Nothing is offloaded and nothing recomputed. An op uses its fastest algorithm whose workspace does
-    not raise the peak.
+    not raise the peak; all ops use the least workspace if the addresses would end above the peak otherwise.
 
     Parameters
     ----------

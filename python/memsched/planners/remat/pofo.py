@@ -249,7 +249,8 @@ def pofo(
         Seconds in total: when they are over, the dynamic program stops with the best plan so far. What it leaves is
         used to search for better transfers on the simulator, with the same runs. 0: no limit, and no search.
     moves : int, optional
-        Most moves of that search, instead of its time limit; then the plan does not depend on the machine.
+        Most moves of that search, rounded up as in `offload`, instead of its time limit; then the plan does not depend
+        on the machine.
     anneal : bool
         After that search the list of runs is annealed, too, for as many moves or half of the time, where the plan is
         more than 1 % above the bound. `plan` with "auto" asks for it.

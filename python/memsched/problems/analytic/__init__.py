@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from memsched._core import Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.problems.analytic.builder import Builder
-from memsched.problems.analytic.kernels import gpu_named
+from memsched.problems.analytic.kernels import Gpu, gpu_named
 from memsched.problems.analytic.networks import CLIPS, NETWORKS
 from memsched.problems.family import GraphFamily
 from memsched.support import checks
@@ -44,15 +46,21 @@ def analytic(network: str, batch: int, gpu: str = "v100", *, clip: tuple[int, in
     """
     machine = gpu_named(gpu)
     network = checks.choice("network", network, NETWORKS)
-    sides = _sides(network, clip)
-    name = "-".join([network, *map(str, sides)])
+    return GraphFamily(_Step(network, _sides(network, clip), machine), batch)
 
-    def make(size: int) -> Graph:
-        builder = Builder(machine, size)
-        NETWORKS[network](builder, *sides)
-        return builder.graph(f"{name}@{machine.name}")
 
-    return GraphFamily(make, batch)
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The function of a family, which can be compared and pickled."""
+
+    network: str
+    sides: tuple[int, ...]
+    gpu: Gpu
+
+    def __call__(self, batch: int) -> Graph:
+        builder = Builder(self.gpu, batch)
+        NETWORKS[self.network](builder, *self.sides)
+        return builder.graph(f"{'-'.join([self.network, *map(str, self.sides)])}@{self.gpu.name}")
 
 
 def _sides(network: str, clip: tuple[int, int] | None) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from memsched._core import Device
 from memsched.errors import InvalidInputError
 from memsched.planners.registry import PLANNERS, least_on
+from memsched.problems.bounds import alike
 from memsched.problems.problem import make_device, name_of, peak_memory, stages_or_ops
 from memsched.show.plots.figure import byte_unit, clear, heading, legend, new_figure, save, time_unit
 from memsched.study.frontier import Frontier
@@ -30,8 +31,8 @@ _IDEAL: dict[str, Any] = {"color": "0.72", "linewidth": 1.8, "zorder": 2.0}
 _PEAK: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 2)), "linewidth": 1.3, "zorder": 2.0}
 # Key: whether the bound holds for plans that recompute.
 _BOUNDS: dict[bool, dict[str, Any]] = {
-    True: {"label": "lower bound of all plans", "linestyle": (0, (5, 3))},
-    False: {"label": "lower bound without recomputation", "linestyle": (0, (6, 2, 1, 2))},
+    True: {"linestyle": (0, (5, 3))},
+    False: {"linestyle": (0, (6, 2, 1, 2))},
 }
 _BOUND: dict[str, Any] = {"color": "black", "linewidth": 1.1, "zorder": 5.0}
 _COLUMNS = 4  # of the legend
@@ -60,8 +61,11 @@ def _link(frontier: Frontier) -> Device:
 def least_memory(frontier: Frontier) -> int | None:
     """The least memory of a planner in bytes, or None if the curve does not reach it."""
     planned = np.isfinite(frontier.makespan)
-    known = least_on(frontier.problem, frontier.planner, frontier.device)
-    if not planned.any() or known > frontier.memory[-1]:
+    if not planned.any():
+        return None
+    chunk = next(one.schedule.chunk for one in frontier.results if one is not None)
+    known = least_on(frontier.problem, frontier.planner, frontier.device, chunk)
+    if known > frontier.memory[-1]:
         return None
     if (frontier.memory[~planned] >= known).any():  # no link, or too little host memory
         return int(frontier.memory[planned][0])
@@ -77,6 +81,13 @@ def lower_bounds(frontiers: Sequence[Frontier]) -> dict[bool, list[tuple[int, fl
             if not np.isnan(bound):
                 points[memory] = min(bound, points.get(memory, bound))
     return {kind: sorted(points.items()) for kind, points in found.items() if points}
+
+
+def bound_words(frontiers: Sequence[Frontier], recompute: bool) -> str:
+    """The plans that a curve of `lower_bounds` covers, in words."""
+    chunk = next((found.schedule.chunk for one in frontiers for found in one.results if found is not None), None)
+    plans = "of all plans" if recompute else "without recomputation"
+    return plans + alike(frontiers[0].problem, chunk, "all" if recompute else "once")
 
 
 def _draw_curves(axes: Axes, frontiers: list[Frontier], factor: float, scale: int) -> list[Line2D]:
@@ -232,7 +243,8 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     for kind, points in lower_bounds(listed).items():
         memory, seconds = zip(*points, strict=True)
         style = _BOUNDS[kind] | _BOUND | {"marker": "_" if len(points) == 1 else None}
-        lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), **style)
+        label = f"lower bound {bound_words(listed, kind)}"
+        lines += axes.plot(np.array(memory) / scale, factor * np.array(seconds), label=label, **style)
     if low <= peak <= high:
         lines.append(axes.axvline(peak / scale, label=f"peak of the plain run {format_bytes(peak)}", **_PEAK))
     _draw_marks(axes, marks, scale)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from memsched.problems.bounds import alike
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import name_of
 from memsched.result import Result
@@ -139,7 +140,8 @@ def _legend(figure: Figure, result: Result, kinds: set[str]) -> None:
 def _title(result: Result) -> str:
     facts = [f"makespan {format_seconds(result.makespan)}"]
     if result.lower_bound > 0:
-        facts += [f"lower bound {format_seconds(result.lower_bound)}", f"gap {format_percent(result.gap)}"]
+        same = alike(result.problem, result.schedule.chunk, result.bound_on)
+        facts += [f"lower bound {format_seconds(result.lower_bound)}{same}", f"gap {format_percent(result.gap)}"]
     if result.optimal:
         facts.append("proven optimal")
     rounds = count_rounds(result.schedule.rounds)

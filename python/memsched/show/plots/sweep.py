@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memsched.errors import InvalidInputError
 from memsched.show.plots.figure import as_written, byte_unit, clear, new_figure, save
 from memsched.show.plots.frontier import COLOURS, MARKERS
+from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import ReadRow as Row
 from memsched.study.sweep.rows import checked
 from memsched.support.docstrings import picture
-from memsched.support.units import format_bandwidth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,39 +23,25 @@ if TYPE_CHECKING:
 MOST_PANELS = 60
 _PANEL = (4.2, 3.1)  # inches
 _COLUMNS = 4
+_LETTERS = 56  # in the width of a panel, of a title
 
 
-def _panels(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Planned rows by the problem's key, and the panel's title, and all of the device but its memory."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
+def _panels(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
+    """Planned rows by the names of problem and link, and by that of the planner."""
+    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    names = zip(problem_names(rows), link_names(rows), planner_names(rows), strict=True)
+    for row, (problem, link, planner) in zip(rows, names, strict=True):
         if row["status"] == "planned":
-            device = {name: value for name, value in row.get("device", {}).items() if name != "memory"}
-            link = format_bandwidth(row["bandwidth"]) + (", duplex" if device.get("duplex") else "")
-            key = row.get("problem_key", ""), f"{row['problem']}, {link}", *device.items()
-            found.setdefault(key, []).append(row)
+            found.setdefault((problem, link), {}).setdefault(planner, []).append(row)
     return found
 
 
-def _series(rows: Sequence[Row]) -> list[str]:
-    """The lines to draw: planners, with their options if a planner has several sets of them."""
-    options: dict[str, dict[str, None]] = {}
-    for row in rows:
-        options.setdefault(row["planner"], {})[_options(row)] = None
-    return [f"{planner} {text}" if len(texts) > 1 else planner for planner, texts in options.items() for text in texts]
-
-
-def _options(row: Row) -> str:
-    return json.dumps(row["options"], sort_keys=True)
-
-
-def _draw(axes: Axes, rows: list[Row], names: list[str]) -> None:
+def _draw(axes: Axes, lines: dict[str, list[Row]], names: list[str]) -> None:
     """Draw the lines; the first is on top and thinnest, so that coinciding lines are all visible."""
-    scale, unit = byte_unit(max(row["memory"] for row in rows))
+    scale, unit = byte_unit(max(row["memory"] for own in lines.values() for row in own))
     for at, name in enumerate(names):
         below = min(at, 4)
-        own = [row for row in rows if name in (row["planner"], f"{row['planner']} {_options(row)}")]
-        points = sorted((row["memory"] / scale, row["makespan"] / (row["ideal"] or 1.0)) for row in own)
+        points = sorted((row["memory"] / scale, row["makespan"] / (row["ideal"] or 1.0)) for row in lines.get(name, []))
         if points:
             axes.plot(
                 *zip(*points, strict=True),
@@ -86,7 +72,7 @@ def _draw_legend(figure: Figure, names: list[str], per_row: int) -> None:
 
 @picture
 def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) -> Figure:
-    """Plot makespan over the ideal against memory: a panel per problem and bandwidth, a line per planner.
+    """Plot makespan over the ideal against memory: a panel per problem and link, a line per planner.
 
     Each point is a plan; the lines between them only guide the eye. The ideal, 1, is the time of computation alone.
     Needs matplotlib; does not touch pyplot's global state.
@@ -116,10 +102,10 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
             f"the sweep has {len(panels)} problems and links; a picture shows {MOST_PANELS} at most: "
             "draw a part of its rows with memsched.plot_sweep, or make a report"
         )
-    names = _series([row for own in panels.values() for row in own])
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     columns = min(_COLUMNS, len(panels))
     height = math.ceil(len(panels) / columns)
-    per_row = max(1, int(columns * _PANEL[0] / 1.6))
+    per_row = max(1, int(columns * _PANEL[0] / max(1.6, 0.6 + 0.07 * max(map(len, names)))))
     legend = 0.15 + 0.24 * math.ceil(len(names) / per_row)  # inches
     figure = new_figure(path)
     width, total = columns * _PANEL[0], height * _PANEL[1] + legend
@@ -127,8 +113,11 @@ def plot_sweep(rows: Sequence[Row], path: str | os.PathLike[str] | None = None) 
     grid = figure.subplots(height, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    for axes, ((_, title, *_), own) in zip(grid.flat, panels.items(), strict=False):
-        _draw(axes, own, names)
+    for axes, ((problem, link), lines) in zip(grid.flat, panels.items(), strict=False):
+        _draw(axes, lines, names)
+        title = f"{problem}, {link}"
+        if len(title) > _LETTERS:
+            title = f"{problem},\n{textwrap.fill(link, _LETTERS)}"
         axes.set_title(title, fontsize=9.5, loc="left")
     for line in grid:
         line[0].set_ylabel("makespan / ideal", fontsize=9)

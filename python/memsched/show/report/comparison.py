@@ -16,7 +16,7 @@ from memsched.problems.problem import graph_of, make_device, peak_memory
 from memsched.result import Result
 from memsched.show.arena import budget_of
 from memsched.show.plots.figure import byte_unit, time_unit
-from memsched.show.plots.frontier import lower_bounds
+from memsched.show.plots.frontier import bound_words, lower_bounds
 from memsched.show.report.summary import Summary
 from memsched.show.report.tables import Column, Table
 from memsched.study.compare import compare
@@ -74,9 +74,7 @@ class Study:
                 for one in self.curves
             ],
             "bounds": {
-                "of all plans" if anything else "without recomputation": [
-                    list(column) for column in zip(*points, strict=True)
-                ]
+                bound_words(self.curves, anything): [list(column) for column in zip(*points, strict=True)]
                 for anything, points in lower_bounds(self.curves).items()
             },
             "own": {"name": result.planner, "memory": budget_of(result), "makespan": result.makespan},

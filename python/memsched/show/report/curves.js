@@ -126,22 +126,22 @@ function byteUnit(most) {
 
 function sweepCurves(div, table) {
   const column = (title) => table.columns.findIndex((one) => one.title === title);
-  const [planner, problem, bandwidth, memory] = ["planner", "problem", "bandwidth", "memory"].map(column);
+  const [planner, problem, link, bandwidth, memory] = ["planner", "problem", "link", "bandwidth", "memory"].map(column);
   const [status, makespan, ideal, gap, bound] = ["status", "makespan", "ideal", "gap", "lower bound"].map(column);
   const names = [...new Set(table.rows.map((row) => row[planner]))];
   const planned = table.rows.filter((row) => row[status] === "planned");
   const made = new Curves(div, "sweep");
-  const choices = [document.getElementById("problem"), document.getElementById("bandwidth")];
-  const offer = (select, values, words) => {
+  const choices = [document.getElementById("problem"), document.getElementById("link")];
+  const offer = (select, values) => {
     const before = select.value;
-    select.replaceChildren(...values.map((value) => element("option", { value: String(value) }, words(value))));
-    if (values.some((value) => String(value) === before)) select.value = before;
+    select.replaceChildren(...values.map((value) => element("option", { value }, value)));
+    if (values.includes(before)) select.value = before;
   };
   const choose = () => {
     const of = planned.filter((row) => row[problem] === choices[0].value);
-    const links = [...new Set(of.map((row) => row[bandwidth]))].sort(compareCells);
-    offer(choices[1], links, (value) => shown("bandwidth", value));
-    const rows = of.filter((row) => String(row[bandwidth]) === choices[1].value).sort((a, b) => a[memory] - b[memory]);
+    of.sort((a, b) => compareCells(a[bandwidth], b[bandwidth]) || compareCells(a[link], b[link]));
+    offer(choices[1], [...new Set(of.map((row) => row[link]))]);
+    const rows = of.filter((row) => row[link] === choices[1].value).sort((a, b) => a[memory] - b[memory]);
     const relative = rows.every((row) => row[ideal] > 0);
     const [scale, size] = byteUnit(rows.reduce((most, row) => Math.max(most, row[memory]), 0));
     const lines = names.map((name, at) => {
@@ -165,7 +165,7 @@ function sweepCurves(div, table) {
     made.set({ lines: seen, marks: [], xTitle: `memory (${size})`, yTitle: relative ? "makespan / computation alone" : "makespan (s)" });
     made.draw();
   };
-  offer(choices[0], [...new Set(planned.map((row) => row[problem]))].sort(compareCells), (value) => value);
+  offer(choices[0], [...new Set(planned.map((row) => row[problem]))].sort(compareCells));
   choices.forEach((select) => select.addEventListener("change", choose));
   made.redraw = choose;
   return made;

@@ -8,6 +8,7 @@ from typing import Any
 
 import memsched
 from memsched._core import Chain
+from memsched.problems.bounds import covered
 from memsched.problems.family import GraphFamily
 from memsched.result import Result
 from memsched.show.arena import budget_of
@@ -175,6 +176,7 @@ def _section(
     if result.placement is not None or result.schedule.memory == "contiguous":
         parts.append(card("Where everything lies", figure("addresses", at), _address_note(result)))
     if study is not None:
+        cut = result.problem, result.schedule.chunk
         table = comparison_table(f"planners-{at}", result, summary, study.outcomes)
         tables.append(table)
         parts.append(
@@ -182,8 +184,8 @@ def _section(
                 "All planners on this problem",
                 table.to_html(),
                 "With the same memory and link. “/ bound” is the makespan over the lower bound for the planner's kind "
-                "of plans: those that recompute are compared with all plans, others with plans that run each op once."
-                + _batch_note(result),
+                f"of plans: those that recompute are compared with {covered(*cut, 'all')}, others with "
+                f"{covered(*cut, 'once')}.{_batch_note(result)}",
             )
         )
         if study.curves:
@@ -217,7 +219,11 @@ def _given(results: Sequence[Result], summaries: Sequence[Summary]) -> Table:
         *(Column(title="problem"), Column(title="planner"), Column(title="budget", kind="bytes")),
         Column(title="makespan", kind="seconds", bar=True),
         Column(title="over ideal", kind="percent", hint="over the time of the computation alone"),
-        Column(title="of any plan", kind="percent", hint="at most this far above the best possible plan"),
+        Column(
+            title="of any plan",
+            kind="percent",
+            hint="at most this far above the best plan in the same rounds and pieces",
+        ),
         *(Column(title="peak", kind="bytes"), Column(title="moved", kind="bytes", hint="out and back in")),
         *(Column(title="recomputed", kind="seconds"), Column(title="planned in", kind="seconds")),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsched import _core
-from memsched.problems.bounds import bound_of, certified, over_rounds
+from memsched.problems.bounds import alike, bound_of, certified, over_rounds
 from memsched.problems.family import count_rounds
 from memsched.problems.problem import make_device
 from memsched.result import Result
@@ -22,12 +22,16 @@ class Summary:
 
     result: Result
     ideal: float  # seconds of computation alone: each op once with its fastest algorithm, over all rounds
-    any_bound: float  # seconds; on all plans that fit, recomputation included (of a family, in the same rounds)
+    any_bound: float  # seconds; on all plans that fit, recomputation included, and are `alike`
 
     @property
     def rounds(self) -> int:
         """How many there are."""
         return count_rounds(self.result.schedule.rounds)
+
+    def alike(self, on: str) -> str:
+        """What the plans that a bound covers have in common with this one, in words."""
+        return alike(self.result.problem, self.result.schedule.chunk, on)
 
     @property
     def over_ideal(self) -> float | None:

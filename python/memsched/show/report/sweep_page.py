@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 import memsched
 from memsched.show.report.page import card, figure, frame, html_page
-from memsched.show.report.sweep_rows import Standing, labels, standings
+from memsched.show.report.sweep_rows import Standing, standings
 from memsched.show.report.tables import Column, Table, number
 from memsched.show.report.words import tile
+from memsched.study.sweep.names import link_names, planner_names, problem_names
 from memsched.study.sweep.rows import STATUSES, checked
 from memsched.study.sweep.rows import ReadRow as Row
 
@@ -28,9 +29,10 @@ _PLANNERS = (
     Column(title="infeasible", kind="count"),
     Column(title="failed", kind="count"),
 )
-_POINTS = (  # page.js finds the columns of the curves by these titles
-    (Column(title="problem"), "problem"),
-    (Column(title="bandwidth", kind="bandwidth"), "bandwidth"),
+Names: TypeAlias = tuple[str, str, str]  # of the planner, the problem and the link of a row
+_NAMES = (Column(title="planner"), Column(title="problem"), Column(title="link"))
+_POINTS = (  # curves.js finds its columns by these titles, and those of the names
+    (Column(title="bandwidth", kind="bandwidth", hint="to the host"), "bandwidth"),
     (Column(title="memory", kind="bytes"), "memory"),
     (Column(title="status"), "status"),
     (Column(title="makespan", kind="seconds"), "makespan"),
@@ -52,11 +54,11 @@ _POINTS = (  # page.js finds the columns of the curves by these titles
 )
 
 
-def _points(rows: Sequence[Row], names: Sequence[str]) -> Table:
+def _points(rows: Sequence[Row], names: Sequence[Names]) -> Table:
     return Table(
         name="points",
-        columns=(Column(title="planner"), *(column for column, _ in _POINTS)),
-        rows=[[name, *(row[key] for _, key in _POINTS)] for name, row in zip(names, rows, strict=True)],
+        columns=(*_NAMES, *(column for column, _ in _POINTS)),
+        rows=[[*own, *(row[key] for _, key in _POINTS)] for own, row in zip(names, rows, strict=True)],
     )
 
 
@@ -68,27 +70,23 @@ def _planners(found: Sequence[Standing]) -> Table:
     return Table(name="planners", columns=_PLANNERS, rows=[[getattr(one, key) for key in keys] for one in found])
 
 
-def _failures(rows: Sequence[Row], names: Sequence[str]) -> Table:
-    columns = (
-        *(Column(title="planner"), Column(title="problem"), Column(title="memory", kind="bytes")),
-        *(Column(title="bandwidth", kind="bandwidth"), Column(title="error")),
-    )
+def _failures(rows: Sequence[Row], names: Sequence[Names]) -> Table:
     failed: list[list[Any]] = [
-        [name, row["problem"], row["memory"], row["bandwidth"], row["error"] or "no message"]
-        for name, row in zip(names, rows, strict=True)
+        [*own, row["memory"], row["error"] or "no message"]
+        for own, row in zip(names, rows, strict=True)
         if row["status"] == "failed"
     ]
+    columns = (*_NAMES, Column(title="memory", kind="bytes"), Column(title="error"))
     return Table(name="failures", columns=columns, rows=failed)
 
 
-def _tiles(rows: Sequence[Row], counts: dict[str, int], planners: int) -> str:
-    problems = len({row["problem"] for row in rows})
-    bandwidths = len({row["bandwidth"] for row in rows})
+def _tiles(names: Sequence[Names], counts: dict[str, int]) -> str:
+    planners, problems, links = (len(set(own)) for own in zip(*names, strict=True)) if names else (0, 0, 0)
     parts = (
-        ("Planned", counts["planned"], f"of {number('count', len(rows))} points"),
+        ("Planned", counts["planned"], f"of {number('count', len(names))} points"),
         ("Infeasible", counts["infeasible"], "no plan of the planner fits the memory"),
         ("Failed", counts["failed"], "raised another error"),
-        ("Problems", problems, f"on {number('count', bandwidths)} {'link' if bandwidths == 1 else 'links'}"),
+        ("Problems", problems, f"on {number('count', links)} {'link' if links == 1 else 'links'}"),
         ("Planners", planners, "with their options"),
     )
     return "".join(tile(title, number("count", count), note) for title, count, note in parts)
@@ -97,17 +95,16 @@ def _tiles(rows: Sequence[Row], counts: dict[str, int], planners: int) -> str:
 def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
     """The page as HTML, of rows with the keys of `memsched.read_store(path).rows`; the title is plain text."""
     rows = checked(rows)
-    names = labels(rows)
-    found = standings(rows)
-    points, planners, failures = _points(rows, names), _planners(found), _failures(rows, names)
+    names = list(zip(planner_names(rows), problem_names(rows), link_names(rows), strict=True))
+    points, planners, failures = _points(rows, names), _planners(standings(rows)), _failures(rows, names)
     count = f"{number('count', len(rows))} {'point' if len(rows) == 1 else 'points'}"
     counts = {status: sum(row["status"] == status for row in rows) for status in STATUSES}
     parts = [f'<div class="head"><h1>{escape(title)}</h1><p class="verdict sweep">{count}</p></div>']
-    parts.append(f'<div class="tiles">{_tiles(rows, counts, len(found))}</div>')
+    parts.append(f'<div class="tiles">{_tiles(names, counts)}</div>')
     if counts["planned"]:
         choice = (
             '<div class="choice"><label>problem <select id="problem"></select></label>'
-            '<label>link <select id="bandwidth"></select></label></div>'
+            '<label>link <select id="link"></select></label></div>'
         )
         parts.append(
             card(
@@ -118,7 +115,7 @@ def sweep_page(rows: Sequence[Row], *, title: str = "sweep") -> str:
         )
     if rows:
         note = (
-            "A point is a problem with a memory and a bandwidth. All figures are claims of the sweep: nothing was "
+            "A point is a problem with a memory and a link. All figures are claims of the sweep: nothing was "
             "planned or simulated for this page. memsched report --point plans one point again."
         )
         parts.append(card("The planners", planners.to_html(), note))

@@ -1,4 +1,4 @@
-"""The points of a sweep: checked, named and compared."""
+"""The points of a sweep compared."""
 
 from __future__ import annotations
 
@@ -9,27 +9,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from memsched.study.sweep.names import planner_names, point_of
 from memsched.study.sweep.rows import ReadRow as Row
-from memsched.support.units import format_bytes
 
 _EQUAL = 1 + 1e-9  # tolerance for sums in another order
-
-
-def labels(rows: Sequence[Row]) -> list[str]:
-    """The label of each row's planner, with options if a planner has several sets of them."""
-    kinds: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        kinds[row["planner"]].add(_options(row))
-    return [
-        f"{row['planner']} ({_options(row) or 'defaults'})" if len(kinds[row["planner"]]) > 1 else row["planner"]
-        for row in rows
-    ]
-
-
-def _options(row: Row) -> str:
-    given = sorted((key, value) for key, value in row["options"].items() if value is not None)
-    sized = ((key, format_bytes(value) if key == "chunk" and isinstance(value, int) else value) for key, value in given)
-    return ", ".join(f"{key}={value}" for key, value in sized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,28 +38,22 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
     best: dict[tuple[Any, ...], float] = {}
     for row in rows:
         if row["status"] == "planned":
-            best[_point(row)] = min(row["makespan"], best.get(_point(row), math.inf))
+            best[point_of(row)] = min(row["makespan"], best.get(point_of(row), math.inf))
     groups: dict[str, list[Row]] = defaultdict(list)
-    for name, row in zip(labels(rows), rows, strict=True):
+    for name, row in zip(planner_names(rows), rows, strict=True):
         groups[name].append(row)
     return [_standing(name, group, best) for name, group in groups.items()]
-
-
-def _point(row: Row) -> tuple[Any, ...]:
-    """What rows have in common whose plans can be compared: all of the problem, and all of the device."""
-    device = row.get("device") or {"memory": row["memory"], "d2h": row["bandwidth"]}
-    return row.get("problem_key", ""), row["problem"], *device.items()
 
 
 def _standing(name: str, rows: list[Row], best: dict[tuple[Any, ...], float]) -> Standing:
     planned = [row for row in rows if row["status"] == "planned"]
     gaps = [row["gap"] for row in planned if row["gap"] is not None]
     ratios = [
-        row["makespan"] / best[_point(row)] if best[_point(row)] > 0 else 1.0 if row["makespan"] == 0 else math.inf
+        row["makespan"] / best[point_of(row)] if best[point_of(row)] > 0 else 1.0 if row["makespan"] == 0 else math.inf
         for row in planned
     ]
-    contested = {_point(row) for row in rows} & best.keys()
-    won = {_point(row) for row in planned if row["makespan"] <= best[_point(row)] * _EQUAL}
+    contested = {point_of(row) for row in rows} & best.keys()
+    won = {point_of(row) for row in planned if row["makespan"] <= best[point_of(row)] * _EQUAL}
     return Standing(
         name=name,
         points=len(rows),

@@ -20,7 +20,7 @@ def named(problem: Problem) -> str:
 
 def verdict(result: Result, summary: Summary) -> str:
     """How good the plan is proven to be."""
-    same = " in the same rounds" if summary.rounds > 1 else ""
+    same = summary.alike("all")
     if summary.standing == "optimal":
         return f"proven optimal: no plan{same} within this budget is faster"
     gap = summary.any_gap
@@ -30,7 +30,7 @@ def verdict(result: Result, summary: Summary) -> str:
     if result.bound_on == "all" or result.lower_bound <= summary.any_bound:
         return words
     if summary.standing == "best":
-        return f"proven best among plans{same} that run each op once; {words} at all"
+        return f"proven best among plans{summary.alike('once')} that run each op once; {words} at all"
     return f"{words}, and within {number('percent', result.gap)} of any that runs each op once"
 
 
@@ -60,10 +60,7 @@ def tiles(result: Result, summary: Summary) -> str:
         tile(
             "Lower bound",
             number("seconds", result.lower_bound),
-            "the makespan meets it"
-            if result.optimal
-            else f"gap {number('percent', result.gap)}, "
-            + ("of all plans" if result.bound_on == "all" else "of plans that run each op once"),
+            "the makespan meets it" if result.optimal else f"gap {number('percent', result.gap)}, of {result.bounded}",
         ),
         tile(
             "Peak memory",

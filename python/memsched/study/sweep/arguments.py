@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from memsched import profiles
 from memsched._core import Chain, Device, Graph
 from memsched.errors import InvalidInputError, shown
 from memsched.planners.registry import PLANNERS, check_planner, planners_of
 from memsched.problems.budget import parse_memory
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, fields_of
-from memsched.study.sources import find_problem, link_bandwidth
+from memsched.study.sources import find_problem, link_bandwidth, name_in
 from memsched.study.sweep.points import (
     MOST_POINTS,
     Group,
@@ -47,8 +46,7 @@ def listed_problems(problems: Sequence[Problem | str] | Problem | str) -> list[P
 def read_problem(given: Problem | str) -> SweptProblem:
     """A problem, given as an object or by name."""
     if isinstance(given, str):
-        named = given in profiles.graph_names() or given.startswith(("graph:", "analytic:"))
-        return swept_problem(find_problem(given), given if named else None)
+        return swept_problem(find_problem(given), name_in(given))
     if not isinstance(given, Chain | Graph | GraphFamily):
         raise InvalidInputError(f"problems has {shown(given)}; give a Chain, a Graph, a GraphFamily or a name")
     return swept_problem(given)

@@ -6,19 +6,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from memsched._core import Device
 from memsched.errors import InvalidInputError, shown
+from memsched.study.sources import name_in
 from memsched.support import checks
 from memsched.support.files import read_text
-from memsched.support.units import parse_bytes, parse_seconds
+from memsched.support.units import parse_bytes, parse_seconds, parse_share
 
 _KEYS = ("problems", "planners", "memory", "bandwidth", "shared_tables", "slots_of_tables", "device", "options")
 _DEVICE = ("duplex", "latency", "host_memory")
 _RANGE = ("from", "to", "points")
 _MOST_POINTS = 100_000  # of one range
+_EXACT = Context(prec=60, rounding=ROUND_CEILING)  # of percentages: too high by far less than a byte, never too low
 _MOST_LETTERS = 20_000  # tomllib takes time quadratic in the length of a dotted key
 
 
@@ -26,7 +28,7 @@ _MOST_LETTERS = 20_000  # tomllib takes time quadratic in the length of a dotted
 class Spec:
     """What to sweep: the arguments of `sweep`."""
 
-    problems: tuple[str, ...]  # names, or paths relative to the folder of the file
+    problems: tuple[str, ...]  # names and paths
     memory: tuple[float | str, ...]
     planners: tuple[str, ...] | None = None
     bandwidth: tuple[float | str, ...] | None = None
@@ -43,16 +45,16 @@ def read_spec(path: str | os.PathLike[str]) -> Spec:
     device (duplex, latency, host_memory) and options (by planner, or all). Memory is a list, or a range
     {from = "0%", to = "100%", points = 50}.
     """
-    return parse_spec(read_text(path), f"'{os.fspath(path)}'", Path(path).parent)
+    return parse_spec(read_text(path), f"'{os.fspath(path)}'", os.path.dirname(path))
 
 
-def parse_spec(text: str, where: str = "the sweep", folder: str | os.PathLike[str] = ".") -> Spec:
-    """Parse the text of such a file; errors call it `where`.
+def parse_spec(text: str, where: str = "the sweep", folder: str = "") -> Spec:
+    """Parse the text of such a file in this folder; errors call it `where`.
 
     Examples
     --------
     >>> parse_spec('problems = ["resnet18-224-b32"]\\nmemory = {from = "0%", to = "100%", points = 3}').memory
-    ('0.0%', '50.0%', '100.0%')
+    ('0%', '50%', '100%')
     """
     document = _toml(text, where)
     _check_keys(document, where, _KEYS, ("problems", "memory"))
@@ -60,7 +62,7 @@ def parse_spec(text: str, where: str = "the sweep", folder: str | os.PathLike[st
     bandwidth = document.get("bandwidth")
     slots = document.get("slots_of_tables")
     return Spec(
-        problems=tuple(_path(one, Path(folder)) for one in problems),
+        problems=tuple(name_in(one) or os.path.join(folder, one) for one in problems),
         planners=_texts(document, "planners", where) if "planners" in document else None,
         memory=_memory(document["memory"], where),
         bandwidth=None if bandwidth is None else _values("bandwidth", bandwidth, where),
@@ -127,25 +129,13 @@ def _memory(value: Any, where: str) -> tuple[float | str, ...]:
     low, high = (value[end] for end in ("from", "to"))
     percent = [isinstance(end, str) and end.rstrip().endswith("%") for end in (low, high)]
     if all(percent):
-        first, last = (_percent(end, what) for end in (low, high))
-        return tuple(f"{first + (last - first) * at / (points - 1)}%" for at in range(points))
+        least, most = (100 * parse_share(end, f"an end of {what}") for end in (low, high))
+        between = (least + (most - least) * at / (points - 1) for at in range(1, points - 1))
+        return (low, *(f"{_EXACT.divide(one.numerator, one.denominator)}%" for one in between), high)
     if any(percent):
         raise InvalidInputError(f"{what} goes from {low!r} to {high!r}; both must be percentages, or both sizes")
     first, last = (parse_bytes(end, f"an end of {what}") for end in (low, high))
     return tuple(first + (last - first) * at // (points - 1) for at in range(points))
-
-
-def _percent(text: str, what: str) -> float:
-    try:
-        return checks.non_negative(f"an end of {what}", float(text.rstrip()[:-1]), "percent")
-    except ValueError as error:
-        raise InvalidInputError(f"{what} has the end {text!r}; write it as 40%") from error
-
-
-def _path(problem: str, folder: Path) -> str:
-    """Names as they are; paths relative to the folder of the description."""
-    path = folder / problem
-    return str(path) if ":" not in problem and os.path.isfile(path) else problem  # a name may contain anything
 
 
 def _device(value: Any, where: str) -> Device | None:
