@@ -288,3 +288,20 @@ def test_names_are_shown_as_they_are_written(name: str, tmp_path: Path) -> None:
         ET.parse(path)
     shown = [text.get_text() for figure in drawn for text in figure.findobj(Text)]
     assert sum(visible(name) in text for text in shown) >= len(drawn)
+
+
+def test_the_legend_of_frontiers_is_within_the_picture() -> None:
+    """Words about bounds had become too long for four columns."""
+    chain = ms.profiles.load("resnet50-224-b32")
+    family = ms.profiles.analytic("vgg16", 64, "k40m")
+    drawn = [
+        [ms.frontier(chain, beta=12e9, planner=name, points=3) for name in ("rotor", "dynprog")],
+        [ms.frontier(family, beta=1e10, planner=name, points=3) for name in ("modnn", "selective", "superneurons")],
+    ]
+    for frontiers in drawn:
+        figure = ms.plot_frontier(frontiers)
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1

@@ -35,7 +35,7 @@ _BOUNDS: dict[bool, dict[str, Any]] = {
     False: {"linestyle": (0, (6, 2, 1, 2))},
 }
 _BOUND: dict[str, Any] = {"color": "black", "linewidth": 1.1, "zorder": 5.0}
-_COLUMNS = 4  # of the legend
+_COLUMNS = 3  # of the legend
 _NEAR = 0.02  # share of the width below which marks would hide each other
 _LEVEL = 0.036  # share of the height from one mark to the next above
 
