@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from itertools import product
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -201,6 +203,56 @@ def test_the_interruptible_bound_says_when_it_is_not_proven() -> None:
     exact = ms.dynprog(chain, int(least + 0.1 * (peak - least)), 12.2e9, slots=None, time_limit=1)
     assert exact.estimate is not None
     assert found.interruptible <= exact.estimate * (1 + TINY)
+
+
+def least_in_class(chain: ms.Chain, device: ms.Device) -> float:
+    """The least makespan over all sets of whole tensors, of plans whose prefetches start after the last offload."""
+    graph, least = ms.to_graph(chain), inf
+    movable = _core.movable_tensors(graph)
+    for chosen in product((False, True), repeat=len(movable)):
+        travels = np.zeros(_core.tensor_count(graph), bool)
+        travels[movable] = chosen
+        try:
+            schedule = _core.offload_set_schedule(graph, device.memory, travels, {"name": "oracle"})
+        except ms.InfeasibleError:
+            continue
+        line = ms.simulate(graph, schedule, device)
+        sent = [end for step, end in zip(schedule.steps, line.end, strict=True) if "offload" in step]
+        fetched = [start for step, start in zip(schedule.steps, line.start, strict=True) if "prefetch" in step]
+        if max(sent, default=0.0) <= min(fetched, default=inf):
+            least = min(least, line.makespan)
+    return least
+
+
+@MANY
+@given(limited(max_stages=5, paper_form=True))
+def test_no_plan_of_its_class_is_below_the_interruptible_bound(case: tuple[ms.Chain, ms.Device]) -> None:
+    """Where the directions differ in bandwidth, the bound was that of their harmonic mean."""
+    chain, device = case
+    found = ms.bounds(chain, device=device)
+    assert found.interruptible is not None or not found.interruptible_proven
+    if found.interruptible is not None:
+        assert found.interruptible <= least_in_class(chain, device) * (1 + TINY)
+    if device.memory >= ms.min_memory(chain, "dynprog"):
+        result = ms.dynprog(chain, device=device, slots=None)
+        if result.params["proven"]:
+            assert result.estimate is not None
+            assert result.estimate <= result.makespan * (1 + TINY)
+
+
+def test_directions_that_differ_have_no_interruptible_bound_unless_all_fits() -> None:
+    """13.5 seconds were proven; the plan takes 11, the fractional bound."""
+    chain = ms.Chain([10, 1], [0, 0], [10, 1, 1], [0, 1, 9])
+    device = ms.Device(17, d2h=1.0, h2d=inf)
+    assert least_in_class(chain, device) == 11
+    for memory, expected in ((17, None), (22, 11)):
+        found = ms.bounds(chain, memory, device=device)
+        assert (found.interruptible, found.interruptible_proven) == (expected, expected is not None)
+        for method in ("pruned", "hash"):
+            result = ms.dynprog(chain, memory, device=device, slots=None, method=method)
+            assert result.makespan == 11
+            assert result.params["proven"] is (expected is not None)
+            assert result.params["model_lower_bound"] == expected
 
 
 def test_what_nobody_reads_may_be_dropped() -> None:

@@ -171,3 +171,11 @@ def test_a_training_step_has_no_chain() -> None:
 
 def test_the_provenance_of_a_profile_with_a_chain() -> None:
     assert profiles.provenance("resnet18-224-b32")["link_bandwidth"] == 12.2e9
+
+
+def test_what_a_caller_does_to_a_provenance_changes_no_other() -> None:
+    """It was the dict of the module itself: a sweep then took its link from what the caller had written there."""
+    name = "vit-224-b64-bf16"
+    found = profiles.provenance(name)
+    found["link_bandwidth"] = 1.0
+    assert profiles.provenance(name)["link_bandwidth"] != 1.0

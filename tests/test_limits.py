@@ -283,6 +283,56 @@ def test_validate_takes_little_with_addresses() -> None:
     takes(2, ms.validate, result)
 
 
+def one_op(batch: int, **more: Any) -> dict[str, Any]:
+    choices = [{"alg": "d", "time": 1.0, "workspace": 1}]
+    op = {"name": "o", "phase": "fwd", "kind": "op", "layer": 0, "reads": ["x"], "writes": ["y"], "choices": choices}
+    tensors = [{"name": "x", "size": batch, "role": "input"}, {"name": "y", "size": batch, "role": "activation"}]
+    return {"name": "g", "batch": batch, "resident": 0, "tensors": tensors, "ops": [op], **more}
+
+
+def test_validate_takes_time_in_proportion_to_the_steps() -> None:
+    """Each reader looked at all stays of its tensor, each step at all behind the slowest, and each event at all frees:
+    11 seconds, 5 and 6.
+    """
+    machine = ms.Device(20, 2.0)
+    swaps: list[dict[str, Any]] = [{"offload": "x"}, {"free": "x"}, {"prefetch": "x"}]
+    once = ms.Graph(**one_op(5))
+    takes(
+        3,
+        ms.validate,
+        once,
+        ms.Schedule([{"run": "o"}, *swaps * 20_000], budget=20, graph="g", rounds=[(5, 1)]),
+        machine,
+    )
+    runs: list[dict[str, Any]] = [{"run": "o", "at": {"y": 5, "": 10}}, {"free": "y"}]
+    behind = ms.Schedule([{"offload": "x"}, *runs * 8_000], budget=20, graph="g", rounds=[(5, 1)], memory="contiguous")
+    takes(3, ms.validate, once, behind, ms.Device(20, 1e-6, duplex=True))
+    count = 10_000
+    (op,) = one_op(1)["ops"]
+    many = ms.Graph(
+        [{"name": f"y{k}", "size": 1, "role": "activation"} for k in range(count)],
+        [{**op, "name": f"o{k}", "reads": [], "writes": [f"y{k}"]} for k in range(count)],
+        name="g",
+    )
+    late = [{"run": f"o{k}"} for k in range(count)] + [{"free": f"y{k}"} for k in range(count)]
+    takes(3, ms.validate, many, ms.Schedule(late, budget=2 * count, graph="g"), ms.Device(2 * count, 1.0))
+
+
+def test_a_family_with_many_batches_takes_little() -> None:
+    """Reading went through all batches for each: 6 seconds. For each, integers of as many bits as the batch were
+    shifted, too: 10 seconds for 400.
+    """
+
+    def saved(batch: int, batches: range) -> dict[str, Any]:
+        graphs = [{"format": "memsched-graph/1", **one_op(one)} for one in (batch, *batches)]
+        return {"format": "memsched-family/1", "name": "f", "batch": batch, "graphs": graphs}
+
+    takes(2, ms.GraphFamily.from_json, saved(16_000, range(1, 16_000)))
+    many = ms.GraphFamily.from_json(saved(9_999_991, range(2, 802, 2)))
+    takes(0.5, ms.min_memory, many)
+    assert ms.min_memory(many) == ms.min_memory(many.at(2))  # a bound, though no rounds of even batches make it up
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("limit", [0.2, 1.0])
 def test_pofo_keeps_its_limit_where_nothing_prunes(limit: float) -> None:

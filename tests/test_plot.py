@@ -224,6 +224,16 @@ def test_a_frontier_without_plans_or_of_one_point_or_of_no_time_can_be_drawn() -
     assert "peak of the plain run" not in words(far)
 
 
+@pytest.mark.parametrize("beta", [1.0, float("inf")])
+def test_times_near_the_least_that_there_is_can_be_drawn(beta: float) -> None:
+    """Their ratios are infinite, for which matplotlib has no axis."""
+    chain = ms.Chain([5e-324, 0], [0, 0], [1, 1, 1], [0, 1, 0])
+    assert "over the ideal" not in words(plot_frontier(ms.frontier(chain, beta, points=4)))
+    result = ms.greedy(chain, 3, beta)
+    assert words(plot(result))
+    assert words(ms.plot_addresses(ms.with_addresses(result)))
+
+
 def test_a_bound_of_several_planners_holds_for_each() -> None:
     offload = ms.frontier(TOY, 1.0, planner="offload", memory=[14, 15], time_limit=0.0)
     assert lower_bounds([GREEDY, offload])[False][:2] == lower_bounds([offload])[False] == [(14, 15.0), (15, 13.0)]

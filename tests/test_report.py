@@ -588,7 +588,9 @@ def test_planners_with_several_sets_of_options_are_told_apart() -> None:
     assert [one.name for one in standings(rows)] == ["pofo (chunk=16 MiB)", "pofo (defaults)", "rotor"]
 
 
+INFINITE = float("inf")
 DEVICE = {"memory": 2**30, "d2h": 12e9, "h2d": 12e9, "duplex": False, "latency": 0.0, "host_memory": None}
+FREE = DEVICE | {"d2h": "inf", "h2d": "inf"}
 
 
 @pytest.mark.parametrize(
@@ -603,6 +605,18 @@ DEVICE = {"memory": 2**30, "d2h": 12e9, "h2d": 12e9, "duplex": False, "latency":
         ([{"device": DEVICE | {"latency": one}} for one in (0.0, 1e-3)], ["one direction at a time", "latency 1 ms"]),
         ([{"device": DEVICE | {"host_memory": one}} for one in (5, 6)], ["host memory 5 B", "host memory 6 B"]),
         ([{"device": DEVICE | {"h2d": one}} for one in (12e9, "inf")], ["one direction", "a free link back"]),
+        (
+            [{"device": DEVICE | {"h2d": back, "duplex": one}} for back in (5e9, 7e9) for one in (False, True)],
+            [f"{back} GB/s back, {way}" for back in (5, 7) for way in ("one direction", "both directions")],
+        ),
+        (
+            [
+                {"bandwidth": INFINITE, "device": FREE | {"duplex": o, "latency": s}}
+                for s in (1, 2)
+                for o in (False, True)
+            ],
+            [f"{way} at {at}, latency {s} s" for s in (1, 2) for way, at in (("direction", "a time"), ("s", "once"))],
+        ),
         ([{"bandwidth": one} for one in (12000001e3, 12000002e3)], ["12000001000.0 B/s", "12000002000.0 B/s"]),
     ],
 )
@@ -637,6 +651,24 @@ def test_the_slots_of_shared_tables_of_other_problems_are_no_other_options() -> 
         ({"makespan": None}, ["makespan of row 1", "None"]),
         ({"options": None}, ["options of row 1"]),
         ({"gap": float("nan")}, ["gap of row 1", "nan"]),
+        ({"gap": 10**400}, ["gap of row 1", "below 2^63"]),
+        ({"key": 5}, ["key of row 1", "a string or None"]),
+        ({"problem_key": [1]}, ["problem_key of row 1", "a string or None"]),
+        ({"version": {}}, ["version of row 1", "a string or None"]),
+        ({"error": ["x"]}, ["error of row 1", "a string or None"]),
+        ({"table_slots": [1]}, ["table_slots of row 1", "whole number from 1"]),
+        ({"table_slots": 0}, ["table_slots of row 1", "whole number from 1"]),
+        ({"options": {"chunk": 10**400}}, ["options of row 1", "short"]),
+        ({"options": {"chunk": [1]}}, ["options of row 1", "option -> "]),
+        ({"options": {None: 1, "a": 2}}, ["options of row 1", "option -> "]),
+        ({"device": "abc"}, ["device of row 1", "'abc'", "mapping"]),
+        ({"device": {"latency": [1]}}, ["device of row 1", "latency is [1]"]),
+        ({"device": {"duplex": {}}}, ["device of row 1", "duplex is {}"]),
+        ({"device": {"h2d": [1]}}, ["device of row 1", "h2d is [1]"]),
+        ({"device": {"host_memory": 10**400}}, ["device of row 1", "host_memory is 1000"]),
+        ({"device": {"memory": 5}}, ["device of row 1", "1073741824"]),
+        ({"device": {"d2h": 5.0}}, ["device of row 1", "12000000000.0"]),
+        ({"memory": 0.5}, ["device of row 1", "memory is 0.5"]),
     ],
 )
 def test_a_bad_row_is_named(change: dict[str, Any], words: list[str], tmp_path: Path) -> None:

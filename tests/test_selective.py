@@ -199,6 +199,16 @@ def test_the_best_of_all_is_never_slower_than_the_default() -> None:
     assert several.makespan <= alone.makespan
 
 
+def test_several_walks_are_never_worse_than_the_default_with_no_fewer_moves() -> None:
+    """With fewer moves they may be: 33.7 seconds, not 32."""
+    columns = [2.3, 1.1, 1.1], [0.7, 2.3, 2.3], [8, 8, 2, 2], [4, 2, 2, 8]
+    chain = ms.Chain(*columns, saved=[10, 10, 6], forward_overhead=[1, 0, 0], transient_overhead=[0, 0, 2])
+    device = ms.Device(26, d2h=1.0, h2d=0.5, duplex=True, latency=0.5)
+    alone = ms.selective(chain, device=device).makespan
+    found = {moves: ms.selective(chain, device=device, walks=4, moves=moves).makespan for moves in (1, 1000, 2000)}
+    assert max(found[1000], found[2000]) <= alone < found[1]
+
+
 def test_ops_change_places_where_that_saves_memory() -> None:
     """Two branches, listed one beside the other: one after the other, nothing runs again."""
     sizes = {"in": 1, "y1": 10, "y2": 10, "g1": 1, "g2": 1}

@@ -16,6 +16,7 @@ import pytest
 
 import memsched as ms
 from memsched.study.sweep import store_file
+from memsched.study.sweep.points import content_key
 from memsched.study.sweep.rows import Row
 from memsched.study.sweep.store import Store
 from memsched.support.files import MOST_BYTES
@@ -230,6 +231,94 @@ def test_a_problem_that_no_sweep_writes_is_told_also_under_its_seal(
     with pytest.raises(ms.StoreError, match="has values where none belong") as told:
         ms.read_store(path)
     assert "a.sqlite" in str(told.value)
+
+
+def forge(path: Path, planner: str, changes: dict[str, Any]) -> str:
+    """Change a planned point and seal it, as anybody can; return its key."""
+    listed = ", ".join(store_file.POINT)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        query = f"SELECT {listed} FROM points WHERE planner = ? AND status = 'planned'"
+        row = dict(zip(store_file.POINT, database.execute(query, (planner,)).fetchone(), strict=True)) | changes
+        values = (*row.values(), store_file.seal(row.values()))
+        marks = ", ".join("?" * len(values))
+        database.execute(f"UPDATE points SET ({listed}, seal) = ({marks}) WHERE key = ?", (*values, row["key"]))
+        database.commit()
+    return str(row["key"])
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("device", '{"latency": [1]}'),
+        ("device", '{"duplex": {}}'),
+        ("device", '{"h2d": -1}'),
+        ("device", '{"memory": 5}'),
+        ("device", '{"colour": 5}'),
+        ("options", f'{{"chunk": 1{"0" * 400}}}'),
+        ("options", '{"chunk": [1]}'),
+        ("options", '{"chunk": NaN}'),
+        ("table_slots", 0),
+        ("table_slots", -5),
+        ("table_slots", 10**9),
+    ],
+)
+def test_devices_options_and_slots_that_no_sweep_writes_are_told(
+    column: str, value: Any, whole: tuple[bytes, list[Row]], tmp_path: Path
+) -> None:
+    """Reports ended in raw errors, and no slots at all ended the process."""
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(whole[0])
+    key = forge(path, "rotor", {column: value})
+    for attempt in (lambda: ms.read_store(path), lambda: ms.plan_again(path, key)):
+        with pytest.raises(ms.StoreError, match=f"{column} of its point {key} is .*; it must be "):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("planner", "changes", "told"),
+    [
+        ("rotor", {"options": '{"a": 1}'}, "rotor has no option 'a'"),
+        ("rotor", {"options": '{"M": 5}'}, "rotor has no option 'M'"),
+        ("rotor", {"options": '{"threads": 1}'}, "rotor has no option 'threads'"),
+        ("greedy", {"options": '{"progress": 1}'}, "greedy has no option 'progress'"),
+        ("greedy", {"table_slots": 200}, "greedy .* no shared table"),
+        ("greedy", {"planner": "auto", "table_slots": 200}, "auto .* no shared table"),
+        ("greedy", {"planner": "nobody"}, "planner is 'nobody'"),
+    ],
+)
+def test_points_that_no_sweep_has_are_not_planned_again(
+    planner: str, changes: dict[str, Any], told: str, whole: tuple[bytes, list[Row]], tmp_path: Path
+) -> None:
+    """Other versions may have them, so their figures are read."""
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(whole[0])
+    key = forge(path, planner, changes)
+    rows = ms.read_store(path).rows
+    assert len(rows) == len(whole[1])
+    ms.write_sweep_report(rows, tmp_path / "a.html")
+    with pytest.raises(ms.StoreError, match=f"cannot be planned again: .*{told}"):
+        ms.plan_again(path, key)
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_store_leads_to_no_other_problem(by_path: bool, tmp_path: Path) -> None:
+    """It made memsched open any file, and plan that."""
+    path, other = tmp_path / "a.sqlite", ms.profiles.analytic("alexnet", 4)
+    (tmp_path / "other.json").write_text(json.dumps(other.to_json([1, 2, 4])))
+    source = str(tmp_path / "other.json") if by_path else "analytic:alexnet:4"
+    [row] = ms.sweep("analytic:alexnet:2", ["swap_all"], memory=["100%"], beta=[6e9], store=path)
+    assert ms.plan_again(path, row["key"]).makespan == row["makespan"]
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        name, ideal, packed = database.execute("SELECT name, ideal, document FROM problems").fetchone()
+        facts = (content_key(json.loads(zlib.decompress(packed)), source), name, source, ideal)
+        database.execute(
+            "UPDATE problems SET (key, name, source, ideal, seal) = (?, ?, ?, ?, ?)", (*facts, store_file.seal(facts))
+        )
+        database.commit()
+    key = forge(path, "swap_all", {"problem": facts[0]})
+    assert len(ms.read_store(path)) == 1
+    with pytest.raises(ms.StoreError, match="is not the name of its problem"):
+        ms.plan_again(path, key)
 
 
 def documents(path: Path, packed: bytes) -> None:

@@ -194,7 +194,7 @@ def test_attributes_cannot_be_set(kind: str) -> None:
         value.a_new_attribute = 1
 
 
-@pytest.mark.parametrize("kind", ["chain", "graph", "device", "plan"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_a_value_hands_out_is_not_the_value(kind: str) -> None:
     value = samples()[kind]
     before = copy.deepcopy(value.to_json())
@@ -216,6 +216,17 @@ def test_what_a_value_hands_out_is_not_the_value(kind: str) -> None:
     for name in ("provenance", "pieces", "tensors", "ops", "steps", "rounds", "planner"):
         spoil(getattr(value, name, None))
     assert value.to_json() == before
+
+
+def test_no_two_results_share_their_params() -> None:
+    """A result and its copy with addresses had one dict, and all plans from one cached draft one list in it."""
+    given = {"weights": [1.0, 2.0]}
+    result = replace(ms.greedy(example(), 24, 2.0), params=given)
+    placed = ms.with_addresses(result)
+    given["weights"].clear()
+    placed.params["weights"].append(3.0)
+    placed.params["more"] = 1
+    assert result.params == {"weights": [1.0, 2.0]}
 
 
 CHANGES: dict[str, dict[str, Any]] = {

@@ -18,6 +18,7 @@ from memsched.support import units
 from memsched.support.units import (
     format_bandwidth,
     format_bytes,
+    format_link,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
@@ -169,6 +170,22 @@ def test_a_printed_duration_reads_back_within_its_digits(seconds: float) -> None
 @given(bandwidth=st.floats(1, 1e15))
 def test_a_printed_bandwidth_reads_back_within_its_digits(bandwidth: float) -> None:
     assert parse_bandwidth(format_bandwidth(bandwidth)) == pytest.approx(bandwidth, rel=6e-4)
+
+
+def test_a_link_has_words_for_all_that_it_is() -> None:
+    """Links that differ in `duplex` only had the same words, if they had two bandwidths or were free."""
+    known = [
+        ms.Device(1, d2h=there, h2d=back, duplex=duplex, latency=latency, host_memory=host)
+        for there in (0, 2, math.inf)
+        for back in (0, 2, math.inf)
+        for duplex in (False, True)
+        for latency in (0, 1)
+        for host in (None, 5)
+    ]
+    told = [format_link(one) for one in known]
+    assert len(set(told)) == len(told)
+    assert {"no link", "a free link", "2 B/s, one direction at a time", "2 B/s in both directions at once"} < {*told}
+    assert "2 B/s to the host, a free link back, both directions at once, latency 1 s" in told
 
 
 @pytest.mark.parametrize("value", [1.7976931348623157e308, 1e308, 2.3e-308])

@@ -93,6 +93,7 @@ RETURNS = {
     "Schedule.planner": "_Document",
     "Schedule.rounds": "tuple[tuple[int, int], ...]",
     "Schedule.steps": "tuple[_Document, ...]",
+    "Schedule.with_rounds": "Schedule",
     "Timeline.end": "_Seconds",
     "Timeline.memory": "tuple[_Seconds, _Bytes]",
     "Timeline.start": "_Seconds",

@@ -159,7 +159,7 @@ void bind_classes(py::module_& module) {
         "vdnn_classes",
         [](const Graph& graph, bool convolutions) {
             std::vector<std::uint8_t> classes;
-            for (const MapClass one : vdnn_classes(graph, convolutions)) {
+            for (const MapClass one : vdnn_classes(graph, Lifetimes(graph), convolutions)) {
                 classes.push_back(static_cast<std::uint8_t>(one));
             }
             return classes;

@@ -121,6 +121,9 @@ void bind_remat(py::module_& module) {
         .def(py::init([](const Chain& chain, Bytes capacity, int slots, int threads, int layers,
                          std::optional<double> time_limit, const py::object& progress) {
                  const PythonProgress ticker(time_limit, progress);
+                 if (slots < 1) {
+                     throw std::invalid_argument("slots is " + std::to_string(slots) + "; it must be >= 1");
+                 }
                  return std::make_unique<RematTable>(chain, capacity, slots, threads, layers, ticker.progress());
              }),
              "chain"_a, "capacity"_a, "slots"_a, "threads"_a, "layers"_a = most_table_layers,

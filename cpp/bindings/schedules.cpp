@@ -217,8 +217,12 @@ ScheduleError
             "budget"_a, "The same steps with another budget (bytes, resident included).")
         .def(
             "with_rounds",
-            [](const Schedule& s, const py::object& rounds) {
-                return changed(s, [&](Schedule& other) { other.rounds = to_rounds(rounds); });
+            [](const py::object& self, const py::object& rounds) {
+                const auto& s = self.cast<const Schedule&>();
+                std::vector<Round> given = to_rounds(rounds);
+                return given == s.rounds
+                           ? self
+                           : py::cast(changed(s, [&](Schedule& other) { other.rounds = std::move(given); }));
             },
             "rounds"_a, "The same steps with other rounds, a list of [batch, times].")
         .def(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from copy import deepcopy
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -73,7 +74,7 @@ def provenance(name: str) -> dict[str, Any]:
     'weights, gradients and optimiser state in bfloat16'
     """
     _check_name(name, graph_names())
-    found: dict[str, Any] = _packed_graphs(name)["provenance"]
+    found: dict[str, Any] = deepcopy(_packed_graphs(name)["provenance"])
     return found
 
 

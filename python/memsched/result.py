@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +80,11 @@ class Result:
             raise InvalidInputError(f"{kinds}; give a Timeline, and a Placement or None")
         if not isinstance(self.params, dict):
             raise InvalidInputError(f"params is {shown(self.params)}; it must be a dict of options")
-        if any(isinstance(value, np.generic) for value in self.params.values()):
-            plain = {key: one.item() if isinstance(one, np.generic) else one for key, one in self.params.items()}
-            object.__setattr__(self, "params", plain)
+        plain = {key: one.item() if isinstance(one, np.generic) else one for key, one in self.params.items()}
+        try:
+            object.__setattr__(self, "params", deepcopy(plain))  # no two results share a list
+        except (TypeError, RecursionError) as error:
+            raise InvalidInputError(f"params of the result cannot be copied: {error}") from error
         checks.text("planner", self.planner)
         for name in ("lower_bound", "runtime", *(["estimate"] if self.estimate is not None else [])):
             object.__setattr__(self, name, checks.non_negative(name, getattr(self, name), "seconds"))
@@ -147,7 +150,7 @@ class Result:
         document: Document = {"format": _FORMATS[-1]}
         for key in _KEYS:
             value = getattr(self, key)
-            document[key] = value.to_json() if hasattr(value, "to_json") else value
+            document[key] = value.to_json() if hasattr(value, "to_json") else deepcopy(value)
         if isinstance(self.problem, GraphFamily):  # the graphs that the schedule uses
             document["problem"] = self.problem.to_json(batch for batch, _ in self.schedule.rounds)
         return document

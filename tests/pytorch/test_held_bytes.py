@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as higher_order_map
 from torch._higher_order_ops.while_loop import while_loop
 
+import memsched.torch as mt
 from memsched.torch.compiled.group import plans
 from pytorch.allocator import allocator_peak
 
@@ -69,6 +71,16 @@ def loop(model: Any, x: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def pieces(model: Any, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = higher_order_map(lambda row: large(row.unsqueeze(0)) * torch.ones(64, 1), model.linear(x))
+    return found.square().mean()
+
+
+def pieces_of_weights(model: Any, x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = higher_order_map(lambda row: (row @ model.linear.weight).tanh(), x)
+    return found.square().mean()
+
+
 GRADIENTS: dict[str, tuple[Loss, int]] = {  # and how many gradients of 64 KiB there are
     "of a sum": (lambda model, x: model.weights[0].sum() * x.mean(), 1),
     "of columns": (lambda model, _: (model.weights[0].sum(0) * 2).mean() + model.weights[1].sum(), 2),
@@ -79,7 +91,7 @@ GRADIENTS: dict[str, tuple[Loss, int]] = {  # and how many gradients of 64 KiB t
     "of one that is used twice": (lambda model, x: (x @ model.weights[0] + x @ model.weights[0].sin()).mean(), 1),
     "that are saved tensors": (lambda model, _: gives_back(model.weights[0], model.weights[1]), 2),
 }
-WITHIN = {one.__name__: one for one in (branch, branch_without_gradient, loop)}
+WITHIN = {one.__name__: one for one in (branch, branch_without_gradient, loop, pieces, pieces_of_weights)}
 
 
 def planned_and_allocated(loss: Loss, count: int = 0) -> tuple[int, int]:
@@ -111,3 +123,48 @@ def test_what_graphs_within_operations_hold(name: str) -> None:
     """It was not counted: a step held up to ten times its budget."""
     planned, allocated = planned_and_allocated(WITHIN[name])
     assert allocated - SMALL <= planned <= 1.25 * allocated
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # as Inductor is imported
+@pytest.mark.parametrize("mode", ["eager", "inductor"])
+@pytest.mark.parametrize("given", [False, True])
+def test_gradients_of_tensors_that_are_no_parameters(given: bool, mode: str) -> None:
+    """Autograd copies these, too, where several are one."""
+    weights = [torch.randn(64, 256, requires_grad=True) for _ in range(4)]
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ (weights[0] + weights[1] + weights[2] + weights[3])).mean()
+
+    def of_all(x: torch.Tensor, *all_of_them: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ sum(all_of_them[1:], all_of_them[0])).mean()
+
+    x = torch.randn(8, 64)
+    run = torch.compile(of_all if given else own, backend="memsched", options={"budget": "100%", "mode": mode})
+
+    def step() -> None:
+        run(x, *(weights if given else ())).backward()
+
+    for _ in range(2):
+        step()
+        for one in weights:
+            one.grad = None
+    plan = plans()[-1]
+    allocated = plan.process_bytes(allocator_peak(step))
+    assert allocated >= 2 * 4 * 64 * 256 * 4
+    assert allocated <= plan.result.schedule.budget + SMALL
+    assert plan.peak_memory <= 1.05 * allocated
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # PyTorch shows none
+def test_a_batch_in_parts_whose_input_needs_a_gradient() -> None:
+    """The gradient of each part is as large as the whole input, beside that of the input."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)))
+    x = torch.randn(4096, 64, requires_grad=True)
+    plan = mt.plan_step(net, (x,), lambda out: out.square().mean(), budget="10%", rounds=True)
+    assert len(plan.result.schedule.rounds) > 1 or plan.result.schedule.rounds[0][1] > 1
+    plan.step(x)
+    for one in (x, *net.parameters()):
+        one.grad = None
+    held = x.nbytes + sum(one.nbytes for one in net.parameters())
+    assert held + allocator_peak(lambda: plan.step(x)) <= plan.result.schedule.budget + SMALL

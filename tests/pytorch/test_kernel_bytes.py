@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import memsched.torch as mt
-from memsched.torch.compiled.kernel_bytes import kernel_bytes
+from memsched.torch.kernel_bytes import kernel_bytes
 
 Tail = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

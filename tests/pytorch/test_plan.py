@@ -377,7 +377,7 @@ def test_a_loss_outside_of_the_model_is_counted(model: nn.Sequential, x: torch.T
     assert with_loss.loss >= x.numel() * 4  # the log-probabilities
     assert make(model, x, loss=lambda y: y.sum()).loss <= 16
     in_place = make(model, x, loss=lambda y: y.div_(2).square().mean())
-    assert 0 < in_place.loss <= 4 * x.numel() * 4
+    assert 0 < in_place.loss <= 5 * x.numel() * 4  # the gradient of the result is part of it
     assert with_loss.at("100%").graph.ops != make(model, x, "100%").graph.ops
     with pytest.raises(InvalidInputError, match="must return one number"):
         make(model, x, loss=lambda y: y)

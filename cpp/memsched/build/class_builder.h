@@ -28,6 +28,7 @@ class ClassBuilder {
     ClassBuilder(const ClassBuilder&) = delete; // facts_ point into uses_
 
     const std::vector<TensorId>& maps() const { return maps_; }
+    const Lifetimes& lifetimes() const { return lifetimes_; }
 
     // Called now and then while ops are recomputed repeatedly; true: the plan is abandoned as if it did not fit.
     void ask(std::function<bool()> hopeless) { hopeless_ = std::move(hopeless); }

@@ -20,6 +20,7 @@ FetchPlaces::FetchPlaces(const Graph& graph, OpId turn) : graph_(graph), turn_(t
         if (op.choices.size() > 1) {
             throw std::invalid_argument("op '" + op.name + "' has several algorithms; fix one before");
         }
+        written_.push_back(written_bytes(graph, op));
     }
 }
 
@@ -45,9 +46,8 @@ void FetchPlaces::attribute(Outline& outline) {
                 }
             }
             std::ranges::sort(outline.fetches.begin() + before, outline.fetches.end(), {}, &Fetch::at);
-            const Bytes room = workspace(op, 0, event.skip);
-            live += run_bytes(graph_, op, event.skip) - room;
-            outline.usage.push_back(live + room);
+            live += written_[at(event.id)] - (event.skip ? bytes_of(graph_, op.tape) : 0);
+            outline.usage.push_back(live + workspace(op, 0, event.skip));
             outline.runs.push_back(event.id);
         } else if (event.what == PlanEvent::fetch) {
             waiting_[at(event.id)] = ++asked;

@@ -72,6 +72,7 @@ class FetchPlaces {
 
     const Graph& graph_;
     OpId turn_;
+    std::vector<Bytes> written_;          // by op: the bytes of its outputs
     std::vector<Crest> fullest_;          // see place()
     std::vector<std::int32_t> freed_;     // by tensor: the run before which it was last dropped
     std::vector<std::int32_t> waiting_;   // by tensor: when its fetch was requested; 0: not at all

@@ -20,13 +20,11 @@ std::int32_t fastest_within(const Op& op, Bytes limit) {
 namespace {
 
 template <class Choose> FixedChoices fixed(const Graph& graph, const Choose& choose) {
-    GraphData data{graph.name(), graph.batch(), graph.resident(), graph.tensors(), graph.ops()};
     std::vector<std::int32_t> choice;
-    for (Op& op : data.ops) {
+    for (const Op& op : graph.ops()) {
         choice.push_back(choose(op));
-        op.choices = {op.choices[at(choice.back())]};
     }
-    return {Graph(std::move(data)), std::move(choice)};
+    return {graph.with_choices(choice), std::move(choice)};
 }
 
 // The choices with which an op can run alone, without a tape that nobody reads if that takes less; if there is none,

@@ -178,6 +178,15 @@ Graph::Graph(GraphData data, const Progress& progress) : data_(std::move(data)) 
     }
 }
 
+Graph Graph::with_choices(std::span<const std::int32_t> choice) const {
+    Graph graph = *this;
+    for (std::size_t k = 0; k < choice.size(); ++k) {
+        std::vector<Choice>& choices = graph.data_.ops[k].choices;
+        choices = {choices[at(choice[k])]};
+    }
+    return graph;
+}
+
 Bytes workspace(const Op& op, int choice, bool skip) {
     return skip && op.skip_workspace ? *op.skip_workspace : op.choices[at(choice)].workspace;
 }

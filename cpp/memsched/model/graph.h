@@ -5,6 +5,7 @@
 #include "memsched/support/units.h"
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,9 @@ class Graph {
 
     const Tensor& tensor(TensorId id) const { return data_.tensors[at(id)]; }
     const Op& op(OpId id) const { return data_.ops[at(id)]; }
+
+    // The same graph, whose ops have one choice each: by op, its index here.
+    Graph with_choices(std::span<const std::int32_t> choice) const;
 
     bool operator==(const Graph& other) const { return data_ == other.data_; }
 

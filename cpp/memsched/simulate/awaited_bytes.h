@@ -74,18 +74,7 @@ class AwaitedBytes {
     // Drops bytes that are released by then.
     void forget_until(Seconds now) {
         while (head_ < blocks_[0].all.size() && blocks_[0].all[head_].done <= now) {
-            const Bytes bytes = blocks_[0].all[head_++].bytes;
-            blocks_[0].bytes -= bytes;
-            bytes_ -= bytes;
-            if (block_ > 0) {
-                before_ -= bytes;
-            } else {
-                within_ -= place_ < head_ ? 0 : bytes;
-                place_ = std::max(place_, head_);
-            }
-            if (head_ == blocks_[0].all.size()) {
-                drop_first();
-            }
+            drop_head();
         }
     }
 
@@ -103,6 +92,21 @@ class AwaitedBytes {
         block_ = 0;
         place_ = head_;
         before_ = within_ = 0;
+    }
+
+    void drop_head() {
+        const Bytes bytes = blocks_[0].all[head_++].bytes;
+        blocks_[0].bytes -= bytes;
+        bytes_ -= bytes;
+        if (block_ > 0) {
+            before_ -= bytes;
+        } else {
+            within_ -= place_ < head_ ? 0 : bytes;
+            place_ = std::max(place_, head_);
+        }
+        if (head_ == blocks_[0].all.size()) {
+            drop_first();
+        }
     }
 
     void drop_first() {

@@ -42,7 +42,8 @@ class Bounds:
     interruptible : float or None
         Optimum of the interruptible model, among schedules in which no prefetch starts before the last offload has
         ended; if `interruptible_proven` is false, the best lower bound on it. It holds in this class only and is
-        never part of `best`.
+        never part of `best`. None if no set fits, and where tensors must travel over a link whose directions differ
+        in bandwidth: the model has one bandwidth.
     interruptible_proven : bool
     """
 
@@ -162,7 +163,7 @@ def bounds(
     interruptible, proven = None, False
     if isinstance(problem, Chain):
         instance = fluid_chain(problem, device)
-        if instance.feasible:
+        if instance.feasible and instance.bounds_plans:
             solution = fluid_solve(instance, time_limit=time_limit)
             interruptible, proven = solution.lower_bound, solution.optimal
     return Bounds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
@@ -13,7 +14,7 @@ from memsched.errors import InvalidInputError, shown
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, read_document, read_graph
 
-_MOST_SUMS = 10**7  # above, the smallest batch stands for all: it needs no more
+_MOST_SUMS = 5 * 10**7  # full batch times stored batches; above, the smallest batch stands for all: it needs no more
 _FORMAT = "memsched-family/1"
 
 
@@ -69,6 +70,7 @@ class GraphFamily:
         self._make = make
         self._batches: tuple[int, ...] | None = None
         self._graphs: dict[int, Graph] = {}
+        self._made: list[int] = []  # the batches of these graphs, sorted
         self._batch = checks.count("batch", batch, 1, 2**63 - 1)
         self._name = self.graph.name if name is None else checks.text("name", name)
 
@@ -94,9 +96,12 @@ class GraphFamily:
 
     @property
     def smallest(self) -> Graph:
-        """The graph at the smallest batch up to which rounds make up the full batch."""
+        """The graph at the smallest batch up to which rounds make up the full batch.
+
+        Of a saved family whose full batch, times the number of its batches, is above 5 x 10^7: that at its smallest.
+        """
         first = 1 if self._batches is None else self._batches[0]
-        if self._batches is None or self.batch % first == 0 or self.batch > _MOST_SUMS:
+        if self._batches is None or self.batch % first == 0 or self.batch * len(self._batches) > _MOST_SUMS:
             return self.at(first)
         sums = 1  # bit n: rounds of these batches make up n
         for batch in self._batches:
@@ -115,6 +120,7 @@ class GraphFamily:
             made = self._make(batch)
             self._check(batch, made)
             self._graphs[batch] = made
+            insort(self._made, batch)
         return self._graphs[batch]
 
     def _has(self, batch: int) -> bool:
@@ -136,11 +142,10 @@ class GraphFamily:
                 f"the graph of batch {batch} has other tensors, ops or algorithms than that of batch {self.batch}; "
                 "only sizes, times and workspaces may change with the batch"
             )
-        # Other threads may add graphs meanwhile; iterate over a copy.
-        above = min(known for known in list(self._graphs) if known > batch)
-        below = max((known for known in list(self._graphs) if known < batch), default=0)
-        for small, large in ((below, batch), (batch, above)):
-            name = _core.shrinks(self._graphs.get(small, made), self._graphs.get(large, made)) if small else ""
+        place = bisect_left(self._made, batch)
+        for other in self._made[max(0, place - 1) : place + 1]:  # the nearest below and above
+            small, large = sorted((batch, other))
+            name = _core.shrinks(self._graphs.get(small, made), self._graphs.get(large, made))
             if name:
                 raise InvalidInputError(
                     f"{name!r} needs more bytes at batch {small} than at {large}; "

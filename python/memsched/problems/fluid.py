@@ -27,6 +27,7 @@ class FluidInstance:
     chain: Chain
     capacity: int
     bandwidth: float
+    alike: bool  # whether both directions have this bandwidth
 
     @property
     def activation(self) -> list[float]:
@@ -51,6 +52,11 @@ class FluidInstance:
     def feasible(self) -> bool:
         """Whether any offload set fits; without a link, whether everything does."""
         return self.capacity >= (self.peak if self.bandwidth == 0 else self.min_capacity)
+
+    @property
+    def bounds_plans(self) -> bool:
+        """Whether its optimum bounds plans on the device: it has such a link, or nothing has to travel."""
+        return self.alike or self.capacity >= self.peak
 
     def exact(self) -> _core.FluidChain:
         """The instance in bytes and link bytes."""
@@ -89,12 +95,13 @@ def fluid_chain(chain: Chain, device: Device) -> FluidInstance:
     """The paper's instance of a chain on a device."""
     speeds = (device.d2h, device.h2d)
     bandwidth = min(speeds)
-    if 0 < bandwidth < max(speeds):
+    alike = bandwidth in (0, max(speeds))  # if one is 0, nothing can travel
+    if not alike:
         bandwidth = 2.0 / sum(1.0 / speed for speed in speeds)
     seconds = float(chain.forward_time.sum() + chain.backward_time.sum())
     if not seconds * bandwidth < 1e300:
         bandwidth = math.inf  # the link moves more bytes in that time than a double can hold: treat it as free
-    return FluidInstance(chain=chain, capacity=device.memory - chain.resident, bandwidth=bandwidth)
+    return FluidInstance(chain=chain, capacity=device.memory - chain.resident, bandwidth=bandwidth, alike=alike)
 
 
 def prefix_set(instance: FluidInstance, excess: int) -> Flags:

@@ -238,5 +238,5 @@ def read_plan(source: Source) -> Schedule:
 
 def write_plan(schedule: Schedule) -> Document:
     """The form `memsched-plan/1`."""
-    document = {"format": "memsched-plan/1", **fields(schedule, *_PLAN_REQUIRED)}
-    return document | {"rounds": [list(pair) for pair in schedule.rounds], "steps": list(schedule.steps)}
+    document: Document = {"format": "memsched-plan/1", **fields(schedule, *_PLAN_REQUIRED)}
+    return document | {"rounds": list(map(list, document["rounds"])), "steps": list(document["steps"])}

@@ -272,12 +272,14 @@ def _number(kind: str, value: float) -> str:
 
 def format_link(device: Device, number: Callable[[str, float], str] = _number) -> str:
     """The link and host memory of a device; `number` formats a value of kind "bandwidth", "seconds" or "bytes"."""
-    if device.d2h == device.h2d:
-        text = number("bandwidth", device.d2h)
-        if device.d2h > 0 and math.isfinite(device.d2h):
-            text += " in both directions at once" if device.duplex else ", one direction at a time"
-    else:
-        text = f"{number('bandwidth', device.d2h)} to the host, {number('bandwidth', device.h2d)} back"
+    text, alike = number("bandwidth", device.d2h), device.d2h == device.h2d
+    if not alike:
+        text += f" to the host, {number('bandwidth', device.h2d)} back"
+    at_no_time = device.d2h == 0 or (math.isinf(device.d2h) and not device.latency)
+    if device.duplex:
+        text += ", both directions at once" if at_no_time or not alike else " in both directions at once"
+    elif not (alike and at_no_time):
+        text += ", one direction at a time"
     if device.latency:
         text += f", latency {number('seconds', device.latency)}"
     if device.host_memory is not None:

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memsched.torch.fan_in import current_node, is_fan_in, taker
+from memsched.torch.kernel_bytes import kernel_bytes
 
 
 class Meter(TorchDispatchMode):
     """Follows the storages that are born while it is entered, until they die.
 
     A storage that an operation reads before any operation made it existed already: it counts nothing. Gradients that
-    autograd adds up count as it does when nobody watches: in place (see `memsched.torch.fan_in`). With a device type
-    the tensors of such devices alone count.
+    autograd adds up count as it does when nobody watches: in place (see `memsched.torch.fan_in`). Of tensors without
+    data count the bytes that the kernel would allocate. With a device type the tensors of such devices alone count.
 
     Examples
     --------
@@ -50,8 +52,8 @@ class Meter(TorchDispatchMode):
 
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count these storages from now on, as if they were born now: they were made while it was not entered."""
-        for storage in self._unknown(tensors):
-            self._follow(storage, storage.nbytes())
+        for _, one in self._unknown(tensors):
+            self._follow(one.untyped_storage(), one.untyped_storage().nbytes())
         self._peak = max(self._peak, self.live)
 
     def __torch_dispatch__(
@@ -59,12 +61,14 @@ class Meter(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         self._settle()
-        for storage in self._unknown(pytree.tree_leaves((args, kwargs))):
-            self._follow(storage, 0)
+        for _, one in self._unknown(pytree.tree_leaves((args, kwargs))):
+            self._follow(one.untyped_storage(), 0)
         out = func(*args, **kwargs)
         node = current_node()
-        for storage in self._unknown(pytree.tree_leaves(out)):
-            self._follow(storage, storage.nbytes())
+        for place, one in self._unknown(pytree.tree_leaves(out)):
+            storage = one.untyped_storage()
+            more = kernel_bytes(func, args, one, place, self.bytes_of) if isinstance(one, FakeTensor) else 0
+            self._follow(storage, max(storage.nbytes(), more))
             self._makers[storage._cdata] = node
         sum_so_far = taker(func, args, kwargs)
         if sum_so_far is not None and self._counts(sum_so_far) and is_fan_in(node, self._makers_of(args)):
@@ -72,6 +76,13 @@ class Meter(TorchDispatchMode):
         else:
             self._peak = max(self._peak, self.live)
         return out
+
+    def bytes_of(self, one: Any) -> int:
+        """The bytes of the memory in which a tensor lies; a number as it is."""
+        if not isinstance(one, torch.Tensor):
+            return int(one)
+        storage = one.untyped_storage()
+        return self._sizes.get(storage._cdata) or storage.nbytes()
 
     def _makers_of(self, tensors: Iterable[torch.Tensor]) -> list[int | None]:
         keys = [tensor.untyped_storage()._cdata for tensor in tensors]
@@ -89,11 +100,11 @@ class Meter(TorchDispatchMode):
             return False
         return self._device_type in (None, value.device.type)
 
-    def _unknown(self, values: Iterable[Any]) -> Iterator[torch.UntypedStorage]:
-        """The storages of tensors among some values that it does not follow yet."""
-        for value in values:
-            if self._counts(value) and (storage := value.untyped_storage())._cdata not in self._sizes:
-                yield storage
+    def _unknown(self, values: Iterable[Any]) -> Iterator[tuple[int, torch.Tensor]]:
+        """The tensors among some values whose storages it does not follow yet, with their places."""
+        for place, value in enumerate(values):
+            if self._counts(value) and value.untyped_storage()._cdata not in self._sizes:
+                yield place, value
 
     def _follow(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         weakref.finalize(storage, Meter._drop, weakref.ref(self), storage._cdata).atexit = False

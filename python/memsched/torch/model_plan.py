@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from memsched.result import Result
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import Resident
+from memsched.torch.compiled.as_graph import LossBytes, Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
@@ -44,8 +45,6 @@ class TorchPlan:
     document : dict
         The plan as the cache keeps it.
     options : Options
-    loss : int
-        Bytes that a loss outside the model needs.
     device : torch.device
         Where the model was.
     unplanned : tuple of str
@@ -58,11 +57,12 @@ class TorchPlan:
         document: Document,
         options: Options,
         *,
-        loss: int,
+        loss: LossBytes,
         device: torch.device,
         unplanned: Sequence[str] = (),
     ) -> None:
-        self.plan, self.document, self.options, self.loss, self.device = plan, document, options, loss, device
+        self.plan, self.document, self.options, self.device = plan, document, options, device
+        self._loss = loss
         self.unplanned = tuple(unplanned)
         self._applied: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
@@ -75,6 +75,11 @@ class TorchPlan:
 
     def __repr__(self) -> str:
         return f"TorchPlan({self.result!r})"
+
+    @property
+    def loss(self) -> int:
+        """The most bytes that a loss outside the model needs."""
+        return self._loss.most
 
     @property
     def result(self) -> Result:
@@ -125,7 +130,7 @@ class TorchPlan:
         changed = {name: value for name, value in given.items() if value is not None}
         options = read_options({**fields(self.options, *_SAVED), **changed})
         plan, document = plan_again(self.plan, self.document, options)
-        return TorchPlan(plan, document, options, loss=self.loss, device=self.device, unplanned=self.unplanned)
+        return TorchPlan(plan, document, options, loss=self._loss, device=self.device, unplanned=self.unplanned)
 
     def frontier(self, points: int = 8, *, time_limit: float | None = None) -> list[TorchPlan]:
         """Plans at budgets from the least memory of any plan to that of the plain step, at even distances.
@@ -220,7 +225,7 @@ class TorchPlan:
         return {
             "format": FORMAT,
             "options": fields(self.options, *_SAVED),
-            "loss": self.loss,
+            "loss": dataclasses.asdict(self._loss),
             "on": self.device.type,
             "unplanned": list(self.unplanned),
             "resident": self.resident.parts(),
@@ -252,21 +257,24 @@ class TorchPlan:
     def _read(cls, document: Document) -> TorchPlan:
         if not isinstance(document["result"], dict):  # a string would be the path of another file
             raise InvalidInputError(f"result of the plan is {shown(document['result'])}; it must be an object")
-        parts = document["resident"].items()
-        counts = {name: checks.count(f"{name} of the plan", one, 0, 2**62) for name, one in parts}
         plan = cache.checked(document["plan"])
-        source = checks.text("source of the plan", plan["source"])
+        source, loss = checks.text("source of the plan", plan["source"]), document["loss"]
+        resident = Resident(**_counts("the plan", document["resident"]))
         return cls(
-            CompiledPlan(Result.from_json(document["result"]), Resident(**counts), source),
+            CompiledPlan(Result.from_json(document["result"]), resident, source),
             plan,
             read_options(document["options"]),
-            loss=checks.count("loss of the plan", document["loss"], 0, 2**62),
+            loss=LossBytes(**_counts("loss of the plan", loss if isinstance(loss, dict) else {"most": loss})),
             device=torch.device(checks.text("on of the plan", document["on"])),
             unplanned=[checks.text("unplanned of the plan", one) for one in document["unplanned"]],
         )
 
     def _group(self) -> Group:
-        return Expecting(self.options, self.plan, self.document, self.device, loss=self.loss)
+        return Expecting(self.options, self.plan, self.document, self.device, loss=self._loss)
+
+
+def _counts(what: str, parts: Mapping[str, Any]) -> dict[str, int]:
+    return {name: checks.count(f"{name} of {what}", one, 0, 2**62) for name, one in parts.items()}
 
 
 def plan(

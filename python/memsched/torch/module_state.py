@@ -66,8 +66,11 @@ def generators_unchanged() -> Iterator[None]:
 
 def backward_aside(
     results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor] | None, own: Callable[[torch.Tensor], bool]
-) -> None:
-    """A backward that leaves no gradient on leaves that are not one's own; else as `torch.autograd.backward`."""
+) -> int:
+    """A backward that leaves no gradient on leaves that are not one's own; else as `torch.autograd.backward`.
+
+    Returns the bytes of the gradients that these would have.
+    """
     nodes = [one.grad_fn for one in results if one.grad_fn is not None]
     seen, leaves = set(nodes), []
     while nodes:
@@ -80,6 +83,7 @@ def backward_aside(
         nodes += following
     with gradients_aside(leaves):
         torch.autograd.backward(results, gradients)
+        return sum(leaf.nbytes for leaf in leaves if leaf.grad is not None)
 
 
 @contextlib.contextmanager

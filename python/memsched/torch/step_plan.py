@@ -310,7 +310,9 @@ class _Steps:
                 if batch == _batch(self._args):
                     raise
                 raise InvalidInputError(f"at batch {batch} the model cannot run: {error}") from error
-            gathered = sum(visit.gradient_bytes for visit in seen.visits)
+            learning = [leaf for leaf in pytree.tree_leaves(self._args) if getattr(leaf, "requires_grad", False)]
+            # Beside the gradient of a whole input, that of a part is as large for a moment.
+            gathered = sum(visit.gradient_bytes for visit in seen.visits) + 2 * sum(one.nbytes for one in learning)
             self._looks[batch] = replace(seen, resident=replace(seen.resident, gradients=gathered))
             self._timed[batch] = timed(seen.visits, seen.returns, self._looks[batch].resident, self._options)
         return Graph.from_json({**self._timed[batch].graph.to_json(), "batch": batch})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 from memsched.errors import ScheduleError
 from memsched.validation.replay import AT_TIME_0, Arena, Buffer, Replay
@@ -31,6 +33,41 @@ class _Sums:
         return total
 
 
+class _Owners:
+    """The buffer that had each address last, in the order of the list."""
+
+    def __init__(self) -> None:
+        self.lows = [0]  # from each of these addresses to the next there is one owner
+        self.buffers: list[Buffer | None] = [None]
+
+    def give(self, buffer: Buffer) -> list[Buffer]:
+        """Give a buffer its addresses; return who had them. It needs to wait for no earlier ones: these have waited."""
+        if not buffer.bytes:
+            return []
+        high = buffer.low + buffer.bytes
+        first, past = bisect_right(self.lows, buffer.low) - 1, bisect_left(self.lows, high)
+        before = self.buffers[first:past]
+        new = [(self.lows[first], before[0])] if self.lows[first] < buffer.low else []
+        new.append((buffer.low, buffer))
+        if past == len(self.lows) or self.lows[past] > high:
+            new.append((high, before[-1]))
+        self.lows[first:past] = [low for low, _ in new]
+        self.buffers[first:past] = [one for _, one in new]
+        return [one for one in before if one is not None]
+
+
+def _waits(replay: Replay) -> list[list[int]]:
+    """The steps whose ends each step waits for; with addresses, also those that end what lay there before."""
+    waits = [list(step.waits) for step in replay.steps]
+    if replay.contiguous:
+        owners = _Owners()
+        for buffer in replay.buffers:  # in the order of the list
+            left = [old.dies for old in owners.give(buffer) if old.dies is not None]
+            if buffer.born != AT_TIME_0:
+                waits[buffer.born] += left
+    return waits
+
+
 def execute(replay: Replay) -> tuple[list[float], list[float]]:
     """Play the steps against a clock. At every event the head of each stream, and every free, may start."""
     steps, count = replay.steps, len(replay.steps)
@@ -45,55 +82,51 @@ def execute(replay: Replay) -> tuple[list[float], list[float]]:
 
     def has_memory(index: int) -> bool:
         """Bytes of earlier steps in the list count as held, unless earlier steps have actually released them."""
-        if not replay.contiguous:
-            asks = any(buffer.bytes for buffer in steps[index].births)  # a step without bytes never waits
-            return not asks or asked[index] - returned.before(index) <= replay.capacity
-        leaving = [old for k in range(settled, index) if end[k] > clock for old in deaths[k]]
-        return not any(new.overlaps(old) for new in steps[index].births for old in leaving)
+        asks = not replay.contiguous and any(buffer.bytes for buffer in steps[index].births)
+        return not asks or asked[index] - returned.before(index) <= replay.capacity  # without bytes nothing waits
 
     queues: dict[str, deque[int]] = {}  # one per stream, first in, first out
     frees = list[int]()  # frees that are ready
+    issued: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the start of this one
     followers: list[list[int]] = [[] for _ in range(count)]  # steps that wait for the end of this one
-    pending = [len(step.waits) for step in steps]
-    for index, step in enumerate(steps):
-        for other in step.waits:
+    pending = [0] * count  # how many starts and ends a step waits for
+    for index, (step, waits) in enumerate(zip(steps, _waits(replay), strict=True)):
+        for other in waits:
             followers[other].append(index)
+        if step.issue != AT_TIME_0:
+            issued[step.issue].append(index)
+        pending[index] = len(waits) + (step.issue != AT_TIME_0)
         if step.stream:
             queues.setdefault(step.stream, deque()).append(index)
-        elif not step.waits:
+        elif not pending[index]:
             frees.append(index)
-    waiting, running = count, list[int]()
-    settled = 0  # all steps before this one have ended
-    while waiting or running:
+
+    def came(waiting: list[int]) -> None:
+        for index in waiting:
+            pending[index] -= 1
+            if not pending[index] and not steps[index].stream:
+                frees.append(index)
+
+    left, running = count, list[int]()
+    while left or running:
         for index in [index for index in running if end[index] <= clock]:
             running.remove(index)
             returned.add(index, sum(buffer.bytes for buffer in deaths[index]))
-            for other in followers[index]:
-                pending[other] -= 1
-                if not pending[other] and not steps[other].stream:
-                    frees.append(other)
-        while settled < count and end[settled] <= clock and settled not in running:
-            settled += 1
+            came(followers[index])
         busy = {steps[index].stream for index in running}
         heads = [queue[0] for stream, queue in queues.items() if queue and stream not in busy]
-        begun = [
-            index
-            for index in (*frees, *heads)
-            if (steps[index].issue == AT_TIME_0 or start[steps[index].issue] < math.inf)
-            and not pending[index]
-            and has_memory(index)
-        ]
+        begun = [*frees, *(index for index in heads if not pending[index] and has_memory(index))]
+        frees.clear()
         for index in begun:
             start[index], end[index] = clock, clock + steps[index].seconds
             if steps[index].stream:
                 queues[steps[index].stream].popleft()
-            else:
-                frees.remove(index)
-        waiting -= len(begun)
+            came(issued[index])
+        left -= len(begun)
         running += begun
         if not begun and running:
             clock = min(end[index] for index in running)
-        elif not begun and waiting:
+        elif not begun and left:
             first = start.index(math.inf)
             raise ScheduleError(f"Step {first} waits for what never happens.", first)
     return start, end
@@ -107,7 +140,7 @@ def check_intervals(replay: Replay, start: Sequence[float], end: Sequence[float]
             raise ScheduleError(f"Step {index} starts at {start[index]}: {text}.", index)
 
     last: dict[str, int] = {}
-    stays: dict[str, list[Buffer]] = {}
+    stays: dict[str, list[Buffer]] = {}  # one after the other
     for buffer in replay.buffers:
         stays.setdefault(buffer.name, []).append(buffer)
     for k, step in enumerate(replay.steps):
@@ -118,8 +151,8 @@ def check_intervals(replay: Replay, start: Sequence[float], end: Sequence[float]
             hold(step.stream not in last or end[last[step.stream]] <= start[k], k, "its stream is busy")
             last[step.stream] = k
         for name in step.reads:
-            here = [b for b in stays[name] if b.born < k and (b.dies is None or b.dies > k)]
-            born, dies = here[0].born, here[0].dies
+            here = stays[name][bisect_left(stays[name], k, key=attrgetter("born")) - 1]
+            born, dies = here.born, here.dies
             hold(born < 0 or end[born] <= start[k], k, f"tensor {name!r} is not complete")
             hold(dies is None or end[k] <= end[dies], k, f"tensor {name!r} goes before its end")
     events = [(0.0 if b.born < 0 else start[b.born], b.born, 0, n) for n, b in enumerate(replay.buffers)]

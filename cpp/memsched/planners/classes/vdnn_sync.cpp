@@ -44,9 +44,8 @@ void synchronise(const Graph& graph, Bytes capacity, StepList& list) {
 
 } // namespace
 
-std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions) {
+std::vector<MapClass> vdnn_classes(const Graph& graph, const Lifetimes& lifetimes, bool convolutions) {
     std::vector<std::uint8_t> read(graph.tensors().size(), 0);
-    const Lifetimes lifetimes(graph);
     for (OpId id = 0; id < lifetimes.turn; ++id) {
         const Op& op = graph.op(id);
         if (convolutions ? op.kind == "conv" : op.kind != "fc") {
@@ -72,8 +71,8 @@ VdnnSolution vdnn_sync(const Graph& graph, const Device& device, Bytes budget, b
     best.makespan = Simulator::illegal;
     for (const bool convolutions : {false, true}) {
         StepList list;
-        const auto classes =
-            stays ? std::vector(plans.maps().size(), MapClass::keep) : vdnn_classes(graph, convolutions);
+        const auto classes = stays ? std::vector(plans.maps().size(), MapClass::keep)
+                                   : vdnn_classes(graph, plans.lifetimes(), convolutions);
         if (plans.build(classes, capacity, rule, list)) {
             synchronise(graph, capacity, list);
             const Seconds makespan = simulator.makespan(list);

@@ -14,7 +14,7 @@ struct VdnnSolution {
 };
 
 // Offloads maps that the forward reads in an op of kind conv, or of any kind but fc; the others stay.
-std::vector<MapClass> vdnn_classes(const Graph& graph, bool convolutions);
+std::vector<MapClass> vdnn_classes(const Graph& graph, const Lifetimes& lifetimes, bool convolutions);
 
 // The better of the two, on a graph whose ops may have several choices: each run uses the fastest one whose workspace
 // finds room. budget: bytes, resident included. stays: all maps are kept. The makespan is Simulator::illegal if there

@@ -90,7 +90,8 @@ def dynprog(
     Optimal in the interruptible model (transfers may pause, memory is acquired and released continuously) among
     schedules in which no prefetch starts before the last offload has ended. The plan offloads exactly this set, and its
     makespan is simulated. `estimate` is the value in the interruptible model. Many sets share the best value there but
-    differ in makespan with whole transfers; `ties` says which one is taken.
+    differ in makespan with whole transfers; `ties` says which one is taken. The model has one bandwidth: if those of
+    the two directions differ, their harmonic mean, with which the plan may take less than `estimate`.
 
     Parameters
     ----------
@@ -119,7 +120,8 @@ def dynprog(
     -------
     Result
         `optimal` is True if the simulated makespan is proven best; params["proven"] says whether the set is proven
-        best in the interruptible model (in slots, if slots are used).
+        best in the interruptible model (in slots, if slots are used). It is False, and params["model_lower_bound"]
+        (with slots=None) is None, where tensors must travel and the two bandwidths differ.
 
     Raises
     ------
@@ -147,17 +149,18 @@ def dynprog(
         planner = ChainPlanner.dynprog(slots, break_ties=ties == "simulate", **limits)
         chosen, solution = call.plans.choose(planner, call.device, time_limit, progress)
         assert solution is not None
+    bounds_plans = fluid_chain(call.chain, call.device).bounds_plans
     params: dict[str, Any] = {
         "slots": slots,
         "method": method,
         "ties": ties,
         "chunk": chunk,
-        "proven": solution.optimal,
+        "proven": solution.optimal and bounds_plans,
         "states": solution.states,
         "rounds": solution.rounds,
         "slots_used": solution.slots or None,
     }
     if slots is None:
-        params["model_lower_bound"] = solution.lower_bound
+        params["model_lower_bound"] = solution.lower_bound if bounds_plans else None
     said = {"name": "dynprog", "slots": slots, "method": method, "ties": ties}
     return call.plan(said, params, chosen, estimate=solution.makespan)

@@ -219,7 +219,7 @@ class _Rounds:
         graph = self.problem.at(rounds[0][0]) if isinstance(self.problem, GraphFamily) else graph_of(self.problem)
         linked = device if self.linked else Device(device.memory, 1.0)
         schedule, _ = _core.modnn(graph, linked, foresee, self.planner, self.progress, seconds_left(self.until))
-        return schedule if rounds == [(graph.batch, 1)] else schedule.with_rounds(rounds)
+        return schedule.with_rounds(rounds)
 
     def _can_run(self, schedule: Schedule) -> bool:
         moved = {step["offload"] for step in schedule.steps if "offload" in step}

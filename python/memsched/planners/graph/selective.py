@@ -62,8 +62,8 @@ def selective(
         Seed of these changes.
     walks : int
         Searches, each with so many moves and another seed, while the plan is more than 2 % above the bound; the best
-        plan counts. Before several, one has the default moves: the plan is never worse than that. A time_limit allows
-        one.
+        plan counts. Before several with more than the default moves, one has the default moves. So several with no
+        fewer than these are never worse than the default; with fewer they may be. A time_limit allows one.
     reorder : bool
         Ops may run in another order than the listed one, where their tensors allow it.
     time_limit : float, optional

@@ -161,7 +161,7 @@ def _draw(axes: Axes, arena: _Arena, scale: int, top: float, inches: tuple[float
     """One panel of the given size in inches; `top` is in bytes."""
     found = arena.placement
     first = float(arena.left.min(initial=arena.until)) if "time, " in arena.axis else 0.0
-    until = arena.until if arena.until > first else first + 1.0
+    until = arena.until if arena.until - first > 1e-300 else first + 1.0
     axes.set_xlim(first, until)
     axes.set_ylim(0, top / scale)
     points = (72 * inches[0] / (until - first), 72 * inches[1] / top)

@@ -36,6 +36,7 @@ _BOUNDS: dict[bool, dict[str, Any]] = {
 }
 _BOUND: dict[str, Any] = {"color": "black", "linewidth": 1.1, "zorder": 5.0}
 _COLUMNS = 3  # of the legend
+_MOST_OVER = 1e300  # times the ideal: a second axis for more would overflow; matplotlib first makes one up to 1
 _NEAR = 0.02  # share of the width below which marks would hide each other
 _LEVEL = 0.036  # share of the height from one mark to the next above
 
@@ -231,6 +232,7 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     peak = peak_memory(first.problem)
     makespans = [value for one in listed for value in one.makespan.tolist() if np.isfinite(value)]
     factor, unit = time_unit(max([first.ideal, *makespans]))
+    ideal = factor * first.ideal
     scale, size = byte_unit(max(int(one.memory[-1]) for one in listed))
     low, high = _memory_range(listed)
     marks = _marks(listed, high - low)
@@ -239,7 +241,7 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     least, most = _time_range(listed, 1 + max((level for *_, level in marks), default=-1))
     axes.set_ylim(factor * least, factor * most)
     lines = _draw_curves(axes, listed, factor, scale)
-    lines.append(axes.axhline(factor * first.ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
+    lines.append(axes.axhline(ideal, label=f"ideal {format_seconds(first.ideal)}", **_IDEAL))
     for kind, points in lower_bounds(listed).items():
         memory, seconds = zip(*points, strict=True)
         style = _BOUNDS[kind] | _BOUND | {"marker": "_" if len(points) == 1 else None}
@@ -252,8 +254,8 @@ def plot_frontier(frontiers: Frontier | Sequence[Frontier], path: str | os.PathL
     axes.set_xlabel(f"memory ({size})")
     axes.set_ylabel(f"makespan ({unit})")
     clear(axes)
-    if first.ideal > 0:
-        _second_axis(axes, factor * first.ideal)
+    if max(1.0, axes.get_ylim()[1]) < _MOST_OVER * ideal:
+        _second_axis(axes, ideal)
     figure.subplots_adjust(left=0.085, right=0.925, top=0.86, bottom=0.125 + 0.047 * rows)
     heading(figure, f"makespan against memory, {name_of(first.problem)}", _subtitle(first))
     save(figure, path)

@@ -55,7 +55,7 @@ def _labels(axes: Axes, bars: list[Interval], row: int, factor: float, points: f
 
 
 def _draw_lanes(axes: Axes, bars: list[Interval], factor: float, until: float) -> None:
-    width = 72 * SIZE[0] * axes.get_position().width
+    width = 72 * SIZE[0] * float(axes.get_position().width)
     points = width / until if until > 0 else 0.0
     for kind, colour in _COLOURS.items():
         chosen = [bar for bar in bars if bar.kind == kind]

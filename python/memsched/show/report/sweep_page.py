@@ -58,7 +58,7 @@ def _points(rows: Sequence[Row], names: Sequence[Names]) -> Table:
     return Table(
         name="points",
         columns=(*_NAMES, *(column for column, _ in _POINTS)),
-        rows=[[*own, *(row[key] for _, key in _POINTS)] for own, row in zip(names, rows, strict=True)],
+        rows=[[*own, *(row.get(key) for _, key in _POINTS)] for own, row in zip(names, rows, strict=True)],
     )
 
 

@@ -8,18 +8,19 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from memsched._core import Device
-from memsched.errors import InvalidInputError, MemschedError, shown
+from memsched.errors import InvalidInputError, MemschedError, StoreError, shown
 from memsched.problems.family import GraphFamily
 from memsched.problems.problem import Problem, problem_from
 from memsched.result import Result
-from memsched.study.sources import find_problem
+from memsched.study.sources import named_problem
 from memsched.study.sweep.arguments import read_groups
 from memsched.study.sweep.memory import Memory
-from memsched.study.sweep.points import Group
+from memsched.study.sweep.points import Group, check_kind, check_options, known_keys, table_slots, written
 from memsched.study.sweep.progress import SweepProgress
+from memsched.study.sweep.rows import MOST_SLOTS, Row, device_of
 from memsched.study.sweep.table import Sweep
 from memsched.support import checks
-from memsched.support.documents import read_device
+from memsched.support.documents import Document
 from memsched.support.files import path_of
 from memsched.support.interrupt import Interrupts
 
@@ -124,7 +125,7 @@ def sweep(
     retry_failed = checks.flag("retry_failed", retry_failed)
     checks.progress(progress)
     if slots_of_tables is not None:
-        slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, 1_000_000)
+        slots_of_tables = checks.count("slots_of_tables", slots_of_tables, 1, MOST_SLOTS)
     workers = checks.count("jobs", jobs, 1, 10_000) if jobs is not None else os.cpu_count() or 1
     if store is not None and path_of(store, "store") == ":memory:":
         raise InvalidInputError(f"store is {shown(store)}; give the path of a file, or None to keep nothing")
@@ -197,7 +198,7 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
     InfeasibleError
         As in the sweep.
     StoreError
-        The store cannot be read.
+        The store cannot be read, or the point is not one that this memsched plans.
 
     Examples
     --------
@@ -216,9 +217,10 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         if row is None:
             raise InvalidInputError(f"'{opened.path}' has no point {key!r}; rows have theirs under 'key'")
         source, document = opened.problem(row["problem_key"])
-    problem = problem_from(document)
-    if isinstance(problem, GraphFamily) and source is not None:
-        problem = find_problem(source)  # the original has all batches
+        try:
+            problem = _problem_again(row, source, document)
+        except InvalidInputError as error:
+            raise StoreError(f"'{opened.path}' has a point {key!r} that cannot be planned again: {error}") from error
     work = Work(
         problem=problem,
         key=row["problem_key"],
@@ -227,7 +229,22 @@ def plan_again(path: str | os.PathLike[str], key: str) -> Result:
         table_slots=row["table_slots"],
         devices=(),
     )
-    return planning(work)(read_device(row["device"]))
+    return planning(work)(device_of(row))
+
+
+def _problem_again(row: Row, source: str | None, document: Document) -> Problem:
+    """The problem of a stored point; InvalidInputError if no sweep of this version has such a point."""
+    problem, planner, options, slots = problem_from(document), row["planner"], row["options"], row["table_slots"]
+    if isinstance(problem, GraphFamily) and source is not None:
+        named = named_problem(source)  # it has all batches
+        if named is None or row["problem_key"] not in known_keys(written(named), source):
+            raise InvalidInputError(f"{shown(source)} is not the name of its problem")
+        problem = named
+    check_options(planner, options)
+    check_kind(problem, planner)
+    if slots is not None and table_slots(problem, planner, options, slots) is None:
+        raise InvalidInputError(f"{planner} with its options and problem uses no shared table")
+    return problem
 
 
 def _opened(store: str | os.PathLike[str] | None, retry_failed: bool) -> Store | Memory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -28,6 +27,7 @@ from memsched.study.sweep.points import (
     table_slots,
     taken,
 )
+from memsched.study.sweep.rows import is_option
 from memsched.support import checks
 from memsched.support.units import parse_bandwidth
 
@@ -122,12 +122,9 @@ def read_options(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any
             check_options(planner, options)
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
         for name, value in options.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InvalidInputError(f"option {name!r} is {shown(value)}; it must be finite")
-            short = abs(value) < 2**63 if isinstance(value, int) else len(str(value)) < 1000
-            if not (value is None or isinstance(value, bool | int | float | str)) or not short:
+            if not is_option(name, value):
                 raise InvalidInputError(
-                    f"option {name!r} is {shown(value)}; it must be a number, a text, true or false, and short"
+                    f"option {name!r} is {shown(value)}; it must be a finite number, a text, true or false, and short"
                 )
         found[planner] = options
     for name in found.get("all", {}):

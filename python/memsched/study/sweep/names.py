@@ -16,7 +16,7 @@ _UNITS = {"bandwidth": "B/s", "seconds": "s", "bytes": "B"}
 
 def problem_of(row: Row) -> tuple[str, str]:
     """What rows on the same problem have in common."""
-    return row.get("problem_key", ""), row["problem"]
+    return row.get("problem_key") or "", row["problem"]
 
 
 def link_of(row: Row) -> tuple[Any, ...]:

@@ -68,7 +68,7 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
     Without a name, such a family is swept with these graphs alone, so that rows are of what identifies them. With one,
     it has graphs at all batches, and the name is a part of what identifies it.
     """
-    document = problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
+    document = written(problem)
     by_function = isinstance(problem, GraphFamily) and problem.batches is None
     if by_function and source is None:
         problem = GraphFamily.from_json(document)
@@ -80,6 +80,11 @@ def swept_problem(problem: Problem, source: str | None = None) -> SweptProblem:
         document=zlib.compress(json.dumps(document).encode()),
         ideal=sum(min(choice["time"] for choice in op["choices"]) for op in graph.ops),
     )
+
+
+def written(problem: Problem) -> Document:
+    """The JSON form of a problem that a store keeps."""
+    return problem.to_json(_batches(problem)) if isinstance(problem, GraphFamily) else problem.to_json()
 
 
 def _batches(family: GraphFamily) -> list[int]:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from memsched._core import Device
 from memsched.errors import InfeasibleError, InvalidInputError, shown
 from memsched.result import Result, gap_above
+from memsched.support.documents import read_device
 
 Row: TypeAlias = dict[str, Any]
 ReadRow: TypeAlias = Mapping[str, Any]  # a row from the user
@@ -43,9 +45,12 @@ _FIGURES = (
     *("makespan", "lower_bound", "peak_memory", "estimate"),
     *("bytes_out", "bytes_in", "idle", "offloaded", "runtime"),
 )
+MOST_SLOTS = 1_000_000  # of a shared table
 _TEXTS = ("problem", "planner", "status")
+_MORE_TEXTS = ("key", "problem_key", "version", "error")  # None, or missing, if there is none
 _NUMBERS = ("memory", "bandwidth")
 _MEASURES = (*(name for name, kind in MEASURES.items() if kind != "TEXT"), "ideal")
+_AMOUNT = "a number >= 0, and below 2^63 if it is an integer"
 _KEYS = (*_TEXTS, *_NUMBERS, "options", *_MEASURES, "error")
 
 
@@ -79,7 +84,44 @@ def unplanned(error: BaseException) -> Row:
     return {"status": "failed", "error": f"{type(error).__name__}: {error}"}
 
 
-def contradiction(row: Mapping[str, Any]) -> tuple[str, str] | None:
+def is_option(name: object, value: object) -> bool:
+    """Whether an option of a sweep may have this form: its value is short, and finite if it is a number."""
+    if isinstance(value, int):
+        fine = abs(value) < 2**63
+    elif isinstance(value, float):
+        fine = math.isfinite(value)
+    else:
+        fine = value is None or (isinstance(value, str) and len(value) < 1000)
+    return fine and isinstance(name, str)
+
+
+def device_of(row: ReadRow) -> Device:
+    """The device of a row; its memory and bandwidth stand for what `device` lacks."""
+    memory, speed, given = row["memory"], row["bandwidth"], row.get("device")
+    if not isinstance(given, Mapping | None):
+        raise InvalidInputError("it must be a mapping")
+    shared = {"format": "memsched-device/1", "memory": memory, "d2h": speed, "h2d": speed}
+    device = read_device({**shared, **(given or {})})
+    if device.memory != memory or device.d2h != speed:
+        raise InvalidInputError(f"these are {shown(memory)} and {shown(speed)}")
+    return device
+
+
+def fault(row: ReadRow) -> tuple[str, str] | None:
+    """A value of a row that no sweep writes, and what it must be; None if there is none."""
+    if not all(is_option(*one) for one in row["options"].items()):
+        return "options", "a mapping: option -> finite number, text, true, false or None, each short"
+    slots = row.get("table_slots")
+    if slots is not None and (type(slots) is not int or not 1 <= slots <= MOST_SLOTS):
+        return "table_slots", f"a whole number from 1 to {MOST_SLOTS}, or None"
+    try:
+        device_of(row)
+    except InvalidInputError as error:
+        return "device", f"the device of its memory and bandwidth, but {error}"
+    return _contradiction(row) if row["status"] == "planned" else None
+
+
+def _contradiction(row: ReadRow) -> tuple[str, str] | None:
     """A figure of a planned row that contradicts others in the row, and what it must be; None if there is none.
 
     No more can be checked in a row: its makespan and its bound are claims of the sweep.
@@ -116,21 +158,23 @@ def checked(rows: Sequence[ReadRow]) -> list[ReadRow]:
             raise InvalidInputError(f"{where} lacks '{missing}'; write it, or give what memsched.read_store reads")
         for key in _TEXTS:
             _check(where, key, row[key], isinstance(row[key], str), "a string")
+        for key in _MORE_TEXTS:
+            _check(where, key, row.get(key), isinstance(row.get(key), str | None), "a string or None")
         _check(where, "status", row["status"], row["status"] in STATUSES, f"one of {', '.join(STATUSES)}")
         _check(where, "options", row["options"], isinstance(row["options"], Mapping), "a mapping")
         has_plan = row["status"] == "planned"
         for key in (*_NUMBERS, *(("makespan", "lower_bound", "runtime") if has_plan else ())):
-            _check(where, key, row[key], _is_number(row[key]), "a number >= 0")
+            _check(where, key, row[key], _is_number(row[key]), _AMOUNT)
         for key in _MEASURES:
-            _check(where, key, row[key], row[key] is None or _is_number(row[key]), "a number >= 0 or None")
-        wrong = contradiction(row) if has_plan else None
+            _check(where, key, row[key], row[key] is None or _is_number(row[key]), f"{_AMOUNT}, or None")
+        wrong = fault(row)
         if wrong is not None:
-            _check(where, wrong[0], row[wrong[0]], False, wrong[1])
+            _check(where, wrong[0], row.get(wrong[0]), False, wrong[1])
     return list(rows)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and value >= 0
+    return isinstance(value, int | float) and value >= 0 and (isinstance(value, float) or value < 2**63)
 
 
 def _check(where: str, key: str, value: object, fine: bool, what: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from memsched.errors import StoreError, shown
 from memsched.study.sweep.points import Group, SweptProblem, known_keys
-from memsched.study.sweep.rows import MEASURES, Row, contradiction
+from memsched.study.sweep.rows import MEASURES, Row, fault
 from memsched.study.sweep.store_file import (
     PATIENCE,
     POINT,
@@ -238,7 +238,7 @@ class Store:
             raise damaged(self.path, f"its point {row['key']} cannot be read ({error})") from error
         if row["optimal"] is not None:
             row["optimal"] = bool(row["optimal"])
-        wrong = contradiction(row) if row["status"] == "planned" else None
+        wrong = fault(row)
         if wrong is not None:
             key, what = wrong
             raise damaged(self.path, f"{key} of its point {row['key']} is {shown(row[key])}; it must be {what}")

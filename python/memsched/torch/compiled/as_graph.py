@@ -103,15 +103,38 @@ _STATE_BYTES = 5056  # of the CPU's generator
 
 
 @dataclass(frozen=True, slots=True)
+class LossBytes:
+    """What a loss needs that runs outside the graphs, when their last results are there.
+
+    It was counted with some bytes of results; with more it is taken to need as much more.
+    """
+
+    most: int = 0  # while it runs, forward and backward
+    value: int = 0  # of these, what its value takes until the step's backward is over
+    results: int = 0
+
+    def with_results(self, results: int) -> LossBytes:
+        """What it needs with so many bytes of results."""
+        if results <= self.results or self.results == 0:
+            return self
+        most, value = (-(-one * results // self.results) for one in (self.most, self.value))
+        return LossBytes(most, value, results)
+
+
+NO_LOSS = LossBytes()
+
+
+@dataclass(frozen=True, slots=True)
 class Visit:
     """One run of a captured graph in a step: its forward, and later its backward."""
 
     joint: Joint
     sizes: Sizes
-    loss: int = 0  # bytes that the caller needs when it has the results
+    loss: LossBytes = NO_LOSS  # after its forward
     # Places of the primals that are parameters, and which parameters they are, if that is known.
     static: Sequence[int] = ()
     parameters: frozenset[int] = frozenset()
+    leaves: Sequence[int] = ()  # places of others whose gradients autograd keeps
 
     @property
     def loss_gradients(self) -> int:
@@ -134,14 +157,13 @@ class Visit:
         steps = zip(one.shape, one.stride(), other.stride(), strict=True)
         return any(self.sizes.number(a) != self.sizes.number(b) for n, a, b in steps if self.sizes.number(n) > 1)
 
-    @property
-    def copies(self) -> int:
-        """Bytes of the gradients of parameters that autograd copies, as their memory is not theirs alone."""
+    def copies_of(self, places: Iterable[int]) -> int:
+        """Bytes of the gradients of some primals that autograd copies, as their memory is not theirs alone."""
         joint = self.joint
         given = set(joint.storages_in(joint.primals)) | _constants(joint)
         users = Counter(n for node in joint.gradients if isinstance(node, fx.Node) for n in joint.storages_of(node))
         found = 0
-        for k in self.static:
+        for k in places:
             gradient = joint.gradients[k - joint.tokens]
             if not isinstance(gradient, fx.Node) or (one := gradient.meta["val"]).device != joint.device:
                 continue
@@ -151,6 +173,11 @@ class Visit:
                 found += math.prod(n for n, _ in sides) * one.element_size()
                 users[storage] -= 1  # whoever is last keeps it
         return found
+
+    @property
+    def copies(self) -> int:
+        """Bytes of all such gradients that autograd keeps."""
+        return self.copies_of((*self.static, *self.leaves))
 
     @property
     def gradient_bytes(self) -> int:
@@ -181,15 +208,16 @@ def step_graph(
     `visits` are in the order of their forwards, `returns` tells the order of their backwards, and `seconds` has those
     of each visit's operations.
     """
-    parts = [_Part(visit, seconds[k], prefix(k, len(visits))) for k, visit in enumerate(visits)]
+    value = visits[-1].loss.value
+    parts = [_Part(visit, seconds[k], prefix(k, len(visits)), value) for k, visit in enumerate(visits)]
     gathered, known = 0, set[tuple[int, frozenset[int]]]()
     for k in returns:
         visit = visits[k]
         parts[k].gathered = gathered
         gathered += visit.gradient_bytes
         if (id(visit.joint), visit.parameters) in known:  # autograd adds to what an earlier call has returned, in place
-            gathered -= sum(visit.parameter_gradients) + visit.copies
-            parts[k].copies = 0
+            gathered -= sum(visit.parameter_gradients) + visit.copies_of(visit.static)
+            parts[k].copies -= visit.copies_of(visit.static)
             parts[k].summing = max(visit.parameter_gradients, default=0)
         elif visit.parameters:
             known.add((id(visit.joint), visit.parameters))
@@ -276,8 +304,9 @@ def joined(
 
 
 class _Part:
-    def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str) -> None:
+    def __init__(self, visit: Visit, seconds: Sequence[float], prefix: str, value: int) -> None:
         self._visit, self._seconds, self._prefix = visit, seconds, prefix
+        self._value = value  # bytes of the loss, in the backward
         joint = visit.joint
         self._held = held_storages(joint)
         tangents = joint.storages_in(joint.tangents)
@@ -326,6 +355,7 @@ class _Part:
             writes.append(self._chain)
         within = self._visit.sizes.within(op.node)
         within += self._visit.sizes.total(self._held.intersection(op.writes)) if len(op.writes) > 1 else 0
+        within += self._value if op.backward else 0
         return {
             "name": self._prefix + op.node.name,
             "phase": "bwd" if op.backward else "fwd",
@@ -338,9 +368,8 @@ class _Part:
         }
 
     def _point(self, name: str, reads: list[str], writes: list[str]) -> dict[str, Any]:
-        outside = {LEAVE: self._visit.loss, END: max(self._visit.laid_out_anew, self.summing) + self.copies}.get(
-            name, 0
-        )
+        outside = self._visit.loss.most if name == LEAVE else self._value
+        outside += max(self._visit.laid_out_anew, self.summing) + self.copies if name == END else 0
         return {
             "name": self._prefix + name,
             "phase": "fwd" if name == LEAVE else "bwd",

@@ -17,7 +17,7 @@ from memsched.support.units import format_bytes, parse_bandwidth
 from memsched.torch.compiled.as_graph import Resident, Visit, steps_of
 from memsched.torch.compiled.fused import folded_calls
 from memsched.torch.compiled.inductor import Half, stock_saved, with_sizes
-from memsched.torch.compiled.joint import Joint, read_joint
+from memsched.torch.compiled.joint import read_joint
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document
 from memsched.torch.compiled.private import Boxed
@@ -53,15 +53,14 @@ def check_compiled(options: Options, device: torch.device) -> None:
         )
 
 
-def fit(joint: Joint, sizes: Sizes, static: Sequence[int], held: Resident, options: Options) -> Fitted:
+def fit(visit: Visit, held: Resident, options: Options) -> Fitted:
     """Plan a joint graph, and compile it, so that the code keeps to the budget.
 
     The code of each plan is written, but not compiled, and run on tensors without data. What it holds beyond the plan's
-    tensors, or less, is resident in the next plan. The joint graph went through `inductor.prepare`; `static` are the
-    positions of the primals that are parameters or buffers.
+    tensors, or less, is resident in the next plan. The joint graph went through `inductor.prepare`.
     """
-    check_compiled(options, joint.device)
-    fitting = _Fitting(joint, sizes, static)
+    check_compiled(options, visit.joint.device)
+    fitting = _Fitting(visit)
 
     def planned(options: Options, fused: int) -> CompiledPlan:
         return plan_and_document([fitting.visit], [0], replace(held, random=0, fused=fused), options)[0]
@@ -137,8 +136,10 @@ def _within(
 class _Fitting:
     """A joint graph for one set of sizes, and the code of its plans."""
 
-    def __init__(self, joint: Joint, sizes: Sizes, static: Sequence[int]) -> None:
-        self._results, self._values = len(joint.results), list(sizes.values)
+    def __init__(self, given: Visit) -> None:
+        joint, sizes = given.joint, given.sizes
+        self._results, self._values, self._copies = len(joint.results), list(sizes.values), given.copies
+        static = sorted(k - joint.tokens for k in given.static)
         sized = with_sizes(joint.module, sizes.number)
         saved = stock_saved(sized, self._results, static)
         self._joint = read_joint(sized, self._results, folded_calls(sized, saved))
@@ -201,5 +202,7 @@ class _Fitting:
             out = list(forward(list(given)))
             args = [*out[self._results :], *(torch.empty_like(one) for one in arriving)]
             del out[self._results :]  # the results stay until the end
-            backward(args)
-        return meter.peak
+            gradients = backward(args)
+            copied = meter.live + self._copies
+        del gradients
+        return max(meter.peak, copied)

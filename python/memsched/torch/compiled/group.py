@@ -16,7 +16,7 @@ import torch
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
-from memsched.torch.compiled.as_graph import Visit
+from memsched.torch.compiled.as_graph import NO_LOSS, LossBytes, Visit, held_by_caller
 from memsched.torch.compiled.held import Call, Identities, Memory, gradient_bytes, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
@@ -37,6 +37,7 @@ class Key(NamedTuple):
     given: int  # bytes of the memory of its inputs that no call before was given, or returned
     owner: int  # whose parameters it has: the same number for calls of a step that have the same
     state: int  # which kind of state the optimiser has, by number
+    leaves: tuple[int, ...]  # places of its inputs whose gradients autograd keeps
 
 
 Path = tuple[Key, ...]  # the calls of a step up to one of them
@@ -58,13 +59,14 @@ class Group:
     Results may be kept whose backward never runs. After very many calls a step ends all the same: the next begins with
     the calls that are due by then.
 
-    `loss` are bytes that the caller needs between the last forward and its backward, `known` are plans that were made
-    before, by `key_of_step`.
+    `loss` is what the caller needs between the last forward and its backward, `known` are plans that were made before,
+    by `key_of_step`.
     """
 
-    def __init__(self, options: Options, *, loss: int = 0, known: Mapping[str, Document] | None = None) -> None:
-        self.options = options
-        self._loss, self._plans = loss, known or {}
+    def __init__(
+        self, options: Options, *, loss: LossBytes = NO_LOSS, known: Mapping[str, Document] | None = None
+    ) -> None:
+        self.options, self._loss, self._plans = options, loss, known or {}
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._calls: list[Call]
         self._returns: list[int]
@@ -136,7 +138,8 @@ class Group:
         held = gradient_bytes(args[k] for k in (*unit.static, *unit.inputs))
         owner = self._owners.setdefault(tuple(id(args[k]) for k in unit.static), len(self._owners))
         given = self._seen.bytes_beside(args[k] for k in unit.inputs)
-        return Key(unit.serial, unit.numbers(args), unit.whole(args), held, given, owner, self._state)
+        leaves = tuple(k for k in unit.inputs if args[k].requires_grad and args[k].is_leaf)
+        return Key(unit.serial, unit.numbers(args), unit.whole(args), held, given, owner, self._state, leaves)
 
     def _key(self, unit: Unit, asked: Key) -> tuple[Key, int]:
         """Where a call is planned, and the bytes beside it that this plan is not for but has room for.
@@ -233,12 +236,9 @@ class Group:
         """Note the order of a step's backwards; whether no plan fits in all orders that were met."""
         orders = self._orders.setdefault(path, [])
         if order not in orders and len(orders) == _MOST_ORDERS:
-            warnings.warn(
-                f"the backwards of a step of {len(order)} graphs run in more than {_MOST_ORDERS} orders; "
-                "in others than the first, it may need more memory than the budget",
-                UnplannedWarning,
-                stacklevel=2,
-            )
+            said = f"the backwards of a step of {len(order)} graphs run in more than {_MOST_ORDERS} orders; in others "
+            said += "than the first, it may need more memory than the budget"
+            warnings.warn(said, UnplannedWarning, stacklevel=2)
         elif order not in orders:
             orders.append(order)
         return path not in self._spanned or len(self._spanned[path].orders) < len(orders)
@@ -285,11 +285,9 @@ class Group:
                     again = zip(calls, made, strict=True)
                     self._again |= {call.again: planned[here] for call, here in again if call.again}
                     return
-        raise InfeasibleError(
-            f"the budget of {format_bytes(plan.result.device.memory)} is too small for steps that begin alike: no plan "
-            "of one leaves room for the others",
-            max(one.enough for one in (step, *alike.values())),
-        )
+        said = f"the budget of {format_bytes(plan.result.device.memory)} is too small for steps that begin alike: "
+        said += "no plan of one leaves room for the others"
+        raise InfeasibleError(said, max(one.enough for one in (step, *alike.values())))
 
     def _visits(self, units: Sequence[Unit], calls: Sequence[Call]) -> list[Visit]:
         """Of these calls; the caller's loss runs after the last of them."""
@@ -299,10 +297,12 @@ class Group:
                 unit.sizes(call.key.numbers, call.key.whole),
                 static=sorted(unit.static),
                 parameters=frozenset(key for key, (_, lasts) in call.given.items() if lasts),
+                leaves=call.key.leaves,
             )
             for unit, call in zip(units, calls, strict=True)
         ]
-        return [*found[:-1], replace(found[-1], loss=self._loss)]
+        results = held_by_caller(found[-1].joint, found[-1].sizes).results
+        return [*found[:-1], replace(found[-1], loss=self._loss.with_results(results))]
 
     def _alone(self, unit: Unit, call: Call, key: Key) -> int:
         """A version for a graph that no plan spans yet."""
@@ -319,8 +319,7 @@ class Group:
         if not eager:
             from memsched.torch.compiled.fit import fit  # Inductor takes seconds to import
 
-            static = sorted(k - unit.joint.tokens for k in unit.static)
-            fitted = fit(unit.joint, visit.sizes, static, held, self.options)
+            fitted = fit(visit, held, self.options)
             found.append(unit.add_code(fitted.plan, fitted.forward, fitted.backward))
             return found[-1]
         try:
@@ -340,10 +339,11 @@ class Group:
 
         No tensor may be larger: some have the difference of two sizes.
         """
+        alike = key._replace(numbers=(), whole=(), given=0, owner=0)
         met = [
             ((*other.numbers, *other.whole, other.given), other, versions[0])
             for other, versions in self._alone_of.items()
-            if (other.unit, other.gradients, other.state) == (key.unit, key.gradients, key.state) and versions
+            if versions and other._replace(numbers=(), whole=(), given=0, owner=0) == alike
         ]
         if len(met) < _MOST_SHAPES:
             return None

@@ -22,8 +22,9 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parameter import is_lazy
 
 from memsched.errors import InvalidInputError
-from memsched.torch.compiled.as_graph import Resident, Visit
+from memsched.torch.compiled.as_graph import NO_LOSS, LossBytes, Resident, Visit, held_by_caller
 from memsched.torch.compiled.backend import backend_of
+from memsched.torch.compiled.leftovers import Leftovers
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import unset_fake_temporarily
 from memsched.torch.compiled.special_groups import Unplanned
@@ -32,7 +33,7 @@ from memsched.torch.errors import CaptureError
 from memsched.torch.meter import Meter
 from memsched.torch.module_state import backward_aside, generators_unchanged, unchanged
 from memsched.torch.nests import tensors_of, with_tensors
-from memsched.torch.optimizer_state import distinct_bytes, optimizer_bytes
+from memsched.torch.optimizer_state import optimizer_bytes
 from memsched.torch.weightless import fake_mode_of
 
 Loss = Callable[[Any], torch.Tensor]
@@ -47,7 +48,7 @@ class Look:
     visits: tuple[Visit, ...]  # its graphs, in the order of their forwards
     returns: tuple[int, ...]  # the visits, in the order of their backwards
     resident: Resident
-    loss: int  # bytes that a loss outside the graphs needs between forward and backward
+    loss: LossBytes  # of a loss outside the graphs
     unplanned: tuple[str, ...]  # why parts of the step are in no graph
 
 
@@ -69,7 +70,7 @@ def look(
     Raises
     ------
     CaptureError
-        The step looks at values of tensors, or PyTorch captures nothing of it.
+        The step looks at values of tensors or keeps some, or PyTorch captures nothing of it.
     InvalidInputError
         The model is in eval mode or cannot be copied, the loss is no scalar, or no result needs a gradient.
     """
@@ -79,8 +80,10 @@ def look(
     lazy = next((name for name, one in model.named_parameters() if is_lazy(one)), None)
     if lazy is not None:
         raise InvalidInputError(f"the parameter {lazy} has no shape yet; run the model once before it is planned")
-    mode = fake_mode_of(_tensors(model, args, kwargs)) or FakeTensorMode(allow_non_fake_inputs=True)
-    with generators_unchanged(), unchanged(model, loss, tensors=False):
+    known = fake_mode_of(_tensors(model, args, kwargs))
+    mode = known or FakeTensorMode(allow_non_fake_inputs=True)
+    left = contextlib.nullcontext() if known else Leftovers(mode).taken_back()
+    with generators_unchanged(), left, unchanged(model, loss, tensors=False):
         return _looked_at(mode, _without_data(mode, model, args, kwargs), options, loss, within, prepare)
 
 
@@ -95,7 +98,7 @@ def _looked_at(
     model, args, kwargs = step_of
     group = Unplanned(options, aside=unset_fake_temporarily)
     step = forward_of(model) if loss is None or not within else then(forward_of(model), loss)
-    needed = 0
+    needed = NO_LOSS
     # To look for NaN, as detect_anomaly does, is to look at values.
     looking_for_nan = torch.autograd.set_detect_anomaly(False)
     with mode, _quiet() as said, torch.enable_grad(), looking_for_nan:
@@ -127,6 +130,7 @@ def _looked_at(
             "for example"
         )
     visits, returns, resident = group.seen()
+    needed = replace(needed, results=held_by_caller(visits[-1].joint, visits[-1].sizes).results)
     visits[-1] = replace(visits[-1], loss=needed)
     return Look(tuple(visits), tuple(returns), resident, needed, tuple(said))
 
@@ -203,25 +207,22 @@ def _backward(result: Any) -> None:
 
 
 class _Results(torch.autograd.Function):
-    """Hands results to a loss, and counts the gradients that come back: bytes, in a list."""
+    """Hands results to a loss, and takes the gradients that come back."""
 
     @staticmethod
-    def forward(ctx: Any, handle: torch.Tensor, found: list[int], *results: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.found = found
+    def forward(ctx: Any, handle: torch.Tensor, *results: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         return tuple(one.detach() for one in results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, ...]:
-        ctx.found.append(distinct_bytes(gradients))
-        return (None, None, *(None for _ in gradients))
+        return (None, *(None for _ in gradients))
 
 
-def _loss_bytes(loss: Loss, result: Any) -> int:
-    """What a loss needs beside the results and their gradients."""
+def _loss_bytes(loss: Loss, result: Any) -> LossBytes:
+    """What a loss needs beside the results; the gradients that it hands back are part of it."""
     differentiable = [one for one in tensors_of(result) if one.requires_grad]
-    found: list[int] = []
-    handed = _Results.apply(torch.zeros(0, requires_grad=True), found, *(one.detach() for one in differentiable))
+    handed = _Results.apply(torch.zeros(0, requires_grad=True), *(one.detach() for one in differentiable))
     in_place_of = dict(zip(map(id, differentiable), handed, strict=True))
     results = with_tensors(result, lambda one: in_place_of.get(id(one), one))
     with Meter() as meter:
@@ -233,9 +234,10 @@ def _loss_bytes(loss: Loss, result: Any) -> int:
                 "compute with tensors only, or leave loss out and add what it needs to reserve=..."
             ) from None
         _check_loss(value)
+        aside = 0
         if value.requires_grad:
-            backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
-    return max(0, meter.peak - sum(found))
+            aside = backward_aside([value], None, own=lambda leaf: isinstance(leaf, FakeTensor))
+        return LossBytes(meter.peak, meter.bytes_of(value) + aside)
 
 
 def _check_loss(value: Any) -> None:

@@ -13,7 +13,7 @@ from torch._dynamo.exc import TorchDynamoException as DynamoSignal  # such as a 
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, active_fake_mode
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.fx.graph import _BoxedCodeGen
 from torch.optim import optimizer as _optimizers
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -227,6 +227,23 @@ def _checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     chosen = body.meta.get("_checkpoint_context_fn")
     options = {**given, "use_reentrant": False, **({} if chosen is None else {"context_fn": chosen})}
     return checkpoint(body, *args, **options, **more)
+
+
+def call_for_results(mode: FakeTensorMode, note: Callable[[Any], None]) -> None:
+    """Call a function with the results of all operations on tensors without data. A subclass would know no loops."""
+    dispatch = mode.dispatch
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        out = dispatch(*args, **kwargs)
+        note(out)
+        return out
+
+    mode.dispatch = noted
+
+
+def is_tracing() -> bool:
+    """Whether Dynamo or AOTAutograd captures code now."""
+    return TracingContext.try_get() is not None
 
 
 def in_backward() -> bool:

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from memsched.torch.compiled.joint import Joint, address
-from memsched.torch.compiled.kernel_bytes import kernel_bytes
 from memsched.torch.errors import CaptureError
+from memsched.torch.kernel_bytes import kernel_bytes
 from memsched.torch.nests import tensors_of
 
 
@@ -68,6 +68,8 @@ class Sizes:
         named = [getattr(owner, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
         graphs = [one.graph for one in named if isinstance(one, fx.GraphModule)]
         carried = sum(self._made(one)[1] for one in graphs) if node.target is torch.ops.higher_order.while_loop else 0
+        if node.target is torch.ops.higher_order.map_impl:  # what it stacks is there twice
+            carried = sum(map(self._of_example, tensors_of(node.meta.get("val"))))
         return carried + max((self._made(one)[0] for one in graphs), default=0)
 
     def _made(self, graph: fx.Graph) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import torch
 
 from memsched._core import Graph
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
+from memsched.torch.compiled.as_graph import LossBytes, Resident, Visit, prefix, step_graph
 from memsched.torch.compiled.group import Group, Key, Path
 from memsched.torch.compiled.held import Call, held_in_step
 from memsched.torch.compiled.options import Options
@@ -60,7 +60,7 @@ class Expecting(Group):
     """
 
     def __init__(
-        self, options: Options, plan: CompiledPlan, document: Document, device: torch.device, *, loss: int = 0
+        self, options: Options, plan: CompiledPlan, document: Document, device: torch.device, *, loss: LossBytes
     ) -> None:
         super().__init__(options, loss=loss, known={key_of_step(plan.result.graph, options, device): document})
         self._expected = plan

@@ -15,11 +15,11 @@ from memsched.errors import MemschedError
 from memsched.torch.compiled.as_graph import LEAVE, Step, prefix, steps_of
 from memsched.torch.compiled.copies import traffic_on
 from memsched.torch.compiled.joint import Joint, read_joint
-from memsched.torch.compiled.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.compiled.plan import CompiledPlan, bytes_left
 from memsched.torch.compiled.private import Boxed, backward_code, is_batched, python_code, saving_is_hooked
 from memsched.torch.compiled.rewrite import Rewritten, rewrite
 from memsched.torch.compiled.sizes import Sizes
+from memsched.torch.kernel_bytes import COPY_OF_STORAGE
 from memsched.torch.meter import Meter
 
 if TYPE_CHECKING:
