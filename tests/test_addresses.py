@@ -65,6 +65,7 @@ def check_addresses(result: ms.Result, alignment: int) -> None:
     assert ms.Result.from_json(json.dumps(addressed.to_json())) == addressed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planner", CHAIN_PLANNERS)
 @FEW
 @given(chain=chains(), share=st.floats(0, 1), device=devices(memory=1), alignment=st.sampled_from([1, 1, 2, 3]))

@@ -103,6 +103,7 @@ def test_sweep(tmp_path: Path) -> None:
     assert "| goal | measured | verdict |" in (tmp_path / "sweep.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.exhaustive
 def test_speed_suite() -> None:
     run("pytest", "bench/speed", "--benchmark-disable", "-q", "-p", "no:cacheprovider", "-k", "not hash")
 

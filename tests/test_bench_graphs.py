@@ -49,6 +49,7 @@ def test_modnn2018(tmp_path: Path) -> None:
     assert all(len(row) == 5 and row[3] in VERDICTS for row in claims)
 
 
+@pytest.mark.exhaustive
 def test_pooch2019(tmp_path: Path) -> None:
     rows, report = run("pooch2019", tmp_path)
     assert list(rows) == ["speeds", "crossed", "slower", "searches", "growth"]

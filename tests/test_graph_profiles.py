@@ -135,6 +135,7 @@ def test_training_steps_are_planned(name: str) -> None:
     assert all(sizes[step["offload"]] for step in result.schedule.steps if "offload" in step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50-224-b32", "gpt2-1024-b8", *STEPS])
 def test_the_plain_run(name: str) -> None:
     graph = profiles.load_graph(name)

@@ -290,6 +290,7 @@ def one_op(batch: int, **more: Any) -> dict[str, Any]:
     return {"name": "g", "batch": batch, "resident": 0, "tensors": tensors, "ops": [op], **more}
 
 
+@pytest.mark.slow
 def test_validate_takes_time_in_proportion_to_the_steps() -> None:
     """Each reader looked at all stays of its tensor, each step at all behind the slowest, and each event at all frees:
     11 seconds, 5 and 6.
@@ -570,6 +571,7 @@ def with_skips(count: int) -> ms.Graph:
     return ms.Graph(tensors, ops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "share"), [(4_000, 0.1), (20_000, 0.02)])
 @pytest.mark.parametrize("planner", ["pooch", "superneurons", "plan"])
 def test_recomputation_that_repeats_almost_without_end_keeps_its_limit(count: int, share: float, planner: str) -> None:

@@ -59,6 +59,7 @@ assert ms.min_memory(graph, "checkmate") == 15
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the cap on memory is read from /proc")
 @pytest.mark.parametrize("work", [0, 1])
 @pytest.mark.parametrize("more", [4, 16, 24, 40, 64])

@@ -61,6 +61,7 @@ def test_no_plan_of_a_small_chain_is_faster(count: int) -> None:
         ("vit-224-b64-bf16", 0.3, 24e9, 0.03),  # 1.8
     ],
 )
+@pytest.mark.slow
 def test_it_is_close_to_its_bound(name: str, share: float, link: float, gap: float) -> None:
     graph = ms.profiles.load_graph(name)
     least, peak = ms.min_memory(graph), ms.peak_memory(graph)

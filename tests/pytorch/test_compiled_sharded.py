@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 from pytorch.test_compiled import CASES, Broken, Transformer, compiled_by_block
 
-WAYS = ["ddp", "fsdp whole", "fsdp by block"]
+WAYS = ["ddp", pytest.param("fsdp whole", marks=pytest.mark.exhaustive), "fsdp by block"]
 
 
 def wrapped(way: str, model: nn.Module) -> nn.Module:

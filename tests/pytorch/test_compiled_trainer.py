@@ -69,7 +69,7 @@ def trained(model: Any, folder: Path, *, resume: bool = False) -> list[dict[str,
     return [{name: row[name] for name in kept if name in row} for row in trainer.state.log_history]
 
 
-@pytest.mark.parametrize("build", [llama, lora])
+@pytest.mark.parametrize("build", [llama, pytest.param(lora, marks=pytest.mark.exhaustive)])
 def test_losses_are_those_of_a_plain_run(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMSCHED_CACHE", "")
     torch._dynamo.reset()
@@ -131,7 +131,7 @@ def trained_by_lightning(model: Any, folder: Path, *, resume: bool = False) -> l
     return step.losses
 
 
-@pytest.mark.parametrize("build", [llama, lora])
+@pytest.mark.parametrize("build", [pytest.param(llama, marks=pytest.mark.exhaustive), lora])
 def test_lightning_trains_alike(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMSCHED_CACHE", "")
     torch._dynamo.reset()
