@@ -33,6 +33,13 @@ def gap_above(bound: float, makespan: float) -> float:
     return min((makespan - bound) / bound, sys.float_info.max) if bound > 0 else 0.0
 
 
+def _own(value: Any) -> Any:
+    """A value of params, so that no two results share a list; plain Python for numpy's numbers."""
+    if type(value) in (str, int, float, bool, type(None)):
+        return value
+    return value.item() if isinstance(value, np.generic) else deepcopy(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A plan and its figures.
@@ -80,9 +87,8 @@ class Result:
             raise InvalidInputError(f"{kinds}; give a Timeline, and a Placement or None")
         if not isinstance(self.params, dict):
             raise InvalidInputError(f"params is {shown(self.params)}; it must be a dict of options")
-        plain = {key: one.item() if isinstance(one, np.generic) else one for key, one in self.params.items()}
         try:
-            object.__setattr__(self, "params", deepcopy(plain))  # no two results share a list
+            object.__setattr__(self, "params", {key: _own(one) for key, one in self.params.items()})
         except (TypeError, RecursionError) as error:
             raise InvalidInputError(f"params of the result cannot be copied: {error}") from error
         checks.text("planner", self.planner)
@@ -150,7 +156,8 @@ class Result:
         document: Document = {"format": _FORMATS[-1]}
         for key in _KEYS:
             value = getattr(self, key)
-            document[key] = value.to_json() if hasattr(value, "to_json") else deepcopy(value)
+            document[key] = value.to_json() if hasattr(value, "to_json") else value
+        document["params"] = deepcopy(self.params)
         if isinstance(self.problem, GraphFamily):  # the graphs that the schedule uses
             document["problem"] = self.problem.to_json(batch for batch, _ in self.schedule.rounds)
         return document
