@@ -20,12 +20,13 @@ from memsched.result import Result
 from memsched.support import checks
 from memsched.support.documents import Document, Source, check_keys, fields, read_document, write_document
 from memsched.torch.compiled import cache
-from memsched.torch.compiled.as_graph import LossBytes, Resident
+from memsched.torch.compiled.as_graph import Resident
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.group import Group
 from memsched.torch.compiled.look import Loss, check_model, device_of, forward_of, look, options_of
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.plan import CompiledPlan, plan_again, plan_and_document
+from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.special_groups import Expecting
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.trial import trial_step, untouched

@@ -14,7 +14,7 @@ from torch import fx
 
 from memsched._core import Graph
 from memsched.torch.compiled.joint import Joint, Operation
-from memsched.torch.compiled.sizes import Sizes
+from memsched.torch.compiled.sizes import NO_LOSS, LossBytes, Sizes
 
 LEAVE, RETURN, END = "leave", "return", "end"
 """Ops that no call of the step is: the caller takes the results, brings gradients, and takes gradients."""
@@ -100,28 +100,6 @@ def held_by_caller(joint: Joint, sizes: Sizes) -> Resident:
 
 
 _STATE_BYTES = 5056  # of the CPU's generator
-
-
-@dataclass(frozen=True, slots=True)
-class LossBytes:
-    """What a loss needs that runs outside the graphs, when their last results are there.
-
-    It was counted with some bytes of results; with more it is taken to need as much more.
-    """
-
-    most: int = 0  # while it runs, forward and backward
-    value: int = 0  # of these, what its value takes until the step's backward is over
-    results: int = 0
-
-    def with_results(self, results: int) -> LossBytes:
-        """What it needs with so many bytes of results."""
-        if results <= self.results or self.results == 0:
-            return self
-        most, value = (-(-one * results // self.results) for one in (self.most, self.value))
-        return LossBytes(most, value, results)
-
-
-NO_LOSS = LossBytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ import torch
 from memsched.errors import InfeasibleError
 from memsched.support.documents import Document
 from memsched.support.units import format_bytes
-from memsched.torch.compiled.as_graph import NO_LOSS, LossBytes, Visit, held_by_caller
+from memsched.torch.compiled.as_graph import Visit, held_by_caller
 from memsched.torch.compiled.held import Call, Identities, Memory, gradient_bytes, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, plan_and_document, plan_carefully
 from memsched.torch.compiled.private import in_backward, saving_is_hooked
+from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.spans import Spanned
 from memsched.torch.compiled.unit import Unit, Version
 from memsched.torch.compiled.unplanned import UnplannedWarning

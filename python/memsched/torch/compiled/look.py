@@ -22,11 +22,12 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parameter import is_lazy
 
 from memsched.errors import InvalidInputError
-from memsched.torch.compiled.as_graph import NO_LOSS, LossBytes, Resident, Visit, held_by_caller
+from memsched.torch.compiled.as_graph import Resident, Visit, held_by_caller
 from memsched.torch.compiled.backend import backend_of
 from memsched.torch.compiled.leftovers import Leftovers
 from memsched.torch.compiled.options import Options, read_options
 from memsched.torch.compiled.private import unset_fake_temporarily
+from memsched.torch.compiled.sizes import NO_LOSS, LossBytes
 from memsched.torch.compiled.special_groups import Unplanned
 from memsched.torch.compiled.unplanned import UnplannedWarning
 from memsched.torch.errors import CaptureError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,28 @@ from memsched.torch.compiled.joint import Joint, address
 from memsched.torch.errors import CaptureError
 from memsched.torch.kernel_bytes import kernel_bytes
 from memsched.torch.nests import tensors_of
+
+
+@dataclass(frozen=True, slots=True)
+class LossBytes:
+    """What a loss needs that runs outside the graphs, when their last results are there.
+
+    It was counted with some bytes of results; with more it is taken to need as much more.
+    """
+
+    most: int = 0  # while it runs, forward and backward
+    value: int = 0  # of these, what its value takes until the step's backward is over
+    results: int = 0
+
+    def with_results(self, results: int) -> LossBytes:
+        """What it needs with so many bytes of results."""
+        if results <= self.results or self.results == 0:
+            return self
+        most, value = (-(-one * results // self.results) for one in (self.most, self.value))
+        return LossBytes(most, value, results)
+
+
+NO_LOSS = LossBytes()
 
 
 class Sizes:

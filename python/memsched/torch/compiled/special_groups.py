@@ -10,11 +10,12 @@ import torch
 
 from memsched._core import Graph
 from memsched.support.documents import Document
-from memsched.torch.compiled.as_graph import LossBytes, Resident, Visit, prefix, step_graph
+from memsched.torch.compiled.as_graph import Resident, Visit, prefix, step_graph
 from memsched.torch.compiled.group import Group, Key, Path
 from memsched.torch.compiled.held import Call, held_in_step
 from memsched.torch.compiled.options import Options
 from memsched.torch.compiled.plan import CompiledPlan, key_of_step
+from memsched.torch.compiled.sizes import LossBytes
 from memsched.torch.compiled.unit import Unit
 from memsched.torch.errors import CaptureError
 
