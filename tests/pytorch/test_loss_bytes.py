@@ -134,9 +134,7 @@ def into_thread() -> torch.Tensor:
 
 
 def into_library() -> torch.Tensor:
-    if not hasattr(functional, "_kept"):
-        functional._kept = torch.ones(64)  # type: ignore[attr-defined]
-    found: torch.Tensor = functional._kept  # type: ignore[attr-defined]
+    found: torch.Tensor = vars(functional).setdefault("_kept", torch.ones(64))
     return found
 
 
